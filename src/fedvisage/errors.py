@@ -1,0 +1,15 @@
+"""The two ways in which a command ends badly: the user's mistake, and a run that failed."""
+
+
+class UserError(Exception):
+    """A mistake in a call, a recipe or data that the user can mend: shown without a traceback, exit code 2."""
+
+    def __init__(self, place: str, message: str) -> None:
+        """Remember where the mistake is (a recipe key, a path, an option) and what to do about it."""
+        super().__init__(f"{place}: {message}")
+        self.place = place
+        self.message = message
+
+
+class RunFailed(Exception):
+    """A correct call whose run could not go on (no quorum, full disk, interrupted): exit code 1, can be resumed."""
