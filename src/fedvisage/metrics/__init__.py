@@ -1,0 +1,1 @@
+"""Pure functions of scores: error rates, thresholds and their uncertainty."""

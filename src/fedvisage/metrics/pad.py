@@ -1,0 +1,189 @@
+"""Error rates of presentation attack detection, as ISO/IEC 30107-3 and the papers define them.
+
+Decision rule everywhere: a face is taken as live if and only if its logit is ≥ the threshold. So
+
+- APCER: share of the attacks (of one species) taken as live; FAR is the same over all attacks pooled;
+- BPCER, also FRR: share of the bona fide taken as attacks;
+- HTER = (FAR + FRR) / 2, ACER = (highest APCER of a species + BPCER) / 2.
+
+A rate over an empty class is undefined: functions return NaN, and `evaluate` turns it into None.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.metrics.scores import FloatArray, Scores
+
+Attacks = Literal["worst-species", "pooled"]
+BPCER_TARGETS = {"10pct": 0.10, "5pct": 0.05, "1pct": 0.01}
+
+
+@dataclass(frozen=True)
+class ErrorCurve:
+    """FAR and FRR at every threshold that matters; the last axis runs from "all live" to "all attacks".
+
+    Point 0 is any threshold ≤ the lowest logit, point k any threshold above the k-th distinct logit and not above
+    the next one. Leading axes, if any, are resamples.
+    """
+
+    level: FloatArray  # the distinct logits, ascending: one fewer than points
+    far: FloatArray
+    frr: FloatArray
+
+
+def error_curve(live: FloatArray, label: NDArray[np.int64], weight: FloatArray | None = None) -> ErrorCurve:
+    """Return the curve of `live` and `label`; rows of `weight` count each score that often (the bootstrap)."""
+    order = np.argsort(live, kind="stable")
+    level, first = np.unique(live[order], return_index=True)
+    last = np.append(first[1:], len(live)) - 1
+    genuine = label[order] == 1
+    ordered = np.ones(len(live)) if weight is None else weight[..., order]
+    bona_fide_below = _below(ordered * genuine, last)
+    attack_below = _below(ordered * ~genuine, last)
+    with np.errstate(invalid="ignore"):  # an empty class: 0/0 is the NaN that is meant
+        frr = bona_fide_below / bona_fide_below[..., -1:]
+        far = 1 - attack_below / attack_below[..., -1:]
+    return ErrorCurve(level, far, frr)
+
+
+def curve_eer(far: FloatArray, frr: FloatArray) -> FloatArray:
+    """Equal error rate: where the straight lines between the points of FAR and FRR cross.
+
+    FAR − FRR falls from 1 to −1, so there is one crossing; between points it is interpolated linearly.
+    """
+    after = np.maximum((far - frr <= 0).argmax(axis=-1), 1)[..., None]
+    far_before, far_after = (np.take_along_axis(far, index, -1)[..., 0] for index in (after - 1, after))
+    frr_before, frr_after = (np.take_along_axis(frr, index, -1)[..., 0] for index in (after - 1, after))
+    gap = far_before - frr_before
+    share = gap / (gap - (far_after - frr_after))
+    return np.asarray(far_before + share * (far_after - far_before))
+
+
+def curve_auc(far: FloatArray, frr: FloatArray) -> FloatArray:
+    """Area under the ROC by trapezoids; tied scores are one slanted step, worth half, as in scikit-learn."""
+    return np.asarray(-np.trapezoid(1 - frr, far, axis=-1))
+
+
+def far_frr(scores: Scores, threshold: float) -> tuple[float, float]:
+    """Return pooled APCER and BPCER at a threshold."""
+    return _share(scores.attack >= threshold), _share(scores.bona_fide < threshold)
+
+
+def hter(scores: Scores, threshold: float) -> float:
+    """Half total error rate at a threshold, from pooled APCER."""
+    return sum(far_frr(scores, threshold)) / 2
+
+
+def eer(scores: Scores) -> float:
+    """Equal error rate at the interpolated crossing of FAR and FRR (see `curve_eer`)."""
+    if not _two_classes(scores):
+        return math.nan
+    curve = error_curve(scores.live, scores.label)
+    return float(curve_eer(curve.far, curve.frr))
+
+
+def auc(scores: Scores) -> float:
+    """Area under the ROC: the chance that a bona fide item scores above an attack, ties counting half."""
+    if not _two_classes(scores):
+        return math.nan
+    curve = error_curve(scores.live, scores.label)
+    return float(curve_auc(curve.far, curve.frr))
+
+
+def strictest_threshold(bona_fide: FloatArray, bpcer_at_most: float) -> float:
+    """Return the highest threshold that rejects at most this share of the bona fide."""
+    rejected = allowed(bpcer_at_most, len(bona_fide))
+    return float(np.sort(bona_fide)[rejected]) if rejected < len(bona_fide) else math.inf
+
+
+def tpr_at_fpr(scores: Scores, fpr: float = 0.01) -> float:
+    """Share of attacks detected at the strictest threshold with BPCER ≤ `fpr`.
+
+    FedSIS's reading: the attack is the positive class, so FPR is BPCER and TPR is 1 − pooled APCER.
+    """
+    if not _two_classes(scores):
+        return math.nan
+    return _share(scores.attack < strictest_threshold(scores.bona_fide, fpr))
+
+
+def bpcer(scores: Scores, threshold: float) -> float:
+    """Share of the bona fide taken as attacks."""
+    return _share(scores.bona_fide < threshold)
+
+
+def apcer_by_species(scores: Scores, threshold: float) -> dict[str, float]:
+    """Share of each species' attacks taken as live, species in alphabetical order."""
+    return {name: _share(live >= threshold) for name, live in attacks_by_species(scores).items()}
+
+
+def apcer(scores: Scores, threshold: float, attacks: Attacks = "worst-species") -> float:
+    """Highest APCER of a species; pooled over all attacks only when asked for by name."""
+    if attacks == "pooled":
+        return _share(scores.attack >= threshold)
+    return max(apcer_by_species(scores, threshold).values(), default=math.nan)
+
+
+def acer(scores: Scores, threshold: float, attacks: Attacks = "worst-species") -> float:
+    """Mean of APCER and BPCER."""
+    return (apcer(scores, threshold, attacks) + bpcer(scores, threshold)) / 2
+
+
+def bpcer_at_apcer(scores: Scores, target: float, attacks: Attacks = "worst-species") -> float:
+    """Lowest BPCER at which APCER is ≤ `target`: for each species by default, or for all attacks pooled."""
+    if not _two_classes(scores):
+        return math.nan
+    groups = [scores.attack] if attacks == "pooled" else list(attacks_by_species(scores).values())
+    # Accepting `allowed` attacks of n means a threshold just above the next best one.
+    next_best = [np.sort(group)[::-1][index] for group in groups if (index := allowed(target, len(group))) < len(group)]
+    return _share(scores.bona_fide <= max(next_best)) if next_best else 0.0
+
+
+def attacks_by_species(scores: Scores) -> dict[str, FloatArray]:
+    """Return the logits of each attack species, in alphabetical order of species."""
+    species = scores.species[scores.label == 0]
+    return {str(name): scores.attack[species == name] for name in np.unique(species)}
+
+
+def evaluate(scores: Scores, threshold: float) -> dict[str, Any]:
+    """Return every figure at a threshold in the shape of `metrics.json`: no NaN, None where undefined."""
+    figures: dict[str, Any] = {
+        "hter": hter(scores, threshold),
+        "eer": eer(scores),
+        "auc": auc(scores),
+        "tpr_at_fpr_1pct": tpr_at_fpr(scores, 0.01),
+        "apcer": apcer_by_species(scores, threshold),
+        "apcer_pooled": apcer(scores, threshold, "pooled"),
+        "bpcer": bpcer(scores, threshold),
+        "acer": acer(scores, threshold),
+        "bpcer_at_apcer": {name: bpcer_at_apcer(scores, target) for name, target in BPCER_TARGETS.items()},
+        "count": {"bona_fide": len(scores.bona_fide), "attack": len(scores.attack)},
+    }
+    return {key: _defined(value) for key, value in figures.items()}
+
+
+def allowed(share: float, count: int) -> int:
+    """Return how many of `count` are at most `share` of them; 0.29 × 100 is 29 in spite of binary fractions."""
+    return math.floor(share * count + 1e-9)
+
+
+def _below(weight: FloatArray, last: NDArray[np.int64]) -> FloatArray:
+    total = np.cumsum(weight, axis=-1)[..., last]
+    return np.concatenate([np.zeros((*total.shape[:-1], 1)), total], axis=-1)
+
+
+def _two_classes(scores: Scores) -> bool:
+    return bool((scores.label == 1).any() and (scores.label == 0).any())
+
+
+def _share(hits: NDArray[np.bool_]) -> float:
+    return float(hits.mean()) if len(hits) else math.nan
+
+
+def _defined(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _defined(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,0 +1,173 @@
+"""The scores of a model on a set of images, and the `scores.csv` that lets anyone recompute a figure.
+
+A score is a *logit*: the log-odds that the face is live (bona fide, label 1) and not an attack (label 0). Higher
+means more live. Probabilities in the file are for readers; they saturate, so reading ignores them.
+"""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.errors import UserError
+
+FloatArray = NDArray[np.float64]
+TextArray = NDArray[np.str_]
+
+TEXTS = ("item", "video", "subject", "species", "site", "model")
+COLUMNS = ("item", "video", "subject", "species", "site", "model", "label", "logit", "probability")
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Parallel arrays, an entry a scored frame (or, after `by_video`, a video)."""
+
+    live: FloatArray  # logits
+    label: NDArray[np.int64]  # 1 bona fide, 0 attack
+    item: TextArray
+    video: TextArray
+    subject: TextArray
+    species: TextArray  # the kind of attack; "" for bona fide
+    site: TextArray  # the set that the item belongs to: the user, or a site's held-out part
+    model: TextArray  # which member scored it; "" when a run has one model
+
+    def __post_init__(self) -> None:
+        """Refuse what would make every figure silently wrong."""
+        lengths = {field.name: np.shape(getattr(self, field.name)) for field in fields(self)}
+        if set(lengths.values()) != {(len(self.live),)}:
+            raise ValueError(f"score columns must be vectors of one length, got {lengths}")
+        if not np.isfinite(self.live).all():
+            where = int(np.flatnonzero(~np.isfinite(self.live))[0])
+            raise ValueError(f"the logit of {str(self.item[where])!r} is {self.live[where]}, not a finite number")
+        if not np.isin(self.label, (0, 1)).all():
+            raise ValueError("labels must be 1 (bona fide) or 0 (attack)")
+
+    def __len__(self) -> int:
+        """Return the number of scores."""
+        return len(self.live)
+
+    @property
+    def bona_fide(self) -> FloatArray:
+        """Logits of the bona fide items."""
+        return self.live[self.label == 1]
+
+    @property
+    def attack(self) -> FloatArray:
+        """Logits of the attacks, all species together."""
+        return self.live[self.label == 0]
+
+    @property
+    def probability(self) -> FloatArray:
+        """Probability of being live."""
+        return np.exp(-np.logaddexp(0.0, -self.live))
+
+    def where(self, mask: NDArray[np.bool_]) -> "Scores":
+        """Keep the entries where `mask` is true."""
+        return self.take(np.flatnonzero(mask))
+
+    def take(self, index: NDArray[np.int64]) -> "Scores":
+        """Keep the entries at `index`, in that order."""
+        return Scores(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
+
+
+def from_columns(
+    live: Sequence[float] | FloatArray,
+    label: Sequence[int] | NDArray[np.int64],
+    *,
+    item: Sequence[str],
+    video: Sequence[str],
+    subject: Sequence[str],
+    species: Sequence[str],
+    site: Sequence[str] | str = "",
+    model: Sequence[str] | str = "",
+) -> Scores:
+    """Build scores from plain sequences; `site` and `model` may be one name for all."""
+    count = len(live)
+    return Scores(
+        live=np.asarray(live, dtype=np.float64),
+        label=np.asarray(label, dtype=np.int64),
+        item=_texts(item),
+        video=_texts(video),
+        subject=_texts(subject),
+        species=_texts(species),
+        site=_texts([site] * count if isinstance(site, str) else site),
+        model=_texts([model] * count if isinstance(model, str) else model),
+    )
+
+
+def concatenate(parts: Sequence[Scores]) -> Scores:
+    """Join several sets of scores, in the order given."""
+    if not parts:
+        return from_columns([], [], item=[], video=[], subject=[], species=[])
+    names = [field.name for field in fields(Scores)]
+    return Scores(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def by_video(scores: Scores) -> Scores:
+    """Score each video by the mean of its frames' probabilities, expressed as a logit again.
+
+    The mean is taken in the log domain, log Σσ(x) − log Σσ(−x), so saturated frames need no clipping. A video is
+    named within its set and model; an item without a video is a video of its own.
+    """
+    if len(scores) == 0:
+        return scores
+    name = np.where(scores.video == "", scores.item, scores.video)
+    order = np.lexsort((name, scores.site, scores.model))
+    ordered, key = scores.take(order), np.stack([scores.model[order], scores.site[order], name[order]])
+    starts = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
+    lowest = np.minimum.reduceat(ordered.label, starts)
+    highest = np.maximum.reduceat(ordered.label, starts)
+    if (lowest != highest).any():
+        mixed = str(key[2, starts[np.flatnonzero(lowest != highest)[0]]])
+        raise ValueError(f"video {mixed!r} has bona fide and attack frames")
+    log_live = np.logaddexp.reduceat(-np.logaddexp(0.0, -ordered.live), starts)
+    log_attack = np.logaddexp.reduceat(-np.logaddexp(0.0, ordered.live), starts)
+    first = ordered.take(starts)
+    return Scores(
+        live=log_live - log_attack,
+        label=first.label,
+        item=key[2, starts],
+        video=key[2, starts],
+        subject=first.subject,
+        species=first.species,
+        site=first.site,
+        model=first.model,
+    )
+
+
+def write_scores(path: Path, scores: Scores) -> None:
+    """Write `scores.csv`; logits are written so that they read back bit for bit."""
+    texts = [getattr(scores, name).tolist() for name in TEXTS]
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        numbers = zip(scores.label.tolist(), scores.live.tolist(), scores.probability.tolist(), strict=True)
+        for names, (label, live, probability) in zip(zip(*texts, strict=True), numbers, strict=True):
+            writer.writerow([*names, label, repr(live), f"{probability:.6f}"])
+
+
+def read_scores(path: Path) -> Scores:
+    """Read `scores.csv`; a missing column or a bad value is reported with its line."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = {"label", "logit", *TEXTS} - {"model"} - set(reader.fieldnames or ())
+            if missing:
+                raise UserError(str(path), f"has no column {', '.join(sorted(missing))}")
+            rows = list(reader)
+    except FileNotFoundError:
+        raise UserError(str(path), "no such file; a finished run has one") from None
+    try:
+        live = [float(row["logit"]) for row in rows]
+        label = [int(row["label"]) for row in rows]
+        texts = {name: [row.get(name) or "" for row in rows] for name in TEXTS}
+        return from_columns(live, label, **texts)
+    except (TypeError, ValueError) as error:
+        raise UserError(str(path), f"is not a table of scores: {error}") from None
+
+
+def _texts(values: Sequence[str]) -> TextArray:
+    return np.asarray(values, dtype=np.str_)

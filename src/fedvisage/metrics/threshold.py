@@ -1,0 +1,133 @@
+"""Where the line between live and attack is drawn, by named rules, without seeing a single score.
+
+The user's labels may not choose the threshold that the user is judged by. The honest rules (`source-…`) use the
+sites' held-out scores, and the sites send only histograms of them: counts in fixed bins of the logit. FAR and FRR
+are found at the bins' edges for each site and averaged over sites, each site counting the same ("determined on the
+data in all data centers"). `target-eer` looks at the user's labels and is kept, by that name, to compare with
+published code that does so.
+
+A bin's lower edge belongs to it, so the counts above an edge are exactly the scores ≥ that edge. Logits beyond the
+ends are counted in the end bins: the decision on them does not depend on how far out they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.errors import UserError
+from fedvisage.metrics.pad import curve_auc, curve_eer, error_curve, far_frr
+from fedvisage.metrics.scores import FloatArray, Scores
+
+BINS = 4096
+LIMIT = 20.0
+EDGES: FloatArray = np.linspace(-LIMIT, LIMIT, BINS + 1)  # steps of 5/512: exact in binary
+FIXED = 0.0
+
+SOURCE_BPCER = {"source-bpcer-1pct": 0.01, "source-bpcer-5pct": 0.05, "source-bpcer-10pct": 0.10}
+SOURCE_RULES = ("source-eer", *SOURCE_BPCER, "fixed")  # need the sites' histograms
+ORACLE_RULES = ("target-eer",)  # need the user's labels
+RULES = (*SOURCE_RULES, *ORACLE_RULES)
+
+Histogram = NDArray[np.int64]  # [2, BINS]: row 0 attacks, row 1 bona fide
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold, the rule that chose it, and its error rates on the data that it was chosen on."""
+
+    value: float
+    rule: str
+    far: float | None
+    frr: float | None
+
+
+@dataclass(frozen=True)
+class Rates:
+    """FAR and FRR at the BINS + 1 edges; None for a class that no site has."""
+
+    far: FloatArray | None
+    frr: FloatArray | None
+
+
+def histogram(logits: FloatArray, labels: NDArray[np.int64]) -> Histogram:
+    """Count logits in the fixed bins: row 0 the attacks, row 1 the bona fide."""
+    if np.isnan(logits).any():
+        raise ValueError("a score is not a number")
+    index = np.clip(np.searchsorted(EDGES, logits, side="right") - 1, 0, BINS - 1)
+    return np.stack([np.bincount(index[labels == row], minlength=BINS) for row in (0, 1)]).astype(np.int64)
+
+
+def average_rates(histograms: Sequence[Histogram]) -> Rates:
+    """Average the sites' rates with equal weight; a site without a class does not count for that class's rate.
+
+    Give the histograms in sorted order of sites: sums of fractions depend on their order in the last bit.
+    """
+    far = [1 - rejected for counts in histograms if (rejected := _share_below(counts[0])) is not None]
+    frr = [rejected for counts in histograms if (rejected := _share_below(counts[1])) is not None]
+    return Rates(np.mean(far, axis=0) if far else None, np.mean(frr, axis=0) if frr else None)
+
+
+def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "source-eer") -> Threshold:
+    """Choose a threshold by one of SOURCE_RULES from the sites' histograms, given in sorted order of sites."""
+    if rule not in SOURCE_RULES:
+        raise UserError("evaluation.threshold", f"no rule {rule!r}; choose one of {', '.join(RULES)}")
+    rates = average_rates(histograms)
+    if rule == "fixed":
+        value = FIXED
+    elif rates.far is None or rates.frr is None:
+        lacking = "attack" if rates.far is None else "bona fide image"
+        raise UserError("evaluation.threshold", f"rule {rule!r} needs both classes; no site holds out a single {lacking}")
+    elif rule == "source-eer":
+        value = _crossing(rates.far - rates.frr)
+    else:
+        value = float(EDGES[np.flatnonzero(rates.frr <= SOURCE_BPCER[rule] + 1e-12)[-1]])
+    return Threshold(value, rule, _rate_at(rates.far, value), _rate_at(rates.frr, value))
+
+
+def threshold_from_target(scores: Scores) -> Threshold:
+    """Choose the user's own equal-error threshold: rule `target-eer`, an oracle."""
+    if not (len(scores.bona_fide) and len(scores.attack)):
+        raise UserError("evaluation.threshold", "rule 'target-eer' needs bona fide and attack images at the user")
+    value = exact_crossing(scores.live, scores.label)
+    return Threshold(value, "target-eer", *far_frr(scores, value))
+
+
+def exact_crossing(live: FloatArray, label: NDArray[np.int64]) -> float:
+    """Return the threshold where FAR passes FRR; the middle, where they are equal over a stretch."""
+    curve = error_curve(live, label)
+    above = curve.far > curve.frr  # point k holds for thresholds in (level[k-1], level[k]]
+    below = curve.far < curve.frr
+    return float(curve.level[above.sum() - 1] + curve.level[len(below) - below.sum() - 1]) / 2
+
+
+def auc_from_histogram(counts: Histogram) -> float | None:
+    """Area under the ROC with scores of one bin counted as tied; None if a class is missing."""
+    rates = average_rates([counts])
+    return None if rates.far is None or rates.frr is None else float(curve_auc(rates.far, rates.frr))
+
+
+def eer_from_histogram(counts: Histogram) -> float | None:
+    """Equal error rate interpolated between edges; None if a class is missing."""
+    rates = average_rates([counts])
+    return None if rates.far is None or rates.frr is None else float(curve_eer(rates.far, rates.frr))
+
+
+def _share_below(counts: NDArray[np.int64]) -> FloatArray | None:
+    """Return the share of counts below each edge."""
+    total = int(counts.sum())
+    return np.concatenate([[0], np.cumsum(counts)]) / total if total else None
+
+
+def _crossing(difference: FloatArray) -> float:
+    """Return the threshold where FAR − FRR changes sign: the middle of a stretch of zeros, else the closer edge."""
+    zeros = np.flatnonzero(np.abs(difference) <= 1e-12)
+    if len(zeros):
+        return float(EDGES[zeros[0]] + EDGES[zeros[-1]]) / 2
+    after = int(np.flatnonzero(difference < 0)[0])
+    return float(EDGES[after] if -difference[after] < difference[after - 1] else EDGES[after - 1])
+
+
+def _rate_at(rate: FloatArray | None, value: float) -> float | None:
+    return None if rate is None else float(np.interp(value, EDGES, rate))
