@@ -1,0 +1,202 @@
+"""What training reads: views of prepared sets, batches of them, and the order of one epoch."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import Texts
+from fedvisage.errors import UserError
+
+Positions = npt.NDArray[np.int64]
+Sampling = Literal["shuffled", "balanced"]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Some images of one set."""
+
+    set: PreparedSet
+    indices: Positions
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Images with what a loss may need to know about them."""
+
+    images: Tensor  # uint8 B×3×H×W; channels last in memory, as on disk
+    labels: Tensor  # float32 B; 1 bona fide, 0 attack
+    depth: Tensor | None  # float32 B×32×32 in [0, 1]
+    subjects: Texts
+    positions: Positions
+
+
+@dataclass(frozen=True)
+class View:
+    """Slices one after another, addressed by position 0 … N-1."""
+
+    slices: tuple[Slice, ...]
+
+    @staticmethod
+    def of(source: PreparedSet, split: str | None = None) -> "View":
+        """View one split of a set, or all of it."""
+        return View((Slice(source, source.select(split)),))
+
+    @staticmethod
+    def joined(views: Sequence["View"]) -> "View":
+        """View several views one after another."""
+        return View(tuple(part for view in views for part in view.slices))
+
+    def subset(self, positions: Positions) -> "View":
+        """View the images at these positions, in their order."""
+        which, indices = self._located(positions)
+        starts = np.flatnonzero(np.diff(which, prepend=-1))
+        return View(
+            tuple(
+                Slice(self.slices[which[run[0]]].set, indices[run])
+                for run in np.split(np.arange(len(which)), starts[1:])
+                if len(run)
+            )
+        )
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return sum(len(part.indices) for part in self.slices)
+
+    @cached_property
+    def labels(self) -> npt.NDArray[np.uint8]:
+        """Labels: 1 bona fide, 0 attack."""
+        found = [part.set.rows.label[part.indices] for part in self.slices]
+        return np.concatenate(found or [np.empty(0, np.uint8)])
+
+    @cached_property
+    def frames(self) -> npt.NDArray[np.int32]:
+        """Frame numbers within the videos."""
+        found = [part.set.rows.frame[part.indices] for part in self.slices]
+        return np.concatenate(found or [np.empty(0, np.int32)])
+
+    @cached_property
+    def subjects(self) -> Texts:
+        """Subjects, as their set names them."""
+        return self._texts("subject")
+
+    @cached_property
+    def species(self) -> Texts:
+        """Species: bonafide, or the kind of attack."""
+        return self._texts("species")
+
+    @cached_property
+    def videos(self) -> Texts:
+        """Videos, as their set names them."""
+        return self._texts("video")
+
+    @cached_property
+    def items(self) -> Texts:
+        """Items: the path-like name of each image within its set."""
+        return self._texts("item")
+
+    @cached_property
+    def names(self) -> Texts:
+        """Name of the set that each image is from."""
+        names = [np.full(len(part.indices), part.set.name) for part in self.slices]
+        return np.concatenate(names or [np.empty(0, np.str_)])
+
+    def batch(self, positions: Positions) -> Batch:
+        """Read the images at these positions into memory."""
+        which, indices = self._located(positions)
+        images = self._gathered("images", which, indices)
+        depth = None
+        if all(part.set.depth is not None for part in self.slices):
+            depth = torch.from_numpy(self._gathered("depth", which, indices)).float() / 255
+        return Batch(
+            images=torch.from_numpy(images).permute(0, 3, 1, 2),
+            labels=torch.from_numpy(self.labels[positions].astype(np.float32)),
+            depth=depth,
+            subjects=self.subjects[positions],
+            positions=positions,
+        )
+
+    @cached_property
+    def _ends(self) -> Positions:
+        return np.cumsum([len(part.indices) for part in self.slices], dtype=np.int64)
+
+    def _located(self, positions: Positions) -> tuple[Positions, Positions]:
+        """Return, for each position, the number of its slice and the index within that slice's set."""
+        if len(positions) and not (positions.min() >= 0 and positions.max() < len(self)):
+            raise IndexError(f"positions must be in 0 … {len(self) - 1}")
+        which = np.searchsorted(self._ends, positions, side="right").astype(np.int64)
+        starts = self._ends - [len(part.indices) for part in self.slices]
+        indices = np.empty(len(positions), np.int64)
+        for number, part in enumerate(self.slices):
+            here = which == number
+            indices[here] = part.indices[positions[here] - starts[number]]
+        return which, indices
+
+    def _gathered(self, field: str, which: Positions, indices: Positions) -> npt.NDArray[np.uint8]:
+        """Read rows of an array field of the sets, in order."""
+        first = getattr(self.slices[0].set, field)
+        if len(self.slices) == 1:
+            return np.take(_plain(first), indices, axis=0)
+        out = np.empty((len(indices), *first.shape[1:]), first.dtype)
+        for number, part in enumerate(self.slices):
+            here = which == number
+            if here.any():
+                out[here] = np.take(_plain(getattr(part.set, field)), indices[here], axis=0)
+        return out
+
+    def _texts(self, column: str) -> Texts:
+        found = [getattr(part.set.rows, column)[part.indices] for part in self.slices]
+        return np.concatenate(found or [np.empty(0, np.str_)])
+
+
+def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """View a memory map as a plain array: indexing the subclass costs more than copying a small image."""
+    return array.view(np.ndarray)
+
+
+def check_view(view: View, place: str) -> None:
+    """Raise a UserError unless the view can be trained on: images of one size, and both classes."""
+    sizes = {part.set.size: part.set.name for part in view.slices}
+    if len(sizes) > 1:
+        found = ", ".join(f"{name} has {size}×{size}" for size, name in sorted(sizes.items()))
+        raise UserError(place, f"mixed image sizes: {found}; prepare all sets at one size")
+    if len(view) == 0:
+        raise UserError(place, "has no images in this split")
+    bona_fide = int(view.labels.sum())
+    if bona_fide in (0, len(view)):
+        missing = "bona fide images" if bona_fide == 0 else "attacks"
+        raise UserError(place, f"has no {missing} among its {len(view)} images; both classes are needed")
+
+
+def order(view: View, generator: np.random.Generator, *, size: int, sampling: Sampling) -> list[Positions]:
+    """Return the positions of each batch of one epoch.
+
+    `shuffled` visits every image once; a last batch of one image is dropped: BatchNorm cannot train on it.
+    `balanced` fills each batch with as many bona fide images as attacks (one attack more if the size is odd),
+    going through each class again, reshuffled, as often as needed; the epoch has as many batches as shuffled.
+    """
+    if size < 2:
+        raise UserError("batch", f"must be at least 2, got {size}")
+    if sampling == "shuffled":
+        shuffled = generator.permutation(len(view)).astype(np.int64)
+        batches = [shuffled[start : start + size] for start in range(0, len(view), size)]
+        return [batch for batch in batches if len(batch) > 1]
+    count = -(-len(view) // size)
+    bona_fide = _cycled(np.flatnonzero(view.labels == 1), count * (size // 2), generator)
+    attacks = _cycled(np.flatnonzero(view.labels == 0), count * (size - size // 2), generator)
+    halves = zip(bona_fide.reshape(count, -1), attacks.reshape(count, -1), strict=True)
+    return [generator.permutation(np.concatenate(pair)) for pair in halves]
+
+
+def _cycled(positions: Positions, count: int, generator: np.random.Generator) -> Positions:
+    """Return `count` positions: whole shuffles of all of them, one after another, the last one cut."""
+    if len(positions) == 0 and count > 0:
+        raise UserError("sampling", "balanced batches need both classes in the data")
+    shuffles = [generator.permutation(positions) for _ in range(0, count, len(positions) or 1)]
+    return np.concatenate([*shuffles, np.empty(0, np.int64)])[:count].astype(np.int64)

@@ -1,0 +1,1 @@
+"""Importers: one module a dataset layout, each writing a prepared set."""

@@ -1,0 +1,100 @@
+"""Prepared sets: a dataset after import, in the one on-disk format that training and evaluation read.
+
+A set is a directory. `set.json` says what it is and lists size and SHA-256 of every other file; `images.npy`
+holds N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels,
+`rows.csv` one line an image. Arrays are memory-mapped, so a set may be larger than memory; the reasons are in
+docs/decisions/0002-prepared-sets.md.
+
+A set may have been made by somebody else: nothing in it is believed before it is checked, or ever executed.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fedvisage.data.manifest import (
+    DEPTH,
+    DEPTH_SIZE,
+    IMAGES,
+    POINT_COUNT,
+    POINTS,
+    ROWS,
+    SET,
+    FileName,
+    Manifest,
+    check_file,
+    read_manifest,
+)
+from fedvisage.data.rows import Rows, read_rows
+from fedvisage.data.writer import Writer
+from fedvisage.errors import UserError
+
+__all__ = ["PreparedSet", "Rows", "Writer"]
+
+
+@dataclass(frozen=True)
+class PreparedSet:
+    """An opened prepared set; arrays are read-only views of its files."""
+
+    path: Path
+    name: str
+    size: int
+    source: str
+    digest: str
+    rows: Rows
+    images: npt.NDArray[np.uint8]
+    depth: npt.NDArray[np.uint8] | None
+    points: npt.NDArray[np.float32] | None
+
+    @staticmethod
+    def open(path: Path, verify: bool = False) -> "PreparedSet":
+        """Open a set after checking its files; `verify` also compares their digests, reading everything."""
+        manifest = read_manifest(path)
+        for missing in {IMAGES, ROWS} - manifest.files.keys():
+            raise UserError(str(path / SET), f"lists no {missing}; make the set again")
+        for name, entry in manifest.files.items():
+            check_file(path / name, entry, verify)
+        count, size = manifest.count, manifest.size
+        return PreparedSet(
+            path=path,
+            name=manifest.name,
+            size=size,
+            source=manifest.source,
+            digest=manifest.digest,
+            rows=read_rows(path / ROWS, count),
+            images=_mapped(path / IMAGES, (count, size, size, 3), np.uint8),
+            depth=_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
+            points=_optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32),
+        )
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self.rows)
+
+    def select(self, split: str | None) -> npt.NDArray[np.int64]:
+        """Return the indices of the images of a split, or of all images."""
+        if split is None:
+            return np.arange(len(self), dtype=np.int64)
+        return np.flatnonzero(self.rows.split == split).astype(np.int64)
+
+
+def _optional(path: Path, manifest: Manifest, name: FileName, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Map an array that a set may have, or return None."""
+    return _mapped(path / name, (manifest.count, *shape), dtype) if name in manifest.files else None
+
+
+def _mapped(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Map an array file that must have this shape and type."""
+    try:
+        # open_memmap, not np.load: it reads plain arrays only, never a pickle or an archive.
+        array = np.lib.format.open_memmap(path, mode="r")
+    except Exception as error:  # a forged header can make its parser fail in many ways
+        raise UserError(str(path), f"not an array that can be mapped: {error}"[:300]) from None
+    if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
+        found = f"{array.dtype} {'×'.join(map(str, array.shape))}"
+        wanted = f"{np.dtype(dtype)} {'×'.join(map(str, shape))}"
+        raise UserError(str(path), f"holds {found}, expected {wanted}; make the set again")
+    return array

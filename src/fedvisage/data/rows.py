@@ -1,0 +1,156 @@
+"""What is known about each image of a prepared set, and the rules that hold for it.
+
+The same rules are applied when a set is written and when it is opened, because a set may come from anywhere.
+On disk the rows are one CSV file: small beside the images, readable by people and by every tool.
+"""
+
+import csv
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import numpy.typing as npt
+
+from fedvisage.errors import UserError
+
+BONA_FIDE = "bonafide"
+SPLITS = ("train", "heldout", "test")
+COLUMNS = ("item", "label", "species", "subject", "video", "frame", "split")
+
+_SPECIES = re.compile(r"[a-z0-9_-]{1,64}")
+_TEXT_LIMIT = 255
+_FRAME_LIMIT = 2**31 - 1
+
+Texts = npt.NDArray[np.str_]
+
+
+@dataclass(frozen=True)
+class Row:
+    """What is known about one image; label 1 is bona fide, 0 is an attack."""
+
+    item: str
+    label: int
+    species: str
+    subject: str
+    video: str
+    frame: int
+    split: str
+
+    def values(self) -> tuple[str, int, str, str, str, int, str]:
+        """Return the values in the order of `COLUMNS`."""
+        return self.item, self.label, self.species, self.subject, self.video, self.frame, self.split
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows of a set as one array a column, aligned with its images."""
+
+    label: npt.NDArray[np.uint8]
+    species: Texts
+    subject: Texts
+    video: Texts
+    frame: npt.NDArray[np.int32]
+    split: Texts
+    item: Texts
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.label)
+
+
+class RowRules:
+    """Checks rows one after another, remembering what earlier ones said about items and subjects."""
+
+    def __init__(self, place: str) -> None:
+        """Start with no rows; errors will name the place."""
+        self._place = place
+        self._items: set[str] = set()
+        self._split_of: dict[str, str] = {}
+
+    def check(self, row: Row) -> None:
+        """Raise a UserError if the row breaks a rule by itself or contradicts an earlier row."""
+        fault = _fault(row) or self._conflict(row)
+        if fault:
+            raise UserError(self._place, f"image {row.item[:120]!r}: {fault}")
+        self._items.add(row.item)
+        self._split_of[row.subject] = row.split
+
+    def _conflict(self, row: Row) -> str | None:
+        if row.item in self._items:
+            return "this item appears twice; items must be unique"
+        earlier = self._split_of.get(row.subject, row.split)
+        if earlier != row.split:
+            return f"subject {row.subject!r} is in two splits, {earlier} and {row.split}; split by subject"
+        return None
+
+
+def _fault(row: Row) -> str | None:
+    """Return what is wrong with a row by itself, if anything."""
+    if row.label not in (0, 1):
+        return f"label must be 1 (bona fide) or 0 (attack), got {row.label}"
+    if not _SPECIES.fullmatch(row.species):
+        return f"species must be lower-case letters, digits, '_' or '-', got {row.species[:80]!r}"
+    if (row.label == 1) != (row.species == BONA_FIDE):
+        return f"label {row.label} contradicts species {row.species!r} (1 goes with {BONA_FIDE!r} only)"
+    if row.split not in SPLITS:
+        return f"split must be one of {', '.join(SPLITS)}, got {row.split[:80]!r}"
+    if not 0 <= row.frame <= _FRAME_LIMIT:
+        return f"frame must be between 0 and {_FRAME_LIMIT}, got {row.frame}"
+    for column in ("item", "subject", "video"):
+        text = getattr(row, column)
+        if not text or len(text) > _TEXT_LIMIT or not text.isprintable():
+            return f"{column} must be 1 to {_TEXT_LIMIT} printable characters, got {text[:80]!r}"
+    return None if is_safe_path(row.item) else "items are relative paths with '/' and without '..'"
+
+
+def is_safe_path(text: str) -> bool:
+    """Tell whether a name stays inside the directory that it is joined to, on any system."""
+    drive = len(text) > 1 and text[1] == ":"
+    plain = not text.startswith("/") and "\\" not in text and not drive
+    return plain and str(PurePosixPath(text)) == text and text != "." and ".." not in text.split("/")
+
+
+def as_columns(rows: Sequence[Row]) -> Rows:
+    """Turn rows into typed, read-only columns."""
+    columns = Rows(
+        label=np.array([row.label for row in rows], dtype=np.uint8),
+        species=np.array([row.species for row in rows], dtype=np.str_),
+        subject=np.array([row.subject for row in rows], dtype=np.str_),
+        video=np.array([row.video for row in rows], dtype=np.str_),
+        frame=np.array([row.frame for row in rows], dtype=np.int32),
+        split=np.array([row.split for row in rows], dtype=np.str_),
+        item=np.array([row.item for row in rows], dtype=np.str_),
+    )
+    for column in vars(columns).values():
+        column.flags.writeable = False
+    return columns
+
+
+def read_rows(path: Path, count: int) -> Rows:
+    """Read and check the rows of a set that should have `count` of them."""
+    place = str(path)
+    rules, rows = RowRules(place), []
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            reader = csv.reader(lines, strict=True)
+            if tuple(next(reader, ())) != COLUMNS:
+                raise UserError(place, f"the first line must be {','.join(COLUMNS)}")
+            for values in reader:
+                row = _parsed(values, place, reader.line_num)
+                rules.check(row)
+                rows.append(row)
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(place, f"not a readable table: {error}; make the set again") from None
+    if len(rows) != count:
+        raise UserError(place, f"has {len(rows)} rows where set.json promises {count}; make the set again")
+    return as_columns(rows)
+
+
+def _parsed(values: Iterable[str], place: str, line: int) -> Row:
+    try:
+        item, label, species, subject, video, frame, split = values
+        return Row(item, int(label), species, subject, video, int(frame), split)
+    except ValueError:
+        raise UserError(place, f"line {line} does not have the {len(COLUMNS)} values of a row") from None
