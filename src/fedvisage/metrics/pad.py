@@ -26,8 +26,8 @@ BPCER_TARGETS = {"10pct": 0.10, "5pct": 0.05, "1pct": 0.01}
 class ErrorCurve:
     """FAR and FRR at every threshold that matters; the last axis runs from "all live" to "all attacks".
 
-    Point 0 is any threshold ≤ the lowest logit, point k any threshold above the k-th distinct logit and not above
-    the next one. Leading axes, if any, are resamples.
+    Point 0 is any threshold ≤ the lowest logit, point k any threshold above the k-th distinct logit and not
+    above the next one. Leading axes, if any, are resamples.
     """
 
     level: FloatArray  # the distinct logits, ascending: one fewer than points
@@ -36,7 +36,7 @@ class ErrorCurve:
 
 
 def error_curve(live: FloatArray, label: NDArray[np.int64], weight: FloatArray | None = None) -> ErrorCurve:
-    """Return the curve of `live` and `label`; rows of `weight` count each score that often (the bootstrap)."""
+    """Return the curve; rows of `weight`, one a resample, count each score that often."""
     order = np.argsort(live, kind="stable")
     level, first = np.unique(live[order], return_index=True)
     last = np.append(first[1:], len(live)) - 1
@@ -137,8 +137,9 @@ def bpcer_at_apcer(scores: Scores, target: float, attacks: Attacks = "worst-spec
     if not _two_classes(scores):
         return math.nan
     groups = [scores.attack] if attacks == "pooled" else list(attacks_by_species(scores).values())
-    # Accepting `allowed` attacks of n means a threshold just above the next best one.
-    next_best = [np.sort(group)[::-1][index] for group in groups if (index := allowed(target, len(group))) < len(group)]
+    # To accept no more than `allowed` attacks of a group, the threshold lies just above the next best one.
+    accepted = [allowed(target, len(group)) for group in groups]
+    next_best = [np.sort(group)[-1 - k] for group, k in zip(groups, accepted, strict=True) if k < len(group)]
     return _share(scores.bona_fide <= max(next_best)) if next_best else 0.0
 
 
@@ -166,7 +167,7 @@ def evaluate(scores: Scores, threshold: float) -> dict[str, Any]:
 
 
 def allowed(share: float, count: int) -> int:
-    """Return how many of `count` are at most `share` of them; 0.29 × 100 is 29 in spite of binary fractions."""
+    """Return how many of `count` are at most `share` of them: 29 for 0.29 of 100, binary fractions or not."""
     return math.floor(share * count + 1e-9)
 
 

@@ -1,7 +1,7 @@
 """The scores of a model on a set of images, and the `scores.csv` that lets anyone recompute a figure.
 
-A score is a *logit*: the log-odds that the face is live (bona fide, label 1) and not an attack (label 0). Higher
-means more live. Probabilities in the file are for readers; they saturate, so reading ignores them.
+A score is a *logit*: the log-odds that the face is live (bona fide, label 1) and not an attack (label 0).
+Higher means more live. Probabilities in the file are for readers; they saturate, so reading ignores them.
 """
 
 import csv
@@ -41,7 +41,7 @@ class Scores:
             raise ValueError(f"score columns must be vectors of one length, got {lengths}")
         if not np.isfinite(self.live).all():
             where = int(np.flatnonzero(~np.isfinite(self.live))[0])
-            raise ValueError(f"the logit of {str(self.item[where])!r} is {self.live[where]}, not a finite number")
+            raise ValueError(f"the logit of {str(self.item[where])!r} is not finite: {self.live[where]}")
         if not np.isin(self.label, (0, 1)).all():
             raise ValueError("labels must be 1 (bona fide) or 0 (attack)")
 
@@ -52,17 +52,17 @@ class Scores:
     @property
     def bona_fide(self) -> FloatArray:
         """Logits of the bona fide items."""
-        return self.live[self.label == 1]
+        return np.asarray(self.live[self.label == 1])
 
     @property
     def attack(self) -> FloatArray:
         """Logits of the attacks, all species together."""
-        return self.live[self.label == 0]
+        return np.asarray(self.live[self.label == 0])
 
     @property
     def probability(self) -> FloatArray:
         """Probability of being live."""
-        return np.exp(-np.logaddexp(0.0, -self.live))
+        return np.asarray(np.exp(-np.logaddexp(0.0, -self.live)))
 
     def where(self, mask: NDArray[np.bool_]) -> "Scores":
         """Keep the entries where `mask` is true."""
@@ -109,8 +109,8 @@ def concatenate(parts: Sequence[Scores]) -> Scores:
 def by_video(scores: Scores) -> Scores:
     """Score each video by the mean of its frames' probabilities, expressed as a logit again.
 
-    The mean is taken in the log domain, log Σσ(x) − log Σσ(−x), so saturated frames need no clipping. A video is
-    named within its set and model; an item without a video is a video of its own.
+    The mean is taken in the log domain, log Σσ(x) − log Σσ(−x), so saturated frames need no clipping. A video
+    is named within its set and model; an item without a video is a video of its own.
     """
     if len(scores) == 0:
         return scores

@@ -1,13 +1,13 @@
 """Where the line between live and attack is drawn, by named rules, without seeing a single score.
 
-The user's labels may not choose the threshold that the user is judged by. The honest rules (`source-…`) use the
-sites' held-out scores, and the sites send only histograms of them: counts in fixed bins of the logit. FAR and FRR
-are found at the bins' edges for each site and averaged over sites, each site counting the same ("determined on the
-data in all data centers"). `target-eer` looks at the user's labels and is kept, by that name, to compare with
-published code that does so.
+The user's labels may not choose the threshold that the user is judged by. The honest rules (`source-…`) use
+the sites' held-out scores, and the sites send only histograms of them: counts in fixed bins of the logit. FAR
+and FRR are found at the bins' edges for each site and averaged, each site counting the same ("determined on
+the data in all data centers"). `target-eer` looks at the user's labels; it exists, by that name, to compare
+with published code that does so.
 
-A bin's lower edge belongs to it, so the counts above an edge are exactly the scores ≥ that edge. Logits beyond the
-ends are counted in the end bins: the decision on them does not depend on how far out they are.
+A bin's lower edge belongs to it, so the counts above an edge are exactly the scores ≥ that edge. Logits
+beyond the ends are counted in the end bins: the decision does not depend on how far out they are.
 """
 
 from collections.abc import Sequence
@@ -24,6 +24,7 @@ BINS = 4096
 LIMIT = 20.0
 EDGES: FloatArray = np.linspace(-LIMIT, LIMIT, BINS + 1)  # steps of 5/512: exact in binary
 FIXED = 0.0
+ROUNDING = 1e-12  # rates that differ by less are equal: 1 − 1/3 is not quite 2/3
 
 SOURCE_BPCER = {"source-bpcer-1pct": 0.01, "source-bpcer-5pct": 0.05, "source-bpcer-10pct": 0.10}
 SOURCE_RULES = ("source-eer", *SOURCE_BPCER, "fixed")  # need the sites' histograms
@@ -60,7 +61,7 @@ def histogram(logits: FloatArray, labels: NDArray[np.int64]) -> Histogram:
 
 
 def average_rates(histograms: Sequence[Histogram]) -> Rates:
-    """Average the sites' rates with equal weight; a site without a class does not count for that class's rate.
+    """Average the sites' rates with equal weight; a site without a class is left out of that class's mean.
 
     Give the histograms in sorted order of sites: sums of fractions depend on their order in the last bit.
     """
@@ -70,26 +71,29 @@ def average_rates(histograms: Sequence[Histogram]) -> Rates:
 
 
 def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "source-eer") -> Threshold:
-    """Choose a threshold by one of SOURCE_RULES from the sites' histograms, given in sorted order of sites."""
+    """Choose a threshold by one of SOURCE_RULES from the sites' histograms, in sorted order of sites."""
     if rule not in SOURCE_RULES:
         raise UserError("evaluation.threshold", f"no rule {rule!r}; choose one of {', '.join(RULES)}")
     rates = average_rates(histograms)
     if rule == "fixed":
         value = FIXED
     elif rates.far is None or rates.frr is None:
-        lacking = "attack" if rates.far is None else "bona fide image"
-        raise UserError("evaluation.threshold", f"rule {rule!r} needs both classes; no site holds out a single {lacking}")
+        lacking = "attacks" if rates.far is None else "bona fide images"
+        message = (
+            f"rule {rule!r} needs both classes, but no site holds out {lacking}; use 'fixed' or add some"
+        )
+        raise UserError("evaluation.threshold", message)
     elif rule == "source-eer":
         value = _crossing(rates.far - rates.frr)
     else:
-        value = float(EDGES[np.flatnonzero(rates.frr <= SOURCE_BPCER[rule] + 1e-12)[-1]])
+        value = float(EDGES[np.flatnonzero(rates.frr <= SOURCE_BPCER[rule] + ROUNDING)[-1]])
     return Threshold(value, rule, _rate_at(rates.far, value), _rate_at(rates.frr, value))
 
 
 def threshold_from_target(scores: Scores) -> Threshold:
     """Choose the user's own equal-error threshold: rule `target-eer`, an oracle."""
     if not (len(scores.bona_fide) and len(scores.attack)):
-        raise UserError("evaluation.threshold", "rule 'target-eer' needs bona fide and attack images at the user")
+        raise UserError("evaluation.threshold", "'target-eer' needs bona fide and attack images at the user")
     value = exact_crossing(scores.live, scores.label)
     return Threshold(value, "target-eer", *far_frr(scores, value))
 
@@ -97,8 +101,8 @@ def threshold_from_target(scores: Scores) -> Threshold:
 def exact_crossing(live: FloatArray, label: NDArray[np.int64]) -> float:
     """Return the threshold where FAR passes FRR; the middle, where they are equal over a stretch."""
     curve = error_curve(live, label)
-    above = curve.far > curve.frr  # point k holds for thresholds in (level[k-1], level[k]]
-    below = curve.far < curve.frr
+    difference = curve.far - curve.frr  # point k holds for thresholds in (level[k-1], level[k]]
+    above, below = difference > ROUNDING, difference < -ROUNDING
     return float(curve.level[above.sum() - 1] + curve.level[len(below) - below.sum() - 1]) / 2
 
 
@@ -121,8 +125,8 @@ def _share_below(counts: NDArray[np.int64]) -> FloatArray | None:
 
 
 def _crossing(difference: FloatArray) -> float:
-    """Return the threshold where FAR − FRR changes sign: the middle of a stretch of zeros, else the closer edge."""
-    zeros = np.flatnonzero(np.abs(difference) <= 1e-12)
+    """Return the threshold where FAR − FRR changes sign; the middle, where it is zero over a stretch."""
+    zeros = np.flatnonzero(np.abs(difference) <= ROUNDING)
     if len(zeros):
         return float(EDGES[zeros[0]] + EDGES[zeros[-1]]) / 2
     after = int(np.flatnonzero(difference < 0)[0])

@@ -1,0 +1,106 @@
+"""How far a figure would move with other people in front of the camera: intervals bootstrapped by subject.
+
+Frames of one person are alike, so resampling frames would promise too much. Whole subjects are drawn with
+replacement, and every figure is computed anew with each score counted as often as its subject was drawn. The
+2.5 % and 97.5 % quantiles over the draws are the 95 % interval.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.metrics.pad import curve_auc, curve_eer, error_curve
+from fedvisage.metrics.scores import FloatArray, Scores
+
+FIGURES = ("hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer_worst", "apcer_pooled", "bpcer", "acer")
+VALUES_AT_ONCE = 2_000_000  # resamples are taken in blocks of about this many weights (16 MB an array)
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """95 % intervals by figure, and how many resamples they come from."""
+
+    bounds: dict[str, tuple[float, float]]
+    used: int
+    skipped: int  # resamples without a single attack or a single bona fide item: no figure is defined on them
+
+    def as_json(self) -> dict[str, list[float]]:
+        """Return the bounds in the shape of `metrics.json`."""
+        return {name: [low, high] for name, (low, high) in self.bounds.items()}
+
+
+def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.Generator) -> Intervals:
+    """Return a 95 % interval for each of FIGURES; without both classes there are none."""
+    if resamples < 1:
+        raise ValueError(f"at least one resample is needed, got {resamples}")
+    if len(np.unique(scores.label)) < 2:
+        return Intervals({}, 0, resamples)
+    cluster = clusters(scores)
+    count = int(cluster.max()) + 1
+    draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
+    both = ((draws @ _totals(scores.label == row, cluster, count) > 0) for row in (0, 1))
+    kept = draws[np.logical_and(*both)]
+    block = max(1, VALUES_AT_ONCE // len(scores))
+    parts = [
+        resampled(scores, threshold, kept[i : i + block][:, cluster]) for i in range(0, len(kept), block)
+    ]
+    if not parts:
+        return Intervals({}, 0, resamples)
+    figures = {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
+    bounds = {name: np.quantile(values, [0.025, 0.975]) for name, values in figures.items()}
+    return Intervals(
+        {name: (float(low), float(high)) for name, (low, high) in bounds.items()},
+        len(kept),
+        resamples - len(kept),
+    )
+
+
+def clusters(scores: Scores) -> NDArray[np.int64]:
+    """Return each score's subject as a number; an unknown one is replaced by the video, then the item."""
+    known = [("subject", scores.subject), ("video", scores.video), ("item", scores.item)]
+    name = np.full(len(scores), "", dtype=object)
+    for kind, texts in known:
+        name = np.where(
+            (name == "") & (texts != ""), np.array([f"{kind}:{text}" for text in texts], object), name
+        )
+    return np.unique(name.astype(str), return_inverse=True)[1].astype(np.int64)
+
+
+def resampled(scores: Scores, threshold: float, weight: FloatArray) -> dict[str, FloatArray]:
+    """Return every figure for each row of `weight`, the number of times that each score counts."""
+    curve = error_curve(scores.live, scores.label, weight)
+    point = int(np.searchsorted(curve.level, threshold, side="left"))  # levels below the threshold
+    far, frr = curve.far[:, point], curve.frr[:, point]
+    worst = _worst_apcer(scores, threshold, weight)
+    return {
+        "hter": (far + frr) / 2,
+        "eer": curve_eer(curve.far, curve.frr),
+        "auc": curve_auc(curve.far, curve.frr),
+        "tpr_at_fpr_1pct": 1 - _far_at_bpcer(curve.far, curve.frr, 0.01),
+        "apcer_worst": worst,
+        "apcer_pooled": far,
+        "bpcer": frr,
+        "acer": (worst + frr) / 2,
+    }
+
+
+def _far_at_bpcer(far: FloatArray, frr: FloatArray, target: float) -> FloatArray:
+    """Return FAR at the last point whose FRR is ≤ target."""
+    last = (frr <= target + 1e-12).sum(axis=-1) - 1
+    return np.take_along_axis(far, last[:, None], axis=-1)[:, 0]
+
+
+def _worst_apcer(scores: Scores, threshold: float, weight: FloatArray) -> FloatArray:
+    """Return the highest APCER of the species that a resample contains."""
+    rates = []
+    for name in np.unique(scores.species[scores.label == 0]):
+        members = (scores.label == 0) & (scores.species == name)
+        total = weight @ members.astype(np.float64)
+        accepted = weight @ (members & (scores.live >= threshold)).astype(np.float64)
+        rates.append(np.divide(accepted, total, out=np.full(len(weight), -np.inf), where=total > 0))
+    return np.asarray(np.max(rates, axis=0))
+
+
+def _totals(mask: NDArray[np.bool_], cluster: NDArray[np.int64], count: int) -> FloatArray:
+    return np.bincount(cluster[mask], minlength=count).astype(np.float64)

@@ -1,0 +1,106 @@
+"""Bootstrap intervals: the weighting against repeated scores, clustering, and speed."""
+
+import time
+
+import numpy as np
+import pytest
+
+from fedvisage.metrics import pad
+from fedvisage.metrics.intervals import FIGURES, clusters, intervals, resampled
+from fedvisage.metrics.scores import Scores, from_columns
+from tests.metrics.examples import random_scores, scores_of
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_weighted_figure_equals_the_figure_of_repeated_scores(seed: int) -> None:
+    scores, threshold = random_scores(seed, count=120), 0.7
+    weight = np.random.default_rng(seed).integers(0, 4, len(scores))
+    weight[[0, -1]] = 1  # both classes are there
+    repeated = scores.take(np.repeat(np.arange(len(scores)), weight))
+    figures = resampled(scores, threshold, weight[None].astype(np.float64))
+    expected = pad.evaluate(repeated, threshold)
+    assert figures["apcer_worst"][0] == pytest.approx(max(expected["apcer"].values()))
+    for name in set(FIGURES) - {"apcer_worst"}:
+        assert figures[name][0] == pytest.approx(expected[name]), name
+
+
+def test_intervals_hold_the_figure_and_lie_in_the_unit_range() -> None:
+    scores = random_scores(0)
+    found = intervals(scores, 0.7, 300, np.random.default_rng(0))
+    figures = pad.evaluate(scores, 0.7)
+    assert set(found.bounds) == set(FIGURES)
+    for name in ("hter", "eer", "auc", "bpcer"):
+        low, high = found.bounds[name]
+        assert 0 <= low <= figures[name] <= high <= 1, name
+
+
+def test_fewer_subjects_with_the_same_frames_give_wider_intervals() -> None:
+    rng = np.random.default_rng(5)
+    mood = rng.normal(0, 1.5, 6)  # each subject's own offset: its frames are not independent
+
+    def width(subject_of: np.ndarray) -> float:
+        subject = np.arange(240) % 6
+        live = np.where(np.arange(240) < 120, 1.0, -1.0) + mood[subject]
+        names = [str(i) for i in range(240)]
+        label = (np.arange(240) < 120).astype(int)
+        scores = from_columns(
+            live,
+            label.tolist(),
+            item=names,
+            video=names,
+            subject=[f"s{i}" for i in subject_of],
+            species=["" if value else "print" for value in label],
+        )
+        low, high = intervals(scores, 0.0, 400, np.random.default_rng(1)).bounds["hter"]
+        return high - low
+
+    assert width(np.arange(240) % 6) > 2 * width(np.arange(240))
+
+
+def test_the_same_stream_gives_the_same_intervals() -> None:
+    scores = random_scores(2)
+    first, second = (intervals(scores, 0.0, 100, np.random.default_rng(9)) for _ in range(2))
+    assert first == second
+
+
+def test_resamples_with_one_class_are_skipped_and_counted() -> None:
+    # Two subjects, one with the bona fide, one with the attacks: half of the draws lack a class.
+    scores = from_columns(
+        [1.0, 2.0, -1.0, -2.0],
+        [1, 1, 0, 0],
+        item=list("abcd"),
+        video=list("abcd"),
+        subject=["x", "x", "y", "y"],
+        species=["", "", "print", "print"],
+    )
+    found = intervals(scores, 0.0, 1000, np.random.default_rng(0))
+    assert found.used + found.skipped == 1000
+    assert found.skipped == pytest.approx(500, abs=80)
+    assert found.bounds["auc"] == (1.0, 1.0)
+
+
+def test_one_class_alone_has_no_intervals() -> None:
+    found = intervals(scores_of([1.0, 2.0], {}), 0.0, 50, np.random.default_rng(0))
+    assert (found.bounds, found.used, found.skipped) == ({}, 0, 50)
+    assert found.as_json() == {}
+
+
+def test_an_unknown_subject_is_replaced_by_its_video_and_then_by_the_item() -> None:
+    scores = from_columns(
+        [0.0] * 5,
+        [1] * 5,
+        item=["a", "b", "c", "d", "v"],
+        video=["v", "v", "", "w", ""],
+        subject=["", "", "", "s", ""],
+        species=[""] * 5,
+    )
+    found = clusters(scores)
+    assert found[0] == found[1]
+    assert len(set(found.tolist())) == 4  # video v, item c, subject s, item v
+
+
+def test_two_thousand_scores_take_at_most_two_seconds() -> None:
+    scores: Scores = random_scores(0, count=2000, subjects=50)
+    start = time.perf_counter()
+    intervals(scores, 0.5, 1000, np.random.default_rng(0))
+    assert time.perf_counter() - start < 2
