@@ -1,0 +1,1 @@
+"""Pixels of faces: rendering, finding, aligning."""

@@ -1,0 +1,125 @@
+"""Hair: a cap of strands on the skull, which may fall beside the face, and beards."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedvisage.faces.synthetic.coat import Coat
+from fedvisage.faces.synthetic.head import Head
+from fedvisage.faces.synthetic.noise import noise
+from fedvisage.faces.synthetic.people import People
+from fedvisage.faces.synthetic.sheet import Sheet, step
+
+FAIR, RED, BLACK = (
+    torch.tensor([0.42, 0.27, 0.125]),
+    torch.tensor([0.26, 0.085, 0.028]),
+    torch.tensor([0.014, 0.010, 0.008]),
+)
+GREY = torch.tensor([0.36, 0.35, 0.33])
+
+
+@dataclass(frozen=True)
+class Hair:
+    """Hair on the sheet.
+
+    Attributes:
+        cover: B×V×U in [0, 1], where hair covers the head.
+        outline: B×V×U in [0, 1], the silhouette of head and hair together.
+        height: B×V×U, how high the surface of the hair lies.
+        strands: B×V×U, the pattern of light and dark strands.
+
+    """
+
+    cover: Tensor
+    outline: Tensor
+    height: Tensor
+    strands: Tensor
+
+
+def hair_colour(people: People) -> Tensor:
+    """Return the mean albedo of each person's hair, B×3."""
+    colour = FAIR + people["hair_red"] * (RED - FAIR)
+    colour = colour * (BLACK / colour) ** people["hair_dark"]
+    return colour + people["hair_grey"] * (GREY - colour)
+
+
+def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
+    """Grow hair on a head: above the hair line, down to the ears or the shoulders, with a fringe or bald patches."""
+    p, grid = people, (sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
+    strands = noise("strands", p.seeds, "hair", *grid)
+    locks = noise("locks", p.seeds, "hair", *grid)
+    bald = step(p["hair_bald"] - 0.35, 0.12)[..., None]
+    line = _hair_line(p, sheet)
+    ragged = 0.030 * locks + 0.020 * strands
+    scalp = step(line[:, None, :] - sheet.v[:, :, None] + ragged, 0.045)
+    volume = _volume(p, sheet) * (1.0 - bald[:, :, 0]) + 0.012
+    reach = 1.0 + volume[:, :, None] + 0.03 * locks
+    width = 1.5 * sheet.cell
+    curtain = _curtain(p, sheet, ragged)
+    silhouette = step(reach - head.radius, width) * scalp
+    cover = torch.maximum(silhouette, curtain) * (1.0 - bald * step(-0.15 - sheet.v[:, :, None], 0.4))
+    skull = torch.maximum(step(1.0 - head.radius, width), head.ears)
+    lift = (0.5 * volume[:, :, None] + 0.02 * locks).clamp(min=0.0)
+    # Long hair hangs behind the cheeks: beside the head it is a sheet some way in front of the shoulders.
+    hanging = curtain * (-0.95 - 0.5 * (sheet.u.abs() - 1.0)[:, None, :] + 0.05 * locks)
+    height = torch.maximum(head.height + cover * lift, torch.where(curtain > 0.5, hanging, -2.0))
+    return Hair(cover, torch.maximum(skull, cover), height, strands + 0.6 * locks)
+
+
+def _volume(people: People, sheet: Sheet) -> Tensor:
+    """Return how far the hair stands off the skull, as a share of its radius, by height v."""
+    return people["hair_volume"] * step(0.35 - sheet.v, 0.9)
+
+
+def _hair_line(people: People, sheet: Sheet) -> Tensor:
+    """Return the lower edge of the hair over u: the hair line in the middle, down to the ears at the sides."""
+    p = people
+    side = (sheet.u.abs() / p["head_width"]).clamp(max=1.25)
+    temples = p["hair_recession"] * 0.5 * torch.exp(-(((side - 0.5) / 0.25) ** 2))
+    fringe = step(p["hair_fringe"] - 0.3, 0.3)
+    parted = 0.08 * torch.tanh(4.0 * (sheet.u - p["hair_parting"])) * torch.sign(p["hair_parting"])
+    low = -0.50 + parted
+    middle = p["hair_line"] + fringe * (low - p["hair_line"]) - temples * (1.0 - fringe)
+    burns = 0.10 + 0.25 * p["hair_length"].clamp(max=1.0)
+    rise = step(side - 0.90, 0.13)
+    curve = middle + 0.35 * side**4 * (1.0 - rise)
+    return curve + rise * (burns - curve)
+
+
+def _curtain(people: People, sheet: Sheet, ragged: Tensor) -> Tensor:
+    """Return where long hair falls beside the face, B×V×U."""
+    p = people
+    length = p["hair_length"]
+    end = (0.2 + 1.6 * length)[..., None]
+    inner = 0.93 * p["head_width"] - 0.10 * torch.sin((sheet.v + 0.3) * 1.6).clamp(min=0) * p["hair_waves"]
+    outer_edge = p["head_width"] * 1.02 + p["hair_volume"] + 0.10 * step(sheet.v - 0.3, 0.6) * p["hair_waves"]
+    across = sheet.u.abs()[:, None, :] + ragged
+    band = step(across - inner[:, :, None], 0.05) * step(outer_edge[:, :, None] - across, 0.04)
+    rows = step(sheet.v + 0.45, 0.3)[:, :, None] * step(end - sheet.v[:, :, None] + ragged, 0.08)
+    return band * rows * step(length - 0.25, 0.1)[..., None]
+
+
+def paint_hair(coat: Coat, people: People, hair: Hair) -> Coat:
+    """Return the coat with hair over it."""
+    shade = (1.0 + 0.30 * hair.strands).clamp(min=0.25)
+    albedo = hair_colour(people)[:, :, None, None] * shade[:, None]
+    return coat.covered(hair.cover, albedo, 0.05, 9.0)
+
+
+def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> Coat:
+    """Return the coat with a full beard or moustache for the few who wear one."""
+    p = people
+    hairs = noise("fine", p.seeds, "beard", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
+    mouth = p["mouth_height"]
+    side = sheet.u.abs()
+    edge = mouth - 0.30 + 0.55 * torch.exp(-((side / 0.42) ** 6)) - 0.9 * step(side - 0.75, 0.25)
+    jaw = step(sheet.v[:, :, None] - edge[:, None, :] + 0.03 * hairs, 0.08)
+    moustache = step(0.40 - side, 0.08)[:, None, :] * torch.exp(-(((sheet.v - mouth + 0.165) / 0.075) ** 4))[:, :, None]
+    lips = torch.exp(-((side / p["mouth_width"]) ** 4))[:, None, :] * torch.exp(
+        -(((sheet.v - mouth - 0.02) / 0.12) ** 4)
+    )[:, :, None]
+    share = torch.maximum(jaw, moustache) * (1.0 - lips) * step(p["beard"] - 0.30, 0.25)[..., None]
+    share = share * step(1.02 - head.radius, 0.03) * (1.0 + 0.2 * hairs).clamp(max=1.1) * 0.85
+    albedo = hair_colour(p)[:, :, None, None] * (1.0 + 0.35 * hairs).clamp(min=0.3)[:, None]
+    return coat.covered(share.clamp(max=0.95), albedo, 0.03, 9.0)

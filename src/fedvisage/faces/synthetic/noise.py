@@ -1,0 +1,48 @@
+"""Noise: irregular patterns at several scales, cut from large fixed tiles at places that a seed chooses.
+
+Drawing fresh noise for every image would take longer than shading it. A tile is made once for each grid, and an
+image takes a window of it, so the cost is a copy. A pattern depends on its seed only.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor
+
+from fedvisage.streams import derive, torch_rng
+
+TILE_FACTOR = 2
+SCALES: dict[str, tuple[float, float]] = {
+    "fine": (0.025, 0.025),
+    "medium": (0.09, 0.09),
+    "coarse": (0.40, 0.40),
+    "strands": (0.55, 0.028),
+    "locks": (0.9, 0.13),
+}
+"""Distance between independent values along v and along u, in head units."""
+
+
+@lru_cache(maxsize=64)
+def _tile(kind: str, rows: int, columns: int, cell: float) -> Tensor:
+    """Return a tile of unit variance, larger than the grid, interpolated from a lattice of independent values."""
+    high, wide = rows * TILE_FACTOR, columns * TILE_FACTOR
+    down, right = SCALES[kind]
+    lattice = (max(4, round(high * cell / down)), max(4, round(wide * cell / right)))
+    values = torch.randn(lattice, generator=torch_rng(20261121, "noise", kind))
+    tile = nnf.interpolate(values[None, None], (high, wide), mode="bicubic", align_corners=False)[0, 0]
+    return (tile - tile.mean()) / tile.std()
+
+
+def noise(kind: str, seeds: Sequence[int], purpose: str, rows: int, columns: int, cell: float) -> Tensor:
+    """Return B×rows×columns of noise with mean 0 and variance 1 over the tile, one pattern a seed and purpose."""
+    tile = _tile(kind, rows, columns, round(cell, 6))
+    windows = []
+    for seed in seeds:
+        place = derive(seed, "noise", kind, purpose)
+        top = (place & 0xFFFFFF) * (rows * (TILE_FACTOR - 1)) >> 24
+        left = (place >> 24 & 0xFFFFFF) * (columns * (TILE_FACTOR - 1)) >> 24
+        window = tile[top : top + rows, left : left + columns]
+        windows.append(window.flip(1) if place >> 48 & 1 else window)
+    return torch.stack(windows)

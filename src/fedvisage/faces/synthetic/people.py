@@ -1,0 +1,178 @@
+"""People: from a seed to the shape and the appearance of a head.
+
+A person is a row of *traits*, plain numbers with a name and a unit. Lengths are in head units: 1 is half of the width
+of an average head (about 70 mm). Most traits lean on two hidden ones, how masculine the face is and how old.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedvisage.streams import numpy_rng
+
+
+@dataclass(frozen=True)
+class Trait:
+    """How one number spreads over people: mean, spread, pull of masculinity and of age, and its limits."""
+
+    mean: float
+    spread: float
+    masculine: float = 0.0
+    old: float = 0.0
+    low: float = -math.inf
+    high: float = math.inf
+
+
+TRAITS: dict[str, Trait] = {
+    # Outline of the head.
+    "head_width": Trait(1.0, 0.045, 0.02),
+    "head_top": Trait(1.62, 0.05),
+    "chin": Trait(1.60, 0.07, 0.05),
+    "jaw_power": Trait(2.5, 0.22, 0.25, 0.0, 1.9, 3.4),
+    "jaw_taper": Trait(0.27, 0.05, -0.04, 0.0, 0.12, 0.40),
+    "roundness": Trait(0.50, 0.06, 0.0, 0.0, 0.34, 0.66),
+    "forehead_slope": Trait(0.24, 0.05, 0.03, 0.0, 0.1, 0.4),
+    # Brow, eyes.
+    "brow_ridge": Trait(0.06, 0.02, 0.035, 0.0, 0.0, 0.14),
+    "brow_height": Trait(-0.30, 0.035, 0.03, 0.0, -0.42, -0.20),
+    "brow_tilt": Trait(0.03, 0.05, 0.02, -0.02, -0.12, 0.14),
+    "brow_arch": Trait(0.07, 0.025, -0.02, 0.0, 0.0, 0.14),
+    "brow_length": Trait(0.27, 0.025, 0.01, 0.0, 0.2, 0.34),
+    "brow_thickness": Trait(0.058, 0.012, 0.012, 0.0, 0.03, 0.09),
+    "brow_density": Trait(0.8, 0.1, 0.08, -0.05, 0.45, 1.0),
+    "eye_spacing": Trait(0.455, 0.022, 0.0, 0.0, 0.40, 0.52),
+    "eye_width": Trait(0.205, 0.013, 0.0, -0.006, 0.17, 0.24),
+    "eye_opening": Trait(0.077, 0.013, -0.006, -0.008, 0.045, 0.11),
+    "eye_tilt": Trait(0.02, 0.018, -0.005, -0.01, -0.02, 0.07),
+    "eye_lift": Trait(0.0, 0.012),
+    "lid_crease": Trait(0.6, 0.3, 0.0, 0.1, 0.0, 1.0),
+    "socket_depth": Trait(0.13, 0.03, 0.015, 0.02, 0.05, 0.22),
+    "eye_bags": Trait(0.02, 0.012, 0.0, 0.02, 0.0, 0.08),
+    # Nose.
+    "nose_length": Trait(0.56, 0.04, 0.015, 0.015, 0.46, 0.68),
+    "nose_width": Trait(0.165, 0.02, 0.012, 0.004, 0.12, 0.23),
+    "nose_height": Trait(0.28, 0.035, 0.025, 0.005, 0.18, 0.40),
+    "nose_bridge": Trait(0.13, 0.035, 0.02, 0.0, 0.04, 0.22),
+    "nose_bridge_width": Trait(0.10, 0.013, 0.004, 0.0, 0.07, 0.14),
+    "nose_tip": Trait(0.115, 0.016, 0.005, 0.0, 0.08, 0.16),
+    "nose_bend": Trait(0.0, 0.03, 0.01, 0.0, -0.06, 0.08),
+    "nostril": Trait(0.055, 0.01, 0.004, 0.0, 0.03, 0.08),
+    # Mouth, cheeks, chin.
+    "mouth_height": Trait(1.03, 0.04, 0.02, 0.01, 0.93, 1.14),
+    "mouth_width": Trait(0.37, 0.035, 0.015, 0.005, 0.29, 0.47),
+    "lip_upper": Trait(0.075, 0.018, -0.012, -0.015, 0.03, 0.13),
+    "lip_lower": Trait(0.105, 0.02, -0.012, -0.012, 0.05, 0.16),
+    "cupid_bow": Trait(0.3, 0.12, 0.0, -0.04, 0.0, 0.6),
+    "mouth_curve": Trait(0.0, 0.02, 0.0, -0.012, -0.05, 0.05),
+    "muzzle": Trait(0.10, 0.025, 0.0, 0.0, 0.03, 0.18),
+    "cheekbones": Trait(0.07, 0.025, 0.0, 0.0, 0.0, 0.14),
+    "cheek_hollow": Trait(0.03, 0.03, 0.01, 0.015, -0.05, 0.10),
+    "folds": Trait(0.02, 0.012, 0.0, 0.025, 0.0, 0.08),
+    "chin_forward": Trait(0.13, 0.035, 0.03, 0.0, 0.04, 0.24),
+    "chin_width": Trait(0.20, 0.03, 0.02, 0.0, 0.13, 0.28),
+    "chin_cleft": Trait(0.0, 0.012, 0.006, 0.0, 0.0, 0.04),
+    "ear_size": Trait(0.23, 0.025, 0.015, 0.015, 0.17, 0.31),
+    "ear_out": Trait(0.075, 0.025, 0.01, 0.0, 0.02, 0.14),
+    "neck_width": Trait(0.60, 0.04, 0.08, 0.0, 0.48, 0.80),
+    # Skin.
+    "melanin": Trait(0.38, 0.27, 0.02, 0.0, 0.0, 1.0),
+    "redness": Trait(0.0, 0.5, 0.1, 0.15, -1.0, 1.4),
+    "yellowness": Trait(0.0, 0.5, 0.0, 0.0, -1.2, 1.2),
+    "blotches": Trait(0.5, 0.25, 0.05, 0.25, 0.05, 1.3),
+    "freckles": Trait(0.0, 0.35, 0.0, 0.1, 0.0, 1.2),
+    "pores": Trait(0.5, 0.2, 0.1, 0.2, 0.1, 1.2),
+    "wrinkles": Trait(0.1, 0.1, 0.0, 0.4, 0.0, 1.2),
+    "oil": Trait(0.5, 0.25, 0.1, -0.1, 0.05, 1.2),
+    "dark_circles": Trait(0.25, 0.2, 0.0, 0.12, 0.0, 0.9),
+    "lip_colour": Trait(0.5, 0.3, -0.35, -0.08, 0.0, 1.2),
+    "moles": Trait(0.5, 0.35, 0.0, 0.1, 0.0, 1.2),
+    # Hair and eyes.
+    "stubble": Trait(-0.2, 0.35, 0.5, 0.0, 0.0, 1.0),
+    "beard": Trait(-1.0, 0.7, 0.6, 0.1, 0.0, 1.0),
+    "hair_line": Trait(-0.98, 0.09, 0.0, -0.05, -1.2, -0.72),
+    "hair_recession": Trait(0.0, 0.12, 0.12, 0.12, 0.0, 0.7),
+    "hair_bald": Trait(-1.6, 0.8, 0.6, 0.4, 0.0, 1.0),
+    "hair_volume": Trait(0.11, 0.04, -0.015, -0.02, 0.03, 0.22),
+    "hair_length": Trait(0.05, 0.75, -0.9, -0.2, 0.0, 1.6),
+    "hair_fringe": Trait(-0.5, 0.6, -0.2, -0.2, 0.0, 1.0),
+    "hair_parting": Trait(0.0, 0.4, 0.0, 0.0, -0.8, 0.8),
+    "hair_waves": Trait(0.4, 0.3, 0.0, 0.0, 0.0, 1.0),
+    "hair_dark": Trait(0.72, 0.22, 0.03, 0.0, 0.1, 1.0),
+    "hair_red": Trait(0.35, 0.25, 0.0, 0.0, 0.0, 1.0),
+    "hair_grey": Trait(-0.25, 0.25, 0.03, 0.5, 0.0, 1.0),
+    "iris_dark": Trait(0.65, 0.3, 0.0, 0.0, 0.0, 1.0),
+    "iris_blue": Trait(0.4, 0.3, 0.0, 0.0, 0.0, 1.0),
+    "sclera": Trait(0.56, 0.05, 0.0, -0.03, 0.4, 0.68),
+    "asymmetry": Trait(0.0, 0.012),
+}
+
+# How the four groups differ on average, in units of each trait's own scale. They stand for sites that enrol different
+# populations; within a group people still vary more than groups differ in shape.
+GROUPS: tuple[dict[str, float], ...] = (
+    {"melanin": -0.28, "nose_height": 0.02, "iris_dark": -0.25, "hair_dark": -0.2, "freckles": 0.15},
+    {"melanin": -0.14, "nose_bridge": -0.04, "lid_crease": -0.5, "eye_opening": -0.012, "hair_dark": 0.2,
+     "iris_dark": 0.25, "yellowness": 0.4, "cheekbones": 0.03, "hair_waves": -0.3},
+    {"melanin": 0.15, "hair_dark": 0.2, "iris_dark": 0.25, "brow_density": 0.1, "dark_circles": 0.2,
+     "eye_width": 0.006},
+    {"melanin": 0.45, "nose_width": 0.03, "nose_bridge": -0.03, "lip_upper": 0.03, "lip_lower": 0.025,
+     "hair_dark": 0.25, "iris_dark": 0.3, "hair_length": -0.3},
+)  # fmt: skip
+
+_NAMES = tuple(TRAITS)
+_COLUMN = {name: column for column, name in enumerate(_NAMES)}
+
+
+@dataclass(frozen=True)
+class People:
+    """A batch of B persons.
+
+    Attributes:
+        traits: B×T, one column for each name in ``TRAITS``.
+        seeds: B, the person's own seed, from which marks such as moles and the course of the hair are drawn.
+
+    """
+
+    traits: Tensor
+    seeds: tuple[int, ...]
+
+    def __len__(self) -> int:
+        """Return how many persons there are."""
+        return len(self.seeds)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return one trait as a column, B×1, ready to be combined with a row of positions."""
+        return self.traits[:, _COLUMN[name], None]
+
+    def select(self, rows: Sequence[int]) -> "People":
+        """Return these rows as a new batch; a row may be named more than once (several frames of one person)."""
+        return People(self.traits[list(rows)], tuple(self.seeds[row] for row in rows))
+
+
+def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) -> People:
+    """Draw one person for each 63-bit seed; the same seed is the same person, whoever else is in the batch.
+
+    Args:
+        seeds: a seed a person.
+        group: which of the four populations the person comes from (one for all, or one each); None for no group.
+
+    """
+    groups: Sequence[int | None] = [group] * len(seeds) if group is None or isinstance(group, int) else group
+    rows = [_draw_person(seed, number) for seed, number in zip(seeds, groups, strict=True)]
+    return People(torch.tensor(rows, dtype=torch.float32).reshape(len(seeds), len(_NAMES)), tuple(seeds))
+
+
+def _draw_person(seed: int, group: int | None) -> list[float]:
+    """Draw the traits of one person."""
+    rng = numpy_rng(seed, "person")
+    masculine = rng.choice([-1.0, 1.0]) + rng.normal(0.0, 0.35)
+    old = rng.uniform(-1.0, 1.6)
+    leaning = {} if group is None else GROUPS[group]
+    row = []
+    for name, trait in TRAITS.items():
+        mean = trait.mean + trait.masculine * masculine + trait.old * old + leaning.get(name, 0.0)
+        value = mean + trait.spread * rng.standard_normal()
+        row.append(min(max(value, trait.low), trait.high))
+    return row

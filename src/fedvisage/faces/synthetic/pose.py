@@ -1,0 +1,100 @@
+"""Pose: which point of the sheet each pixel of the turned head shows (relief mapping under weak perspective)."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as nnf
+from torch import Tensor
+
+from fedvisage.faces.synthetic.conditions import Conditions
+from fedvisage.faces.synthetic.sheet import halve, look_up
+
+PIVOT = torch.tensor([0.0, 0.55, -0.75])
+"""The point (u, v, height) about which the head turns; it is what ``Conditions.centre`` places in the frame."""
+FRONT = 0.75
+"""No part of a face is higher above the sheet than this."""
+COARSE_STEPS, FINE_STEPS = 7, 2
+
+
+@dataclass(frozen=True)
+class View:
+    """What every pixel sees.
+
+    Attributes:
+        u: B×H×W, position on the sheet.
+        v: B×H×W, position on the sheet.
+        near: B×H×W, distance towards the camera from the pivot, in head units.
+
+    """
+
+    u: Tensor
+    v: Tensor
+    near: Tensor
+
+
+def rotation(conditions: Conditions) -> Tensor:
+    """Return B×3×3: head axes to camera axes; first yaw, then pitch, then roll."""
+    one, zero = torch.ones_like(conditions.yaw), torch.zeros_like(conditions.yaw)
+    (cy, sy), (cp, sp), (cr, sr) = (
+        (angle.cos(), angle.sin()) for angle in (conditions.yaw, conditions.pitch, conditions.roll)
+    )
+    yaw = torch.stack([cy, zero, sy, zero, one, zero, -sy, zero, cy], -1).view(-1, 3, 3)
+    pitch = torch.stack([one, zero, zero, zero, cp, -sp, zero, sp, cp], -1).view(-1, 3, 3)
+    roll = torch.stack([cr, -sr, zero, sr, cr, zero, zero, zero, one], -1).view(-1, 3, 3)
+    return torch.einsum("bij,bjk,bkl->bil", roll, pitch, yaw)
+
+
+def units_per_frame(conditions: Conditions) -> Tensor:
+    """Return the width of the frame in head units, B."""
+    return 2.0 / conditions.scale
+
+
+def pixel_grid(conditions: Conditions, size: int) -> tuple[Tensor, Tensor]:
+    """Return x and y of every pixel's centre in head units from the pivot, B×1×W and B×H×1."""
+    steps = (torch.arange(size) + 0.5) / size
+    units = units_per_frame(conditions)[:, None]
+    x = (steps - conditions.centre[:, :1]) * units
+    y = (steps - conditions.centre[:, 1:]) * units
+    return x[:, None, :], y[:, :, None]
+
+
+def project(points: Tensor, conditions: Conditions, size: int) -> Tensor:
+    """Return pixel coordinates (x, y) of points (B×N×3: u, v, height)."""
+    turned = torch.einsum("bij,bnj->bni", rotation(conditions), points - PIVOT)
+    frame = turned[..., :2] / units_per_frame(conditions)[:, None, None] + conditions.centre[:, None]
+    return frame * size
+
+
+def see(height: Tensor, conditions: Conditions, size: int) -> View:
+    """Find the first point of the height field on each pixel's line of sight.
+
+    Every step goes as far as it safely can: the gap to the surface divided by the steepest closing speed that the
+    shape allows. Most steps are taken at half the resolution.
+    """
+    turn = rotation(conditions)
+    near = torch.full((len(conditions), size // 2, size // 2), FRONT - float(PIVOT[2]))
+    coarse = halve(height)
+    for _ in range(COARSE_STEPS):
+        near = near - _gap(coarse, turn, conditions, near) * 0.62
+    near = nnf.interpolate(near[:, None], (size, size), mode="bilinear", align_corners=False)[:, 0]
+    for _ in range(FINE_STEPS):
+        near = near - _gap(height, turn, conditions, near) * 0.75
+    u, v, _ = _head_point(turn, conditions, near)
+    return View(u, v, near)
+
+
+def _head_point(turn: Tensor, conditions: Conditions, near: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the point (u, v, height) that lies at this nearness on each pixel's line of sight."""
+    x, y = pixel_grid(conditions, near.shape[-1])
+    axes = turn[..., None, None]
+    u, v, w = (
+        (axes[:, 0, k] * x + axes[:, 1, k] * y + float(PIVOT[k])).add_(axes[:, 2, k] * near) for k in range(3)
+    )
+    return u, v, w
+
+
+def _gap(height: Tensor, turn: Tensor, conditions: Conditions, near: Tensor) -> Tensor:
+    """Return how far above the surface the points at this nearness are."""
+    u, v, w = _head_point(turn, conditions, near)
+    surface = look_up(height[:, None], u, v)[:, 0]
+    return w - surface

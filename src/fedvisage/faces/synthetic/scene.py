@@ -1,0 +1,123 @@
+"""The scene: people under conditions, rendered as the light that reaches the camera, with exact depth and points."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedvisage.faces.synthetic.backgrounds import make_backgrounds
+from fedvisage.faces.synthetic.body import make_body
+from fedvisage.faces.synthetic.conditions import Conditions, LightRange, draw_conditions, move
+from fedvisage.faces.synthetic.eyes import catch_lights, paint_brows, paint_eyes
+from fedvisage.faces.synthetic.hair import make_hair, paint_beard, paint_hair
+from fedvisage.faces.synthetic.head import make_head, mouth_centre, mouth_corner_lift, mouth_half_width
+from fedvisage.faces.synthetic.light import make_lamps, shade
+from fedvisage.faces.synthetic.mask import Mask, draw_masks, mask_cover, wear
+from fedvisage.faces.synthetic.noise import noise
+from fedvisage.faces.synthetic.people import People
+from fedvisage.faces.synthetic.pose import project, rotation, see
+from fedvisage.faces.synthetic.sheet import Sheet, look_up, make_sheet, step
+from fedvisage.faces.synthetic.skin import make_skin, skin_colour
+
+__all__ = [
+    "Conditions", "LightRange", "Mask", "Scene", "draw_conditions", "draw_masks", "move", "render",
+]  # fmt: skip
+
+DEPTH_RANGE = 1.7
+"""Head units from the nearest point of the face to where its depth map reaches 0."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What stands in front of the camera.
+
+    Attributes:
+        radiance: B×3×H×W, linear light, RGB; mid grey under full light is about 0.18.
+        depth: B×H×W in [0, 1]; 1 = nearest point of the face, 0 = not face.
+        face: B×H×W in [0, 1], coverage of the head with hair and ears.
+        points: B×5×2, pixel coordinates (x, y) of the eye on the image's left, the eye on its right, the tip of the
+            nose, the left and the right corner of the mouth.
+
+    """
+
+    radiance: Tensor
+    depth: Tensor
+    face: Tensor
+    points: Tensor
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A head on the sheet, ready to be seen: shape, radiance, silhouette and the part of it that is face."""
+
+    height: Tensor
+    radiance: Tensor
+    outline: Tensor
+    face: Tensor
+
+
+def render(people: People, conditions: Conditions, size: int, mask: Mask | None = None) -> Scene:
+    """Render one picture a row; a picture does not depend on the others in the batch.
+
+    Args:
+        people: B persons.
+        conditions: B presentations of them.
+        size: height and width in pixels, even.
+        mask: B masks that they wear; None for bare faces.
+
+    """
+    sheet = make_sheet(size)
+    figure = _make_figure(people, conditions, sheet, mask)
+    view = see(figure.height, conditions, size)
+    maps = torch.cat([figure.radiance, figure.outline[:, None], figure.face[:, None]], 1)
+    seen = look_up(maps, view.u, view.v, outside="zeros")
+    head, outline, face = seen[:, :3], seen[:, 3:4], seen[:, 4]
+    body, covered = make_body(people, conditions, size)
+    radiance = make_backgrounds(conditions, size)
+    radiance = radiance + covered[:, None] * (body - radiance)
+    radiance = radiance + outline * (head / outline.clamp(min=0.05) - radiance)
+    points = project(_landmarks(people, conditions, figure.height, sheet), conditions, size)
+    return Scene(radiance, _depth(view.near, face), outline[:, 0], points)
+
+
+def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mask | None) -> _Figure:
+    """Build, paint and light the head on the sheet."""
+    head = make_head(people, conditions, sheet)
+    hair = make_hair(people, head, sheet)
+    coat = make_skin(people, conditions, sheet)
+    coat = paint_beard(coat, people, head, sheet)
+    coat = paint_brows(coat, people, conditions, sheet)
+    coat = paint_eyes(coat, people, conditions, sheet)
+    pores = noise("fine", people.seeds, "pores", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
+    relief = pores * (0.0012 * people["pores"])[..., None]
+    height = head.height
+    if mask is not None:
+        cover = mask_cover(mask, people, conditions, head.radius, sheet)
+        height, coat, grain = wear(mask, cover, height, coat, skin_colour(people), sheet)
+        relief = relief * (1.0 - cover) + grain
+    coat = paint_hair(coat, people, hair)
+    height = torch.maximum(height, hair.height)
+    lamps = make_lamps(conditions, rotation(conditions))
+    radiance = shade(height, relief + 0.012 * hair.cover * hair.strands, coat, lamps, sheet)
+    spot = catch_lights(people, conditions, sheet, lamps.key) * (1.0 - hair.cover)
+    radiance = radiance + 0.8 * spot[:, None] * lamps.key_colour[:, :, None, None]
+    face = step(0.985 - head.radius, 0.03) * (1.0 - hair.cover)
+    return _Figure(height, radiance * hair.outline[:, None], hair.outline, face)
+
+
+def _depth(near: Tensor, face: Tensor) -> Tensor:
+    """Return the depth map: 1 at the nearest point of the face, 0 off the face."""
+    nearest = torch.where(face > 0.5, near, -10.0).amax(dim=(1, 2), keepdim=True)
+    return (1.0 - (nearest - near) / DEPTH_RANGE).clamp(0.0, 1.0) * face
+
+
+def _landmarks(people: People, conditions: Conditions, height: Tensor, sheet: Sheet) -> Tensor:
+    """Return the five points on the surface, B×5×3 (u, v, height)."""
+    p = people
+    centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)
+    corner = centre - 0.7 * mouth_corner_lift(p, conditions)
+    eye, tilt, zero = p["eye_spacing"], p["asymmetry"], torch.zeros_like(centre)
+    u = torch.cat([-eye, eye, zero, -half, half], 1)
+    v = torch.cat([p["eye_lift"] - tilt, p["eye_lift"] + tilt, p["nose_length"], corner, corner], 1)
+    lifted = look_up(height[:, None], u[:, None], v[:, None])[:, 0, 0]
+    return torch.stack([u, v, lifted], dim=-1)

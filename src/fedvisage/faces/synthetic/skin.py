@@ -1,0 +1,140 @@
+"""Skin: colour and gloss of the face, with lips, stubble, freckles, moles and pores."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvisage.faces.synthetic.coat import Coat
+from fedvisage.faces.synthetic.conditions import Conditions
+from fedvisage.faces.synthetic.head import mouth_centre, mouth_corner_lift, mouth_half_width
+from fedvisage.faces.synthetic.noise import noise
+from fedvisage.faces.synthetic.people import People
+from fedvisage.faces.synthetic.sheet import Bell, Sheet, step, sum_of_bells
+from fedvisage.streams import numpy_rng
+
+PALEST = torch.tensor([0.66, 0.455, 0.36])
+DARKEST = torch.tensor([0.095, 0.052, 0.033])
+BLOOD = torch.tensor([0.10, -0.16, -0.13])
+"""How albedo changes, as a share of itself, where more blood runs under the skin."""
+MOLES = 7
+
+
+def skin_colour(people: People) -> Tensor:
+    """Return the mean albedo of each person's skin, B×3: the log of the albedo falls linearly with melanin."""
+    melanin = people["melanin"]
+    colour = PALEST * (DARKEST / PALEST) ** melanin
+    yellow = people["yellowness"] * torch.tensor([0.0, 0.02, -0.08])
+    return colour * (1.0 + yellow)
+
+
+def make_skin(people: People, conditions: Conditions, sheet: Sheet) -> Coat:
+    """Return the coat of the bare face: skin with lips and open mouth, without eyes, brows and hair."""
+    grid = (sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
+    fine = noise("fine", people.seeds, "pores", *grid)
+    medium = noise("medium", people.seeds, "blotches", *grid)
+    coarse = noise("coarse", people.seeds, "blotches", *grid)
+    blood = _blood(people, conditions, sheet) + people["blotches"][..., None] * (0.30 * coarse + 0.22 * medium)
+    shade = 1.0 - _shadows(people, conditions, sheet) * (1.0 + 0.35 * fine)
+    shade = shade * (1.0 + 0.035 * people["pores"][..., None] * fine) - _freckles(people, fine, medium)
+    albedo = skin_colour(people)[:, :, None, None] * shade.clamp(min=0.1)[:, None]
+    albedo = albedo * (1.0 + BLOOD[:, None, None] * blood[:, None])
+    oil = _oil(people, sheet) * (1.0 + 0.35 * fine)
+    flat = torch.ones_like(oil)
+    return _paint_mouth(Coat(albedo, oil, 14.0 * flat, flat), people, conditions, sheet)
+
+
+def _blood(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
+    """Return where blood shows: cheeks, nose, chin, the rims of the eyes."""
+    p = people
+    bells: list[Bell] = [
+        (0.8, 0.52, 0.52, 0.22, 0.2),
+        (1.0, 0.0, p["nose_length"], 0.16, 0.13),
+        (0.6, p["nose_width"], p["nose_length"] + 0.05, 0.08, 0.07),
+        (0.3, 0.0, p["chin"] - 0.2, 0.2, 0.12),
+        (0.5, p["eye_spacing"], 0.05, 0.2, 0.07),
+        (-0.5, 0.3, -0.65, 0.5, 0.2),
+        (1.2, 1.08, 0.15, 0.12, 0.3),
+    ]
+    return sum_of_bells(bells, len(p), sheet) * (0.7 + 0.6 * p["redness"])[..., None] + 0.5 * p["redness"][..., None]
+
+
+def _shadows(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
+    """Return how much darker the skin is in places: round the eyes, shaven beard, nostrils, folds, moles."""
+    p = people
+    beard = 0.34 * p["stubble"] * (1.0 - 0.5 * p["melanin"])
+    mouth = mouth_centre(people, conditions)
+    bells: list[Bell] = [
+        (0.22 + 0.30 * p["dark_circles"], p["eye_spacing"] - 0.06, 0.10, 0.13, 0.055),
+        (0.16 + 0.15 * p["dark_circles"], p["eye_spacing"] - 0.17, -0.03, 0.06, 0.09),
+        (0.10, p["eye_spacing"], -0.10, 0.17, 0.05),
+        (0.95, 0.50 * p["nose_width"], p["nose_length"] + 0.108, p["nostril"], 0.024),
+        (0.25, 0.0, p["nose_length"] + 0.135, 0.13, 0.035),
+        (0.28, p["nose_width"] + 0.075, p["nose_length"] + 0.05, 0.022, 0.06),
+        (0.9 * beard, 0.13, mouth - 0.20, 0.17, 0.06),
+        (beard, 0.0, mouth + 0.40, 0.36, 0.19),
+        (beard, 0.55, mouth + 0.22, 0.20, 0.26),
+        (beard, 0.82, mouth - 0.12, 0.10, 0.30),
+    ]
+    return sum_of_bells(bells, len(p), sheet) + _moles(people, sheet)
+
+
+def _moles(people: People, sheet: Sheet) -> Tensor:
+    """Return the person's own dark spots: they stay where they are in every picture of the person."""
+    draws = []
+    for seed in people.seeds:
+        rng = numpy_rng(seed, "moles")
+        draws.append(
+            [rng.uniform(-0.85, 0.85, MOLES), rng.uniform(-0.7, 1.4, MOLES), rng.uniform(0.012, 0.03, MOLES),
+             rng.random(MOLES) ** 2]
+        )  # fmt: skip
+    u, v, width, strength = torch.tensor(np.array(draws), dtype=torch.float32).unbind(1)
+    columns = torch.exp(-0.5 * ((sheet.v[:, :, None] - v[:, None]) / width[:, None]) ** 2)
+    rows = torch.exp(-0.5 * ((sheet.u[:, None, :] - u[:, :, None]) / width[:, :, None]) ** 2)
+    return columns @ (rows * (0.8 * people["moles"] * strength)[:, :, None])
+
+
+def _freckles(people: People, fine: Tensor, medium: Tensor) -> Tensor:
+    """Return the darkening by freckles: the peaks of the noise."""
+    strength = people["freckles"] * (1.0 - people["melanin"])
+    return 0.16 * strength[..., None] * (fine + 0.6 * medium - 0.9).clamp(min=0.0, max=1.2)
+
+
+def _oil(people: People, sheet: Sheet) -> Tensor:
+    """Return the gloss of the skin: more on forehead, nose and chin."""
+    bells: list[Bell] = [
+        (0.7, 0.0, -0.6, 0.5, 0.22),
+        (0.9, 0.0, 0.35, 0.1, 0.25),
+        (0.5, 0.55, 0.35, 0.18, 0.12),
+        (0.4, 0.0, people["chin"] - 0.15, 0.15, 0.1),
+    ]
+    return (0.35 + sum_of_bells(bells, len(people), sheet)) * (0.12 * people["oil"])[..., None]
+
+
+def _paint_mouth(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> Coat:
+    """Paint lips, the gap between them, and teeth. The edges are curves v(u), so only the fills are maps."""
+    p, opened = people, conditions.mouth_open[:, None]
+    centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)
+    x = sheet.u / half
+    inside = (1.0 - x * x).clamp(min=0.0)
+    line = centre - mouth_corner_lift(p, conditions) * (x * x - 0.3) - 0.012 * torch.exp(-((x / 0.25) ** 2))
+    bow = 1.0 - p["cupid_bow"] * torch.exp(-((x / 0.13) ** 2)) * 0.8
+    thin = 1.0 - 0.25 * conditions.smile[:, None].clamp(min=0)
+    upper_edge = line - 0.02 * opened * inside
+    lower_edge = line + (0.004 + 0.20 * opened) * inside
+    top = upper_edge - p["lip_upper"] * thin * inside**0.75 * bow
+    bottom = lower_edge + p["lip_lower"] * thin * inside**0.8
+    v, edge = sheet.v[:, :, None], 0.016
+    ends = step(1.03 - x.abs(), 0.03)[:, None, :]
+
+    def between(high: Tensor, low: Tensor, width: float) -> Tensor:
+        return step(v - high[:, None, :], width) * step(low[:, None, :] - v, width) * ends
+
+    lips = between(top, bottom, edge)
+    redder = torch.tensor([0.08, -0.42, -0.30]) * (0.45 + 0.55 * p["lip_colour"])
+    lip_colour = skin_colour(p) * (0.80 + redder - 0.12 * p["melanin"])
+    coat = coat.covered(0.85 * lips, lip_colour[:, :, None, None], 0.14, 26.0, 0.8)
+    gap = between(upper_edge - 0.010, lower_edge + 0.010, 0.012)
+    coat = coat.covered(0.92 * gap, torch.tensor([0.035, 0.012, 0.010])[:, None, None], 0.02, 20.0)
+    teeth = between(upper_edge + 0.012, torch.minimum(upper_edge + 0.085, lower_edge - 0.015), 0.012)
+    showing = (opened * 4.0 - 0.2).clamp(0.0, 1.0)[..., None]
+    return coat.covered(0.8 * teeth * showing, torch.tensor([0.55, 0.50, 0.42])[:, None, None], 0.15, 40.0)
