@@ -1,0 +1,111 @@
+"""Holding a flat medium in front of a camera: where on the medium does each pixel of the new photograph look?
+
+Medium coordinates: the shown photograph is the square [-1, 1]², x to the right, y down; beyond it lies the margin
+(paper, bezel), and beyond the margin the room. The camera's crop sees [-1, 1]² too when the medium is held straight
+and so that the shown face fills the crop as a living one would.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+from fedvisage.faces.synthetic.draws import Range, bell, between
+
+
+@dataclass(frozen=True)
+class Holding:
+    """How a medium is held; ranges are of videos."""
+
+    zoom: Range = (0.92, 1.02)  # size of the shown photograph against the crop's; below 1 its edges come into view
+    shift: float = 0.03  # standard deviation, in half crops
+    turn: float = 0.04  # in-plane rotation in radians, standard deviation
+    tilt: float = 0.08  # perspective, standard deviation
+    bend: Range = (0.0, 0.0)  # curl of paper about an axis
+    shake: float = 0.006  # motion from frame to frame
+
+
+@dataclass(frozen=True)
+class View:
+    """What the camera sees of the medium: coordinates B×H×W×2 and the bend's slope B×1×H×W."""
+
+    coordinates: Tensor
+    slope: Tensor
+    magnification: Tensor  # half crops a half photograph, along each axis: B×2
+
+
+def hold(holdings: Sequence[Holding], videos: Sequence[int], frames: Sequence[int], size: int) -> View:
+    """Place the medium: the pose by the video's seed, the shake of the hand by the frame's."""
+
+    def normal(name: str, spread: str) -> Tensor:
+        scale = torch.tensor([getattr(holding, spread) for holding in holdings])
+        shake = torch.tensor([holding.shake for holding in holdings])
+        return scale * bell(videos, f"hold/{name}") + shake * bell(frames, f"hold/{name}")
+
+    zoom = between(videos, "hold/zoom", [holding.zoom for holding in holdings])
+    bend = between(videos, "hold/bend", [holding.bend for holding in holdings])
+    axis = between(videos, "hold/axis", (-0.5 * math.pi, 0.5 * math.pi))
+    step = (torch.arange(size) + 0.5) / size * 2 - 1
+    y, x = (part.expand(len(videos), -1, -1) for part in torch.meshgrid(step, step, indexing="ij"))
+    depth = 1 + _three(normal("tilt x", "tilt")) * x + _three(normal("tilt y", "tilt")) * y
+    turn, inverse = normal("turn", "turn"), 1 / zoom
+    cosine, sine = _three(turn.cos() * inverse), _three(turn.sin() * inverse)
+    across = (x + _three(normal("shift x", "shift"))) / depth
+    down = (y + _three(normal("shift y", "shift"))) / depth
+    u, v = cosine * across - sine * down, sine * across + cosine * down
+    # A curled sheet: distance along the sheet grows faster than distance across the view away from the fold.
+    along = u * _three(axis.cos()) + v * _three(axis.sin())
+    slope = _three(bend) * along
+    stretch = slope**2 * along / 6
+    u, v = u + stretch * _three(axis.cos()), v + stretch * _three(axis.sin())
+    return View(torch.stack([u, v], dim=-1), slope[:, None], torch.stack([zoom, zoom], dim=1))
+
+
+def show(images: Tensor, view: View) -> Tensor:
+    """Resample images on the medium (B×C×S×S) at the pixels of the view; what is outside repeats the edge."""
+    return grid_sample(images, view.coordinates, mode="bicubic", padding_mode="border", align_corners=False)
+
+
+def inside(view: View, right: Tensor, bottom: Tensor, left: Tensor, top: Tensor) -> Tensor:
+    """Return B×1×H×W coverage (anti-aliased) of the rectangle with these sides in medium coordinates."""
+    x, y = view.coordinates.unbind(-1)
+    sharp = view.coordinates.shape[1] / 2
+    distance = torch.stack([_three(right) - x, _three(bottom) - y, x + _three(left), y + _three(top)]).amin(0)
+    return (distance * sharp + 0.5).clamp(0, 1)[:, None]
+
+
+def glow(view: View, x: Tensor, y: Tensor, width: Tensor, height: Tensor) -> Tensor:
+    """Return B×1×H×W: a soft blob of light on the medium, 1 at its centre."""
+    u, v = view.coordinates.unbind(-1)
+    return torch.exp(-(((u - _three(x)) / _three(width)) ** 2 + ((v - _three(y)) / _three(height)) ** 2))[:, None]
+
+
+def _three(values: Tensor) -> Tensor:
+    return values[:, None, None]
+
+
+def locate(view: View, points: Tensor) -> Tensor:
+    """Return where points of the medium (B×N×2, medium coordinates) are seen, in pixels: the nearest pixel's centre."""
+    batch, size = view.coordinates.shape[:2]
+    grid = view.coordinates.reshape(batch, 1, size * size, 2)
+    nearest = (grid - points[:, :, None]).square().sum(-1).argmin(-1)
+    return torch.stack([nearest % size + 0.5, nearest // size + 0.5], dim=-1)
+
+
+def medium_coordinates(pixels: Tensor, size: int) -> Tensor:
+    """Return medium coordinates of pixel positions in the shown photograph."""
+    return pixels * (2 / size) - 1
+
+
+def align(images: Tensor, eyes: Tensor, wanted: Tensor) -> Tensor:
+    """Turn, scale and shift images so that two eyes (pixels, B×2×2) come to lie at the wanted pixels."""
+    size = images.shape[-1]
+    here, there = (torch.view_as_complex(medium_coordinates(pair, size).contiguous()) for pair in (eyes, wanted))
+    ratio = (here[:, 1] - here[:, 0]) / (there[:, 1] - there[:, 0])
+    step = (torch.arange(size) + 0.5) / size * 2 - 1
+    pixels = torch.complex(step[None, :].expand(size, size), step[:, None].expand(size, size))
+    source = ratio[:, None, None] * (pixels - there[:, :1, None]) + here[:, :1, None]
+    return grid_sample(images, torch.view_as_real(source), padding_mode="border", align_corners=False)

@@ -1,0 +1,165 @@
+"""Print attacks: a photograph on paper, flat under the light of a second room, whole or with the eyes cut out.
+
+A printer lays down cyan, magenta, yellow and black dots (coverage from the wanted reflectance, grown by dot gain, inks
+that are not pure: the gamut), in screens at the usual angles; paper has a white, a grain and a curl. Everything on the
+sheet has one depth: the second light shades the sheet, never the face in it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fedvisage.faces.synthetic import draws
+from fedvisage.faces.synthetic.camera import decode
+from fedvisage.faces.synthetic.draws import Range, between, column
+from fedvisage.faces.synthetic.gratings import Sampling, wave
+from fedvisage.faces.synthetic.presenting import Holding, View, glow, hold, inside, show
+
+# Share of red, green, blue light that full cyan, magenta, yellow, black ink takes.
+ABSORPTION = ((0.92, 0.20, 0.06), (0.06, 0.88, 0.22), (0.02, 0.07, 0.86), (0.95, 0.95, 0.95))
+SCREEN_ANGLES = (15.0, 75.0, None, 45.0)  # of the four inks in degrees; yellow dots are too faint to see
+
+
+@dataclass(frozen=True)
+class Printer:
+    """A printer with its paper and how sheets are held; ranges are of videos."""
+
+    name: str
+    dots: Range  # halftone dots across the photograph
+    dot_strength: Range = (0.5, 1.0)  # 1: hard-edged dots; 0: continuous tone
+    dot_gain: Range = (0.05, 0.2)
+    grain: Range = (0.01, 0.04)  # unevenness of ink and paper
+    white: tuple[float, float, float] = (0.88, 0.88, 0.86)
+    purity: Range = (0.4, 0.9)  # how far the driver corrects for impure inks
+    gloss: Range = (0.0, 0.2)  # brightest mirror-like light, against the light on the paper
+    margin: Range = (0.05, 0.3)  # white edge around the photograph, in half photographs
+    light: Range = (0.6, 1.4)  # light on the sheet against light in the room
+    warmth: Range = (-0.08, 0.12)  # colour of that light
+    gradient: Range = (0.0, 0.35)  # fall of that light across the sheet
+    holding: Holding = field(default_factory=Holding)
+
+
+def print_attack(
+    photographs: Tensor,
+    printers: Sequence[Printer],
+    room: Tensor,
+    grid: Sampling,
+    videos: Sequence[int],
+    frames: Sequence[int],
+) -> Tensor:
+    """Return the radiance, B×3×S×S, of printed B×3×S×S sRGB photographs held up in a room (radiance alike)."""
+    view = hold([printer.holding for printer in printers], videos, frames, photographs.shape[-1])
+    return _sheet(photographs, printers, room, grid, videos, view)
+
+
+def cut_attack(
+    photographs: Tensor,
+    printers: Sequence[Printer],
+    room: Tensor,
+    grid: Sampling,
+    videos: Sequence[int],
+    frames: Sequence[int],
+    *,
+    eyes: Tensor,
+    behind: Tensor,
+) -> Tensor:
+    """Print, cut holes at the eyes (B×2×2 in medium coordinates) and hold it before a living face (radiance)."""
+    view = hold([printer.holding for printer in printers], videos, frames, photographs.shape[-1])
+    sheet = _sheet(photographs, printers, room, grid, videos, view)
+    hole, rim = _holes(view, eyes, videos)
+    # The sheet stands before the face and keeps light from it.
+    dim = column(between(videos, "cut/shade", (0.55, 0.9)))
+    return sheet * (1 - rim) * (1 - hole) + hole * dim * behind
+
+
+def _sheet(
+    photographs: Tensor, printers: Sequence[Printer], room: Tensor, grid: Sampling, videos: Sequence[int], view: View
+) -> Tensor:
+    def drawn(name: str) -> Tensor:
+        return between(videos, f"print/{name}", [getattr(printer, name) for printer in printers])
+
+    size = photographs.shape[-1]
+    grain = draws.field(videos, "print/grain", 1, size, size)
+    shown = show(torch.cat([photographs, grain], dim=1), view)
+    picture, grain = shown[:, :3].clamp(0, 1), shown[:, 3:]
+    margin = 1 + drawn("margin")
+    edge = inside(view, *(torch.ones_like(margin) for _ in range(4)))
+    coverage = ink_coverage(decode(picture)) * edge
+    white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
+    reflectance = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
+    reflectance = white * inked(reflectance, drawn("dot_gain"), drawn("purity"))
+    reflectance = reflectance * (1 + column(drawn("grain")) * grain)
+    lit = reflectance * _light_on(view, drawn("light"), drawn("warmth"), drawn("gradient"), videos)
+    lit = lit + _gloss(view, drawn("gloss") * drawn("light"), videos)
+    sides = [margin + 0.4 * between(videos, f"print/side {side}", (-0.5, 1.0)).clamp_min(0) for side in range(4)]
+    return torch.lerp(room, lit, inside(view, *sides))
+
+
+def ink_coverage(reflectance: Tensor) -> Tensor:
+    """Return coverage of cyan, magenta, yellow, black, B×4×H×W in [0, 1], that should give this B×3×H×W reflectance."""
+    missing = 1 - reflectance.clamp(0, 1)
+    black = 0.7 * (missing.amin(1, keepdim=True) - 0.3).clamp_min(0) / 0.7
+    return torch.cat([((missing - black) / (1 - black).clamp_min(0.05)).clamp(0, 1), black], dim=1)
+
+
+def inked(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tensor:
+    """Return the reflectance of paper of white 1 under four inks (Neugebauer's product, dots that spread)."""
+    reflectance = torch.ones_like(coverage[0])
+    for ink, absorbed in zip(coverage, ABSORPTION, strict=True):
+        spread = ink + column(dot_gain) * 4 * ink * (1 - ink)
+        own = max(absorbed)
+        taken = torch.tensor([part if part == own else part * 0.5 for part in absorbed])
+        clean = torch.lerp(torch.tensor(absorbed)[None], taken[None], purity[:, None])[:, :, None, None]
+        reflectance = reflectance * (1 - clean * spread.clamp(0, 1))
+    return reflectance
+
+
+def _dots(coverage: Tensor, view: View, dots: Tensor, strength: Tensor, grid: Sampling) -> list[Tensor]:
+    """Return the four coverages as the sensor sees them: each with what is left of its screen, B×3×H×W."""
+    seen = []
+    for ink, angle in zip(coverage.split(1, dim=1), SCREEN_ANGLES, strict=True):
+        if angle is None:
+            seen.append(ink.expand(-1, 3, -1, -1))
+            continue
+        cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+        first = wave(view, dots * cosine, dots * sine, (0.0, 0.0, 0.0), grid)
+        second = wave(view, -dots * sine, dots * cosine, (0.0, 0.0, 0.0), grid)
+        # First harmonic of square dots of area a: the amplitude 2/π sin(πa) shared by both directions.
+        amplitude = column(strength) * torch.sin(math.pi * ink) / math.pi
+        seen.append(ink + amplitude * (first + second))
+    return seen
+
+
+def _light_on(view: View, level: Tensor, warmth: Tensor, gradient: Tensor, videos: Sequence[int]) -> Tensor:
+    """Return B×3×H×W light on the sheet: one smooth fall across it, and the turn of a curled sheet to the light."""
+    angle = between(videos, "print/light angle", (0.0, 2 * math.pi))
+    x, y = view.coordinates.unbind(-1)
+    fall = (angle.cos()[:, None, None] * x + angle.sin()[:, None, None] * y)[:, None]
+    shade = torch.exp(column(gradient) * fall - 0.5 * view.slope - 0.5 * view.slope**2)
+    colour = torch.stack([1 + warmth, torch.ones_like(warmth), 1 - warmth], dim=1)[:, :, None, None]
+    return column(level) * colour * shade * 0.6
+
+
+def _gloss(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
+    place = [between(videos, f"print/gloss {axis}", (-1.0, 1.0)) for axis in "xy"]
+    extent = [between(videos, f"print/gloss {axis}", (0.15, 0.8)) for axis in ("width", "height")]
+    return column(strength) * glow(view, *place, *extent)
+
+
+def _holes(view: View, eyes: Tensor, videos: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """Return B×1×H×W masks of two almond-shaped holes and of the dark rims that the knife left."""
+    distance = (eyes[:, 1] - eyes[:, 0]).norm(dim=1)
+    width = distance * between(videos, "cut/width", (0.24, 0.34))
+    height = distance * between(videos, "cut/height", (0.10, 0.17))
+    x, y = view.coordinates.unbind(-1)
+    radius = torch.full_like(x, math.inf)
+    for eye in range(2):
+        u = (x - eyes[:, eye, 0, None, None]) / width[:, None, None]
+        v = (y - eyes[:, eye, 1, None, None]) / height[:, None, None]
+        radius = torch.minimum(radius, (u**2 + v.abs() ** 1.6))
+    hole = torch.sigmoid((1 - radius) * 8)[:, None]
+    rim = (0.35 * torch.exp(-(((radius - 1.15) / 0.2) ** 2)))[:, None]
+    return hole, rim

@@ -1,0 +1,84 @@
+"""Specifications: what ``fedvisage data synth`` and the ``synth:`` lines of recipes say of a rendered set."""
+
+from dataclasses import dataclass, fields
+
+from fedvisage.errors import UserError
+from fedvisage.faces.synthetic.domains import SPECIES, find_domain
+
+RENDERER_VERSION = 1
+"""Changes whenever a specification gives other pixels than before."""
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """What to render: a domain, how much of it, and from which seed."""
+
+    domain: str
+    size: int = 128
+    subjects: int | None = None
+    videos: int | None = None
+    frames: int = 4
+    seed: int = 0
+    heldout: float = 0.25
+    species: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be rendered."""
+        find_domain(self.domain)
+        _check("size", self.size, self.size % 2 == 0 and 32 <= self.size <= 512, "an even number from 32 to 512")
+        for name in ("subjects", "videos", "frames"):
+            value = getattr(self, name)
+            _check(name, value, value is None or value >= 1, "at least 1")
+        _check("heldout", self.heldout, 0 <= self.heldout < 1, "a share from 0 to below 1")
+        if self.species is not None:
+            chosen = set(self.species)
+            offered = {attack.species for attack in find_domain(self.domain).attacks}
+            _check(
+                "species",
+                ",".join(self.species),
+                bool(chosen) and chosen <= offered,
+                f"a selection of what {self.domain} has: {', '.join(sorted(offered))}",
+            )
+
+    @property
+    def digest_text(self) -> str:
+        """Return one line that names the pixels: the specification with nothing left to defaults, and the version."""
+        domain = find_domain(self.domain)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values["subjects"] = self.subjects or domain.subjects
+        values["videos"] = self.videos or domain.videos
+        values["species"] = ",".join(self.species or sorted({attack.species for attack in domain.attacks}))
+        return " ".join(f"{name}={value}" for name, value in values.items()) + f" renderer={RENDERER_VERSION}"
+
+
+def parse_synthesis(line: str) -> Synthesis:
+    """Read a line such as ``O subjects=20 frames=2 size=96``."""
+    domain, *settings = line.split() or [""]
+    readers = {
+        "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float, "species": _names,
+    }  # fmt: skip
+    values: dict[str, object] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in readers:
+            raise UserError("synth", f"{setting!r} is no setting; write name=value with one of {', '.join(readers)}")
+        if name in values:
+            raise UserError(f"synth.{name}", "is given twice")
+        try:
+            values[name] = readers[name](text)
+        except ValueError:
+            raise UserError(f"synth.{name}", f"cannot read {text!r} as a {readers[name].__name__}") from None
+    return Synthesis(domain, **values)  # type: ignore[arg-type]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in SPECIES]
+    if unknown:
+        raise UserError("synth.species", f"no species is called {unknown[0]!r}; there are {', '.join(SPECIES)}")
+    return names
+
+
+def _check(name: str, value: object, fine: bool, wanted: str) -> None:
+    if not fine:
+        raise UserError(f"synth.{name}", f"must be {wanted}, got {value}")
