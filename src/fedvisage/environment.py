@@ -1,0 +1,54 @@
+"""What the bytes of a result depend on besides the recipe, written beside every run."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedvisage import __version__
+from fedvisage.nn.precision import Compute
+
+PACKAGES = ("torch", "timm", "numpy", "kornia", "scikit-learn", "opencv-python-headless", "safetensors")
+
+
+def describe(compute: Compute, threads: int) -> dict[str, Any]:
+    """Return versions, processor, threads and number format."""
+    return {
+        "fedvisage": __version__,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "system": f"{platform.system()} {platform.machine()}",
+        "processor": _processor(),
+        "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "device": torch.cuda.get_device_name(compute.device) if compute.device.type == "cuda" else "cpu",
+        "precision": "bf16" if compute.half else "fp32",
+        "threads": threads,
+    }
+
+
+def peak_rss_mb() -> float:
+    """Return the most memory that this process has used, in MiB."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return round(peak / (1024 if sys.platform.startswith("linux") else 1024 * 1024), 1)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _processor() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or "unknown"

@@ -1,0 +1,158 @@
+"""Judging a finished model: thresholds from the sites' histograms, scores and figures at the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvisage.data.batches import View
+from fedvisage.federation import heldout
+from fedvisage.federation.method import Message, Method
+from fedvisage.federation.scoring import Logits, Scorer, members_of
+from fedvisage.federation.server import Server
+from fedvisage.metrics import pad
+from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
+from fedvisage.metrics.threshold import (
+    EDGES,
+    Histogram,
+    Threshold,
+    auc_from_histogram,
+    average_rates,
+    eer_from_histogram,
+    threshold_from_histograms,
+    threshold_from_target,
+)
+from fedvisage.recipe import Recipe
+from fedvisage.streams import numpy_rng
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scores at the user and the figures that follow from them."""
+
+    scores: Scores
+    figures: dict[str, Any]
+
+
+def collect_histograms(server: Server, finished: Message) -> dict[str, Histogram]:
+    """Ask the sites for histograms of their held-out scores; where each has its own model, it judges that one."""
+    if server.method.members == "each":
+        members = members_of(finished)
+        replies = server.ask(heldout.NAME, each={name: members[name] for name in server.present})
+    else:
+        replies = server.ask(heldout.NAME, finished)
+    return {name: reply["histogram"].numpy() for name, reply in replies.items()}
+
+
+def source_summary(histograms: Mapping[str, Histogram]) -> dict[str, float]:
+    """Return the mean AUC and EER of the sites' held-out scores, for model selection and progress."""
+    aucs = [value for counts in histograms.values() if (value := auc_from_histogram(counts)) is not None]
+    eers = [value for counts in histograms.values() if (value := eer_from_histogram(counts)) is not None]
+    return {"auc": float(np.mean(aucs)), "eer": float(np.mean(eers))} if aucs else {}
+
+
+def choose_thresholds(method: Method, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+    """Choose a threshold for each member, without the user's data; the oracle rule is settled at the user."""
+    rule = recipe.evaluation.threshold
+    if rule == "target-eer":
+        return {}
+    if method.members == "each":
+        return {name: threshold_from_histograms([counts], rule) for name, counts in sorted(histograms.items())}
+    return {"": threshold_from_histograms([counts for _, counts in sorted(histograms.items())], rule)}
+
+
+def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
+    """Return what the histograms say of every site at the threshold that applies to it."""
+    table = {}
+    for name, counts in sorted(histograms.items()):
+        row: dict[str, Any] = {"auc": auc_from_histogram(counts), "eer": eer_from_histogram(counts)}
+        threshold = thresholds.get(name) or thresholds.get("")
+        rates = average_rates([counts])
+        if threshold is not None and rates.far is not None and rates.frr is not None:
+            row["apcer_pooled"] = float(np.interp(threshold.value, EDGES, rates.far))
+            row["bpcer"] = float(np.interp(threshold.value, EDGES, rates.frr))
+        table[name] = row
+    return table
+
+
+def judge(scorer: Scorer, finished: Message, thresholds: Mapping[str, Threshold], view: View, user: str) -> Judged:
+    """Score the user's data and work out all figures."""
+    parts, members = [], {}
+    for name, logits in scorer.scores(finished, view).items():
+        scores = as_scores(logits, view, user, name)
+        threshold = thresholds.get(name) or threshold_from_target(scores)
+        members[name] = figures_of(scores, threshold, scorer.recipe)
+        parts.append(scores)
+    headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
+    if list(members) != [""]:
+        headline["members"] = members
+    return Judged(concatenate(parts), headline)
+
+
+def as_scores(logits: Logits, view: View, site: str, model: str) -> Scores:
+    """Put logits beside what is known of their images."""
+    return from_columns(
+        logits,
+        view.labels.astype(np.int64),
+        item=view.items.tolist(),
+        video=view.videos.tolist(),
+        subject=view.subjects.tolist(),
+        species=view.species.tolist(),
+        site=site,
+        model=model,
+    )
+
+
+def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str, Any]:
+    """Return the figures at the recipe's level, those at the other level, and intervals on request."""
+    levels = {"frame": scores, "video": by_video(scores)}
+    other = "video" if recipe.evaluation.level == "frame" else "frame"
+    figures: dict[str, Any] = {
+        "threshold_rule": threshold.rule,
+        "threshold": threshold.value,
+        "threshold_source": {"far": threshold.far, "frr": threshold.frr},
+        "level": recipe.evaluation.level,
+        **pad.evaluate(levels[recipe.evaluation.level], threshold.value),
+        other: pad.evaluate(levels[other], threshold.value),
+    }
+    if recipe.evaluation.resamples:
+        figures["intervals"] = {
+            level: intervals(
+                found, threshold.value, recipe.evaluation.resamples, numpy_rng(recipe.runtime.seed, "bootstrap", level)
+            ).as_json()
+            for level, found in levels.items()
+        }
+    return figures
+
+
+def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Average figures over members, key by key; text must agree, and intervals of single members are not averaged."""
+    mean: dict[str, Any] = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows if row.get(key) is not None]
+        if key == "intervals" or not values:
+            continue
+        if isinstance(values[0], dict):
+            mean[key] = mean_figures(values)
+        else:
+            mean[key] = values[0] if isinstance(values[0], str) else float(np.mean(values))
+    return mean
+
+
+def features_of(scorer: Scorer, views: Mapping[str, View], recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features, labels and the number of the set for a drawn sample of each view."""
+    features, labels, sites = [], [], []
+    for number, (name, view) in enumerate(views.items()):
+        count = min(recipe.evaluation.features, len(view))
+        drawn = numpy_rng(recipe.runtime.seed, "features", name).choice(len(view), size=count, replace=False)
+        sample = view.subset(np.sort(drawn))
+        features.append(scorer.features(sample))
+        labels.append(torch.from_numpy(sample.labels.astype(np.int64)))
+        sites.append(torch.full((count,), number))
+    return torch.cat(features), torch.cat(labels), torch.cat(sites)

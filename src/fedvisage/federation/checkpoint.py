@@ -1,0 +1,73 @@
+"""The server's checkpoints: one safetensors file each, written whole or not at all; the last two are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from fedvisage.errors import UserError
+from fedvisage.federation.message import digest_of
+from fedvisage.files import read_tensors, write_tensors
+
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a checkpoint holds besides tensors; file lengths let a resumed run cut back what came after."""
+
+    round: int = 0
+    generations: Mapping[str, int] = field(default_factory=dict)
+    ledger: int = 0
+    rounds: int = 0
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """The directory of a run's checkpoints."""
+
+    def __init__(self, directory: Path, recipe_digest: str) -> None:
+        """Remember where, and for which recipe."""
+        self.directory = directory
+        self.recipe_digest = recipe_digest
+
+    def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
+        """Write the checkpoint of a round, then forget those before the last two."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        state = {"recipe": self.recipe_digest, "digest": digest_of(dict(tensors)), **asdict(progress)}
+        write_tensors(self._path(progress.round), tensors, json.dumps(state, sort_keys=True))
+        for old in sorted(self.directory.glob("*.safetensors"))[:-KEPT]:
+            old.unlink()
+
+    def latest(self) -> tuple[dict[str, Tensor], Progress] | None:
+        """Return the newest checkpoint, or None when there is none; a damaged one is refused, not skipped."""
+        paths = sorted(self.directory.glob("*.safetensors"))
+        return self._read(paths[-1]) if paths else None
+
+    def _read(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
+        tensors, meta = read_tensors(path)
+        try:
+            state = json.loads(meta)
+            recipe, digest = state.pop("recipe"), state.pop("digest")
+            progress = Progress(**state)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(str(path), "is not a checkpoint of this program") from error
+        if recipe != self.recipe_digest:
+            raise UserError(str(path), "belongs to another recipe; resume with the recipe that started the run")
+        if digest != digest_of(tensors):
+            raise UserError(str(path), "is damaged (its digest differs); delete it to resume from the one before")
+        return tensors, progress
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number:06d}.safetensors"
+
+
+def recipe_digest(text: str) -> str:
+    """Return a short name for a resolved recipe."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]

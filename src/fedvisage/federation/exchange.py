@@ -1,0 +1,120 @@
+"""One exchange: orders go out, replies are admitted against the schema, and both are entered in the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+from fedvisage.federation.ledger import Entry, JsonLines
+from fedvisage.federation.message import digest_of, size_of
+from fedvisage.federation.method import Message
+from fedvisage.federation.participation import asked, offline
+from fedvisage.federation.schema import Refused, Schema, check
+from fedvisage.federation.transport import Reply, Transport
+from fedvisage.federation.turn import Order
+from fedvisage.recipe import Recipe
+
+
+@dataclass
+class RoundRecord:
+    """What happened in one round."""
+
+    round: int
+    asked: tuple[str, ...] = ()
+    replied: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    loss: dict[str, float] = field(default_factory=dict)
+    bytes_up: int = 0
+    bytes_down: int = 0
+
+
+class Exchange:
+    """Runs exchanges with the sites that a round asks, and keeps the round's record."""
+
+    def __init__(self, recipe: Recipe, transport: Transport, schemas: Mapping[str, Schema], ledger: JsonLines) -> None:
+        """Connect a transport with the declared schemas and the ledger."""
+        self.recipe, self.transport, self.schemas, self.ledger = recipe, transport, schemas, ledger
+        self.record = RoundRecord(0)
+        self.present: tuple[str, ...] = transport.names
+        self._offline: frozenset[str] = frozenset()
+
+    def open_round(self, number: int) -> None:
+        """Draw who takes part in a round and begin its record."""
+        names, settings, seed = self.transport.names, self.recipe.federation, self.recipe.runtime.seed
+        self.present = asked(names, settings, seed, number)
+        self._offline = offline(names, settings, seed, number)
+        self.record = RoundRecord(number, asked=self.present)
+
+    def close_training(self) -> None:
+        """After the last round every site is asked again, for thresholds."""
+        self.present, self._offline = self.transport.names, frozenset()
+
+    def run(
+        self,
+        call: str,
+        message: Message,
+        *,
+        each: Mapping[str, Message] | None = None,
+        to: Sequence[str] | None = None,
+    ) -> Iterator[Reply]:
+        """Send orders and yield admitted or failed replies in sorted order of sites."""
+        names = self.present if to is None else [name for name in to if name in self.present]
+        orders, common = {}, self._lines(message)
+        for name in names:
+            if name in self._offline:
+                yield self._failed(name, "offline")
+                continue
+            own = each.get(name, {}) if each else {}
+            self._enter(name, "down", call, [*common, *self._lines(own)])
+            orders[name] = Order(call, self.record.round, {**message, **own})
+        for reply in self.transport.call(orders):
+            yield self._admit(call, reply)
+
+    def without_statistics(self, call: str, message: Message) -> Message:
+        """Leave a reply's statistics out: they are recorded, not combined."""
+        tensors = self.schemas[call].tensors
+        return {name: value for name, value in message.items() if tensors[name].kind != "statistic"}
+
+    def note_failure(self, name: str, reason: str) -> None:
+        """Put a failure into the round's record."""
+        self.record.failed[name] = reason
+
+    def _admit(self, call: str, reply: Reply) -> Reply:
+        if reply.message is None:
+            return self._failed(reply.site, reply.failure)
+        schema = self.schemas[call]
+        try:
+            check(reply.message, schema)
+        except Refused as error:
+            return self._failed(reply.site, f"refused: {error}")
+        groups = schema.group(reply.message)
+        lines = [
+            (upload.name, upload.kind, size_of(groups[upload.name].values()), digest_of(groups[upload.name]), upload.guarantee)
+            for upload in schema.uploads
+        ]
+        self._enter(reply.site, "up", call, lines)
+        self.record.replied.add(reply.site)
+        if "loss" in reply.message:
+            self.record.loss[reply.site] = float(reply.message["loss"])
+        return reply
+
+    def _failed(self, name: str, reason: str) -> Reply:
+        self.note_failure(name, reason)
+        return Reply(name, None, reason)
+
+    def _lines(self, message: Message) -> list[tuple[str, str, int, str, str]]:
+        """Group what goes to a site by part (before the first dot) or by name."""
+        groups: dict[str, Message] = {}
+        for name, tensor in message.items():
+            groups.setdefault(name.split(".")[0], {})[name] = tensor
+        return [(name, "weights" if "." in next(iter(g)) else "message", size_of(g.values()), digest_of(g), "")
+                for name, g in groups.items()]  # fmt: skip
+
+    def _enter(self, site: str, direction: str, call: str, lines: Sequence[tuple[str, str, int, str, str]]) -> None:
+        for name, kind, size, digest, guarantee in lines:
+            entry = Entry(self.record.round, site, direction, call, name, kind, size, digest, guarantee)
+            self.ledger.append(asdict(entry))
+            if direction == "up":
+                self.record.bytes_up += size
+            else:
+                self.record.bytes_down += size

@@ -1,0 +1,49 @@
+"""Messages as bytes, and the digest that the ledger records of them."""
+
+import hashlib
+from collections.abc import Iterable
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as read_tensors
+from safetensors.torch import save as write_tensors
+from torch import Tensor
+
+from fedvisage.federation.method import Message
+
+
+class Malformed(Exception):
+    """Bytes that are no message: truncated, oversized header, unknown type."""
+
+
+def plain(tensor: Tensor) -> Tensor:
+    """Return a detached, contiguous copy on the CPU: the only form in which a tensor enters a message."""
+    return tensor.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
+
+
+def encode(message: Message) -> bytes:
+    """Write a message in the safetensors format."""
+    return write_tensors({name: tensor.contiguous() for name, tensor in message.items()})
+
+
+def decode(data: bytes) -> Message:
+    """Read a message back; anything that is not whole and well formed raises :class:`Malformed`."""
+    try:
+        return read_tensors(data)
+    except (SafetensorError, KeyError, ValueError, OverflowError, RuntimeError) as error:
+        raise Malformed(str(error)) from error
+
+
+def size_of(tensors: Iterable[Tensor]) -> int:
+    """Count the bytes of the values."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def digest_of(message: Message) -> str:
+    """Return SHA-256 over names, types, shapes and values in the order of names."""
+    total = hashlib.sha256()
+    for name in sorted(message):
+        tensor = message[name].detach().cpu().contiguous()
+        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
+        total.update(memoryview(tensor.reshape(-1).view(torch.uint8).numpy()))
+    return total.hexdigest()

@@ -1,0 +1,106 @@
+"""What a method declares: its parts and who holds them, its calls and what they upload, its server program, its user.
+
+A method file fills in one :class:`Method`; everything else in the package works on that description.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Literal
+
+from torch import Generator, Tensor, nn
+
+if TYPE_CHECKING:
+    from fedvisage.federation.server import Server
+    from fedvisage.federation.site import Site
+    from fedvisage.recipe import MethodOptions, Recipe
+
+Message = dict[str, Tensor]
+"""Named tensors. A number is a tensor without dimensions, so that one set of checks covers all."""
+
+Kind = Literal["weights", "statistic", "activation", "gradient", "dp"]
+"""What an uploaded field is, for the ledger and for whoever reads it."""
+
+Task = Literal["pad", "recognition"]
+
+
+class Home(Enum):
+    """Where the live copy of a part is."""
+
+    LENT = "at the server, lent to sites for each call"
+    SERVER = "never leaves the server"
+    SITE = "at each site, kept from turn to turn"
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One declared field of a site's reply.
+
+    With ``parts`` the field is the whole state of these parts (weights and buffers) and its tensors are named
+    ``part.tensor``. Otherwise it is one tensor named like the field, whose shape is given, or follows from the recipe;
+    -1 stands for a dimension that varies, bounded by ``most`` elements in all.
+    """
+
+    name: str
+    kind: Kind
+    parts: tuple[str, ...] = ()
+    shape: tuple[int, ...] | Callable[[Recipe], tuple[int, ...]] = ()
+    dtype: str = "float32"
+    most: int = 1 << 24
+    guarantee: str = ""
+
+
+EXAMPLES = Upload("examples", "statistic", dtype="int64", guarantee="number of training images")
+LOSS = Upload("loss", "statistic", dtype="float64", guarantee="mean training loss of the turn")
+
+
+@dataclass(frozen=True)
+class Call:
+    """One thing that a site computes when asked, and all that it may answer with."""
+
+    run: Callable[[Site, Message], Message]
+    uploads: tuple[Upload, ...]
+
+
+@dataclass(frozen=True)
+class Member:
+    """One finished model on its way to a score: the delivered parts, loaded and in evaluation mode."""
+
+    net: nn.ModuleDict
+    images: Tensor
+    generator: Generator
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated method, whole: what the paper prescribes and nothing about loops, transport or files."""
+
+    name: str
+    title: str
+    paper: str
+    task: Task
+    options: type[MethodOptions]
+    network: Callable[[Recipe], nn.ModuleDict]
+    home: Mapping[str, Home]
+    calls: Mapping[str, Call]
+    server: Callable[[Server], Iterator[None]]
+    user: Callable[[Member], Tensor]
+    features: Callable[[Member], Tensor] | None = None
+    delivered: tuple[str, ...] = ()
+    """The parts that a user downloads; empty: all that live at the server."""
+    members: Literal["one", "each", "mean"] = "one"
+    """One model; one a site, judged each on its own; or one a site, whose scores are averaged."""
+    pooled: bool = False
+    """All sites' data are merged into one pseudo-site: simulation only, refused between real organisations."""
+    server_sees: str = "every site's upload singly"
+
+    def parts_at(self, *homes: Home) -> tuple[str, ...]:
+        """Return the names of the parts with one of these homes, in the network's order."""
+        return tuple(part for part, home in self.home.items() if home in homes)
+
+    @property
+    def finished(self) -> tuple[str, ...]:
+        """The parts that make the finished model."""
+        return self.delivered or self.parts_at(Home.LENT, Home.SERVER)

@@ -1,0 +1,114 @@
+"""The declared fields of a call, worked out for a network: what a site may send and the server accepts, and nothing else.
+
+The same check runs twice. At the site it is the exit: a method cannot emit what it did not declare. At the server it is
+the entrance: a field that is missing, extra, of another type or shape, not finite or absurdly large is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedvisage.federation.method import Call, Kind, Message, Upload
+from fedvisage.recipe import Recipe
+
+ABSURD = 1e6
+"""No weight, statistic or gradient of a sound model comes near this magnitude; one that does would swamp a mean."""
+
+
+class Refused(Exception):
+    """A reply that does not fit its declaration, with the field and the reason."""
+
+    def __init__(self, field: str, reason: str) -> None:
+        """Remember both, for the report."""
+        super().__init__(f"{field}: {reason}")
+        self.field = field
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Expected:
+    """One tensor that a reply must hold."""
+
+    field: str
+    kind: Kind
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    most: int
+    bounded: bool
+
+
+@dataclass(frozen=True)
+class Schema:
+    """All tensors of one call's reply, by name, and the uploads that they belong to."""
+
+    tensors: Mapping[str, Expected]
+    uploads: tuple[Upload, ...]
+
+    def group(self, message: Message) -> dict[str, Message]:
+        """Return the message's tensors under the upload that declared them."""
+        groups: dict[str, Message] = {upload.name: {} for upload in self.uploads}
+        for name, tensor in message.items():
+            groups[self.tensors[name].field][name] = tensor
+        return groups
+
+
+def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
+    """Work out the tensors that a call may upload."""
+    tensors: dict[str, Expected] = {}
+    for upload in call.uploads:
+        for part in upload.parts:
+            for name, value in net[part].state_dict().items():
+                tensors[f"{part}.{name}"] = _expected(upload, tuple(value.shape), value.dtype)
+        if not upload.parts:
+            shape = upload.shape(recipe) if callable(upload.shape) else upload.shape
+            tensors[upload.name] = _expected(upload, shape, getattr(torch, upload.dtype))
+    return Schema(tensors, call.uploads)
+
+
+def _expected(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> Expected:
+    bounded = upload.kind in ("weights", "gradient") or dtype.is_floating_point
+    return Expected(upload.name, upload.kind, shape, dtype, upload.most, bounded)
+
+
+def check(message: Message, schema: Schema) -> None:
+    """Refuse a reply that differs from its declaration in any way."""
+    for name in sorted(set(message) - set(schema.tensors)):
+        raise Refused(name, "is not declared")
+    for name, expected in schema.tensors.items():
+        if name not in message:
+            raise Refused(name, "is missing")
+        _check_tensor(name, message[name], expected)
+    if "examples" in message and int(message["examples"]) < 1:
+        raise Refused("examples", f"must be ≥ 1, got {int(message['examples'])}")
+
+
+def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
+    if tensor.dtype != expected.dtype:
+        raise Refused(name, f"has type {tensor.dtype}, declared {expected.dtype}")
+    shape = tuple(tensor.shape)
+    fits = len(shape) == len(expected.shape) and all(
+        want in (-1, got) for got, want in zip(shape, expected.shape, strict=True)
+    )
+    if not fits:
+        raise Refused(name, f"has shape {shape}, declared {expected.shape}")
+    if -1 in expected.shape and tensor.numel() > expected.most:
+        raise Refused(name, f"has {tensor.numel()} elements, at most {expected.most} are allowed")
+    if tensor.is_floating_point():
+        _check_values(name, tensor)
+    elif tensor.dtype != torch.bool and tensor.numel() and int(tensor.min()) < 0:
+        raise Refused(name, "is a count below zero")
+
+
+def _check_values(name: str, tensor: Tensor) -> None:
+    if not tensor.numel():
+        return
+    low, high = torch.aminmax(tensor)
+    largest = max(abs(float(low)), abs(float(high)))
+    if not largest < float("inf"):
+        raise Refused(name, "is not finite")
+    if largest > ABSURD:
+        raise Refused(name, f"reaches {largest:.3g}, beyond {ABSURD:.0g}")

@@ -1,0 +1,100 @@
+"""Scores of a finished model on a view of images: the same code at a site, at the user and in ``predict``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedvisage.data.batches import View
+from fedvisage.federation.method import Member, Message, Method
+from fedvisage.nn.inputs import prepare
+from fedvisage.nn.precision import Compute
+from fedvisage.recipe import Recipe
+from fedvisage.streams import scoped, torch_rng
+
+Logits = NDArray[np.float64]
+LIMIT = 40.0
+"""Logits are cut here; float64 still tells such a probability from 0 and 1."""
+
+
+def members_of(finished: Message) -> dict[str, Message]:
+    """Split a finished model into its members; one model is the member with the empty name."""
+    members: dict[str, Message] = {}
+    for key, tensor in finished.items():
+        name, slash, rest = key.partition("/")
+        members.setdefault(name if slash else "", {})[rest if slash else key] = tensor
+    return members
+
+
+def joined(members: Mapping[str, Message]) -> Message:
+    """Put members into one finished model: the inverse of :func:`members_of`."""
+    return {f"{name}/{key}" if name else key: value for name, member in members.items() for key, value in member.items()}
+
+
+class Scorer:
+    """The delivered parts of a method's network, ready to score images."""
+
+    def __init__(self, method: Method, recipe: Recipe, compute: Compute) -> None:
+        """Build the delivered parts; their weights come with each member."""
+        self.method, self.recipe, self.compute = method, recipe, compute
+        with scoped(recipe.runtime.seed, "initial weights"):
+            whole = method.network(recipe)
+        self.net = nn.ModuleDict({part: whole[part] for part in method.finished}).to(compute.device).eval()
+        if compute.channels_last:
+            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def load(self, member: Message) -> None:
+        """Put one member's weights in."""
+        for name, part in self.net.items():
+            prefix = f"{name}."
+            part.load_state_dict({k.removeprefix(prefix): v for k, v in member.items() if k.startswith(prefix)})
+
+    def scores(self, finished: Message, view: View) -> dict[str, Logits]:
+        """Return live logits by member; for methods that average members, only the average's."""
+        found = {}
+        for name, member in sorted(members_of(finished).items()):
+            self.load(member)
+            found[name] = self.logits(view)
+        return {"": mean_score(list(found.values()))} if self.method.members == "mean" else found
+
+    def logits(self, view: View) -> Logits:
+        """Score a view's images in order with the weights that are loaded."""
+        parts = [self._through(self.method.user, view, at).double().cpu().numpy() for at in self._positions(view)]
+        return np.clip(np.concatenate(parts), -LIMIT, LIMIT) if parts else np.empty(0)
+
+    def features(self, view: View) -> Tensor:
+        """Return the features of a view's images in order, for figures."""
+        if self.method.features is None:
+            raise ValueError(f"{self.method.name} has no features to show")
+        return torch.cat([self._through(self.method.features, view, at).float().cpu() for at in self._positions(view)])
+
+    def score_images(self, images: Tensor) -> Tensor:
+        """Score uint8 RGB images of the network's size."""
+        ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.channels_last)
+        generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
+        with torch.inference_mode(), self.compute.autocast():
+            return self.method.user(Member(self.net, ready, generator)).float()
+
+    def _through(self, function: object, view: View, positions: NDArray[np.int64]) -> Tensor:
+        images = view.batch(positions).images
+        ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.channels_last)
+        generator = torch_rng(
+            self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type
+        )
+        with torch.inference_mode(), self.compute.autocast():
+            return function(Member(self.net, ready, generator))  # type: ignore[operator,no-any-return]
+
+    def _positions(self, view: View) -> list[NDArray[np.int64]]:
+        size = self.recipe.evaluation.batch
+        return [np.arange(start, min(start + size, len(view))) for start in range(0, len(view), size)]
+
+
+def mean_score(logits: list[Logits]) -> Logits:
+    """Average members by probability (the papers' fused scores) and return the result as a logit."""
+    live = np.mean([np.exp(-np.logaddexp(0.0, -values)) for values in logits], axis=0)
+    attack = np.mean([np.exp(-np.logaddexp(0.0, values)) for values in logits], axis=0)
+    return np.asarray(np.log(live) - np.log(attack))

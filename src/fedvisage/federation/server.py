@@ -1,0 +1,205 @@
+"""The server as a method's program sees it: straight-line code over ``ask``, ``reduce`` and ``visit``, which block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
+
+from fedvisage.errors import RunFailed
+from fedvisage.federation.combine import Mean
+from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.message import plain
+from fedvisage.federation.method import Home, Message, Method
+from fedvisage.federation.scoring import joined
+from fedvisage.nn import optimizers
+from fedvisage.recipe import Recipe
+from fedvisage.streams import torch_rng
+
+
+class NoQuorum(Exception):
+    """Fewer sites than the quorum sent a usable reply."""
+
+
+class SiteLost(Exception):
+    """The site of a conversation stopped answering."""
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What a combination of uploads came to, and whose uploads are in it."""
+
+    value: Message
+    replied: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Several exchanges with one site in a row."""
+
+    name: str
+    exchange: Exchange
+
+    def ask(self, call: str, message: Message | None = None) -> Message:
+        """Ask and wait; a lost site ends the conversation."""
+        for reply in self.exchange.run(call, message or {}, to=(self.name,)):
+            if reply.message is not None:
+                return reply.message
+        raise SiteLost(self.name)
+
+
+@dataclass
+class Server:
+    """State of the federation at the server. It never holds an image, a label or an identity."""
+
+    method: Method
+    recipe: Recipe
+    net: nn.ModuleDict
+    exchange: Exchange
+    round: int = 0
+    stopped: bool = False
+    kept: dict[str, Tensor] = field(default_factory=dict)
+    _optimizers: dict[str, Optimizer] = field(default_factory=dict)
+    _without_quorum: int = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All sites, sorted."""
+        return self.exchange.transport.names
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The sites that this round asks, sorted."""
+        return self.exchange.present
+
+    def rounds(self) -> Iterator[int]:
+        """Count the rounds from where the run stands; a resumed program enters here with its state restored."""
+        while self.round < self.recipe.training.rounds and not self.stopped:
+            self.round += 1
+            self.exchange.open_round(self.round)
+            yield self.round
+
+    def once(self, name: str, make: Callable[[], Message]) -> Message:
+        """Return what ``make`` returned the first time, also after a resume."""
+        prefix = f"once/{name}/"
+        if not any(key.startswith(prefix) for key in self.kept):
+            self.kept |= {f"{prefix}{key}": plain(value) for key, value in make().items()}
+        return {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+
+    def lent(self) -> Message:
+        """Return the lent parts as a message."""
+        return self.tensors(*self.method.parts_at(Home.LENT))
+
+    def tensors(self, *parts: str) -> Message:
+        """Return the present state of parts."""
+        return {f"{part}.{key}": plain(value) for part in parts for key, value in self.net[part].state_dict().items()}
+
+    def load(self, message: Message) -> None:
+        """Put combined uploads into the parts that they name; a part must come whole."""
+        for name, part in self.net.items():
+            state = {key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")}
+            if state:
+                part.load_state_dict(state)
+
+    def optimizer(self, *parts: str) -> Optimizer:
+        """Return the server's own optimizer of some parts; its state is part of every checkpoint."""
+        name = "+".join(parts)
+        if name not in self._optimizers:
+            parameters = [p for part in parts for p in self.net[part].parameters()]
+            made = optimizers.build(parameters, self.recipe.training.optimizer)
+            prefix = f"optimizer/{name}/"
+            state = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+            if state:
+                optimizers.restore(made, state)
+            self._optimizers[name] = made
+        return self._optimizers[name]
+
+    def rng(self, *purpose: str | int) -> Generator:
+        """Return the server's stream for a purpose in this round."""
+        return torch_rng(self.recipe.runtime.seed, "server", self.round, *purpose)
+
+    def ask(
+        self, call: str, message: Message | None = None, *, each: Mapping[str, Message] | None = None
+    ) -> dict[str, Message]:
+        """Ask this round's sites and return their single replies by name."""
+        found = {}
+        for reply in self.exchange.run(call, message or {}, each=each):
+            if reply.message is not None:
+                found[reply.site] = reply.message
+        self._check_quorum(len(found))
+        return found
+
+    def reduce(self, call: str, message: Message | None = None, *, weight: str = "uniform") -> Reduced:
+        """Ask this round's sites and stream their uploads into one mean; statistics are recorded, not averaged."""
+        mean, replied, failed = Mean(), [], {}
+        for reply in self.exchange.run(call, message or {}):
+            if reply.message is None:
+                failed[reply.site] = reply.failure
+                continue
+            share = float(reply.message["examples"]) if weight == "examples" else 1.0
+            mean.add(self.exchange.without_statistics(call, reply.message), share)
+            replied.append(reply.site)
+        self._check_quorum(len(replied))
+        return Reduced(mean.result(), tuple(replied), failed)
+
+    @contextmanager
+    def visit(self, name: str) -> Iterator[Conversation]:
+        """Talk with one site for several exchanges; if it is lost, the block ends there and the round goes on."""
+        try:
+            yield Conversation(name, self.exchange)
+        except SiteLost:
+            return
+
+    @contextmanager
+    def quorum(self) -> Iterator[None]:
+        """Carry a round's step; without a quorum the model stays as it was, and too many such rounds end the run."""
+        try:
+            yield
+        except NoQuorum as error:
+            self._without_quorum += 1
+            self.exchange.note_failure("no quorum", str(error))
+            limit = self.recipe.federation.give_up_after
+            if self._without_quorum >= limit:
+                raise RunFailed(f"{limit} rounds in a row without a quorum; last: {error}") from error
+        else:
+            self._without_quorum = 0
+
+    def finished(self) -> Message:
+        """Return the finished model: the delivered parts, or one member a site."""
+        if self.method.members == "one":
+            return self.tensors(*self.method.finished)
+        return joined({name: self.member(name) for name in self.names})
+
+    def member(self, name: str) -> Message:
+        """Return a site's own model, for methods that keep one a site; at first all are the initial model."""
+        prefix = f"member/{name}/"
+        found = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+        return found or self.tensors(*self.method.finished)
+
+    def keep_member(self, name: str, message: Message) -> None:
+        """Keep a site's own model: the weights of a reply, without its statistics."""
+        weights = {key: value for key, value in message.items() if key.split(".")[0] in self.net}
+        self.kept |= {f"member/{name}/{key}": value for key, value in weights.items()}
+
+    def state(self) -> Message:
+        """Return all that a checkpoint must hold."""
+        for name, optimizer in self._optimizers.items():
+            for key, value in optimizers.state_of(optimizer).items():
+                self.kept[f"optimizer/{name}/{key}"] = value
+        net = {f"net/{key}": value for key, value in self.tensors(*self.net).items()}
+        return net | {f"kept/{key}": value for key, value in self.kept.items()}
+
+    def restore(self, state: Message, round_number: int) -> None:
+        """Go back to a checkpoint."""
+        self.load({key.removeprefix("net/"): value for key, value in state.items() if key.startswith("net/")})
+        self.kept = {key.removeprefix("kept/"): value for key, value in state.items() if key.startswith("kept/")}
+        self.round = round_number
+
+    def _check_quorum(self, replied: int) -> None:
+        needed = self.recipe.federation.quorum
+        if replied < needed:
+            raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")

@@ -1,0 +1,164 @@
+"""A site as a method sees it during one turn: its data, its borrowed network, its private state, its random streams."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, MutableMapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Generator, Tensor, nn
+from torch.optim import Optimizer
+
+from fedvisage.data.batches import Positions, View, order
+from fedvisage.federation.message import plain
+from fedvisage.federation.method import Message
+from fedvisage.nn import optimizers
+from fedvisage.nn.augment import augment
+from fedvisage.nn.inputs import as_float, colour_channels
+from fedvisage.nn.precision import Compute
+from fedvisage.recipe import Recipe
+from fedvisage.streams import numpy_rng, torch_rng
+
+
+class TrainingBroke(Exception):
+    """A site's training went wrong in a way that must not be uploaded, such as a loss that is not finite."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a loss looks at: the network's input and what is known of it, on the device of the run."""
+
+    images: Tensor
+    labels: Tensor
+    depth: Tensor | None
+
+
+@dataclass
+class Site:
+    """One site in one turn.
+
+    ``net`` is a workspace borrowed for the turn, so that a thousand sites need one model in memory. ``kept`` survives
+    on the site's disk, ``scratch`` until the end of the round.
+    """
+
+    name: str
+    recipe: Recipe
+    round: int
+    data: View
+    net: nn.ModuleDict
+    compute: Compute
+    kept: MutableMapping[str, Tensor]
+    scratch: MutableMapping[str, int]
+    losses: list[Tensor] = field(default_factory=list)
+    _optimizers: dict[str, Optimizer] = field(default_factory=dict)
+    _epoch: tuple[int, list[Positions]] = (-1, [])
+
+    def load(self, message: Message) -> None:
+        """Put the parts that the server lent into the workspace."""
+        for name, part in self.net.items():
+            state = {key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")}
+            if state:
+                part.load_state_dict(state)
+
+    def tensors(self, *parts: str) -> Message:
+        """Return the present state of parts, ready for an upload."""
+        return {f"{part}.{key}": plain(value) for part in parts for key, value in self.net[part].state_dict().items()}
+
+    def rng(self, *purpose: str | int) -> Generator:
+        """Return the stream for a purpose of this site in this round."""
+        return torch_rng(self.recipe.runtime.seed, self.name, self.round, *purpose)
+
+    def batches(self) -> Iterator[Batch]:
+        """Go through the local work of one round: the recipe's epochs, or its number of batches.
+
+        Which images form the k-th batch of a run is a function of (seed, site, k): there is no hidden position in the
+        data that a resumed run would have to find again.
+        """
+        count = self.batches_per_round
+        for number in range((self.round - 1) * count, self.round * count):
+            yield self.batch(number)
+
+    def next_batch(self) -> Batch:
+        """Return the next batch of this round, for methods that exchange messages within it."""
+        taken = self.scratch.get("batches", 0)
+        self.scratch["batches"] = taken + 1
+        return self.batch((self.round - 1) * self.batches_per_round + taken)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """How many batches one pass over the site's data has."""
+        size = self.recipe.training.batch.of(self.name)
+        whole, rest = divmod(len(self.data), size)
+        drops = rest == 1 and self.recipe.training.sampling == "shuffled"
+        return max(1, whole + (1 if rest and not drops else 0))
+
+    @property
+    def batches_per_round(self) -> int:
+        """How many batches the recipe asks of a site between two aggregations."""
+        local = self.recipe.training.local
+        return local.batches if local.batches is not None else (local.epochs or 1) * self.batches_per_epoch
+
+    def batch(self, number: int) -> Batch:
+        """Return the batch with this number, counted from the beginning of the run."""
+        epoch, index = divmod(number, self.batches_per_epoch)
+        if self._epoch[0] != epoch:
+            training = self.recipe.training
+            rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", epoch)
+            size = training.batch.of(self.name)
+            self._epoch = (epoch, order(self.data, rng, size=size, sampling=training.sampling))
+        found = self.data.batch(self._epoch[1][index])
+        return Batch(
+            images=self._input(found.images, torch_rng(self.recipe.runtime.seed, self.name, "augment", number)),
+            labels=found.labels.to(self.compute.device),
+            depth=None if found.depth is None else found.depth.to(self.compute.device),
+        )
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context for forward passes in the run's precision."""
+        return self.compute.autocast()
+
+    def optimizer(self, *parts: str) -> Optimizer:
+        """Return the optimizer of some parts, with its schedule's rate; kept state continues where it stopped."""
+        name = "+".join(parts)
+        if name not in self._optimizers:
+            training = self.recipe.training
+            factor = optimizers.rate_factor(training.schedule, self.round, training.rounds)
+            made = optimizers.build([p for part in parts for p in self.net[part].parameters()], training.optimizer, factor)
+            prefix = f"optimizer/{name}/"
+            state = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+            if state:
+                optimizers.restore(made, state)
+            self._optimizers[name] = made
+        return self._optimizers[name]
+
+    def step(self, optimizer: Optimizer, loss: Tensor) -> None:
+        """Take one optimizer step down a loss."""
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        limit = self.recipe.training.optimizer.clip_norm
+        if limit is not None:
+            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], limit)
+        optimizer.step()
+        self.losses.append(loss.detach())
+
+    def statistics(self) -> Message:
+        """Return what averaging methods declare beside weights: the number of images and the turn's mean loss."""
+        mean = float(torch.stack(self.losses).double().mean()) if self.losses else 0.0
+        if not math.isfinite(mean):
+            raise TrainingBroke("the training loss is not finite; a lower learning rate or clip_norm may help")
+        return {"examples": torch.tensor(len(self.data)), "loss": torch.tensor(mean, dtype=torch.float64)}
+
+    def put_away(self) -> None:
+        """Move what must survive the turn from the workspace into ``kept``."""
+        if self.recipe.training.optimizer.state == "kept":
+            for name, optimizer in self._optimizers.items():
+                for key, value in optimizers.state_of(optimizer).items():
+                    self.kept[f"optimizer/{name}/{key}"] = value
+
+    def _input(self, images: Tensor, generator: Generator) -> Tensor:
+        changed = augment(as_float(images.to(self.compute.device)), self.recipe.training.augment, generator)
+        values = colour_channels(changed, self.recipe.input.colour)
+        layout = torch.channels_last if self.compute.channels_last else torch.contiguous_format
+        return values.contiguous(memory_format=layout)

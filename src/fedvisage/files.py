@@ -1,0 +1,60 @@
+"""Writing files so that a reader, or a killed process's successor, sees the old content or the new, never half."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as to_bytes
+from torch import Tensor
+
+from fedvisage.errors import RunFailed, UserError
+
+META = "fedvisage"
+"""The single metadata key in use: with two, their order in the header would change from process to process."""
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside, make durable, then rename over."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise RunFailed(f"{path}: the disk is full; free some space and continue with --resume") from error
+        raise
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> None:
+    """Write a safetensors file atomically, with one text beside the tensors."""
+    data = to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {META: meta} if meta else None)
+    write_atomically(path, data)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Read a safetensors file and its text; a damaged file is the user's to know about."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta = (file.metadata() or {}).get(META, "")
+            return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise UserError(str(path), "does not exist") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        raise UserError(str(path), f"is not a whole safetensors file ({error})") from error
+
+
+def _sync_directory(directory: Path) -> None:
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

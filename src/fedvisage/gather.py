@@ -1,0 +1,75 @@
+"""From a recipe's data entries to views of prepared sets, with everything that can be wrong about them said first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvisage.data.batches import View, check_view
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.sources import resolve
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Method
+from fedvisage.recipe import Recipe
+
+POOLED = "all"
+"""The name of the pseudo-site that holds all sites' data, for the baseline that breaks the rules."""
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """One site's two splits: what it trains on, and the other subjects that it keeps for choosing."""
+
+    train: View
+    heldout: View
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """All data of a run in this process."""
+
+    sites: dict[str, SiteData]
+    user: View | None
+
+
+def gather(recipe: Recipe, method: Method, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
+    """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
+    opened = {name: _open(entry, f"data.sites.{name}", recipe, cache, workers, say)
+              for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
+    sites = {name: _site(found, f"data.sites.{name}") for name, found in opened.items()}
+    user = None
+    if recipe.data.user is not None:
+        found = _open(recipe.data.user, "data.user", recipe, cache, workers, say)
+        _check_unseen(found, opened)
+        user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
+        if len(user) == 0:
+            raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+    return Gathered(_merged(sites) if method.pooled else sites, user)
+
+
+def _open(entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]) -> PreparedSet:
+    found = PreparedSet.open(resolve(entry, cache, workers=workers, say=say))
+    if found.size != recipe.input.size:
+        raise UserError(
+            place, f"images are {found.size}×{found.size}, but input.size is {recipe.input.size}; prepare the set at that size"
+        )
+    return found
+
+
+def _site(found: PreparedSet, place: str) -> SiteData:
+    train, heldout = View.of(found, "train"), View.of(found, "heldout")
+    check_view(train, place)
+    check_view(heldout, f"{place} (held-out subjects)")
+    return SiteData(train, heldout)
+
+
+def _check_unseen(user: PreparedSet, sites: dict[str, PreparedSet]) -> None:
+    for name, found in sites.items():
+        if found.digest == user.digest:
+            raise UserError("data.user", f"is the same data as site {name}: a user must be unseen in training")
+
+
+def _merged(sites: dict[str, SiteData]) -> dict[str, SiteData]:
+    train = View.joined([site.train for site in sites.values()])
+    return {POOLED: SiteData(train, View.joined([site.heldout for site in sites.values()]))}

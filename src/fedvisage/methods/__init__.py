@@ -1,0 +1,22 @@
+"""The list of methods: one file a paper or baseline. A new method is a file here and a line in this list."""
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Method
+from fedvisage.methods import fedpad, fused, pooled, single
+from fedvisage.recipe import MethodOptions
+
+METHODS: dict[str, Method] = {
+    module.METHOD.name: module.METHOD for module in (single, fused, fedpad, pooled)
+}
+
+
+def find(name: str) -> Method:
+    """Return the method with this name."""
+    if name not in METHODS:
+        raise UserError("method", f"{name!r} is no method; choose one of {', '.join(sorted(METHODS))}")
+    return METHODS[name]
+
+
+def options() -> dict[str, type[MethodOptions]]:
+    """Return every method's options, for recipes to be checked against."""
+    return {name: method.options for name, method in METHODS.items()}

@@ -1,0 +1,39 @@
+"""Single: each data centre trains alone, and its model is judged at the user (first rows of FedPAD's Table III).
+
+The reference for what a federation is worth. All sites train in one run with the rounds and local work of the recipe,
+so that a site sees exactly as many batches as under FedPAD; no weights of one site ever reach another. Figures are
+reported for each member and as their mean, every member with the threshold of its own site.
+
+Deviations from the paper: none known; the paper does not say how long the single models were trained.
+"""
+
+from collections.abc import Iterator
+
+from fedvisage.federation.method import Home, Method
+from fedvisage.federation.server import Server
+from fedvisage.methods import fedpad
+
+
+def server(s: Server) -> Iterator[None]:
+    """Every site continues its own model."""
+    for _ in s.rounds():
+        with s.quorum():
+            for name, reply in s.ask("train", each={name: s.member(name) for name in s.present}).items():
+                s.keep_member(name, reply)
+        yield
+
+
+METHOD = Method(
+    name="single",
+    title="Single",
+    paper=fedpad.PAPER,
+    task="pad",
+    options=fedpad.DetectorOptions,
+    network=fedpad.network,
+    home={"model": Home.LENT},
+    calls={"train": fedpad.TRAIN},
+    server=server,
+    user=fedpad.user,
+    features=fedpad.features,
+    members="each",
+)

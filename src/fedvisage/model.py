@@ -1,0 +1,83 @@
+"""The finished model as files: weights in safetensors, and beside them all that is needed to predict with them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedvisage.errors import UserError
+from fedvisage.federation.message import digest_of
+from fedvisage.federation.method import Message
+from fedvisage.files import read_tensors, write_atomically, write_tensors
+from fedvisage.metrics.threshold import Threshold
+
+WEIGHTS, SETTINGS = "model.safetensors", "model.json"
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A model that was read back: the recipe that it follows, its weights, and its thresholds by member."""
+
+    recipe: dict[str, Any]
+    finished: Message
+    thresholds: dict[str, Threshold]
+
+
+def save(run: Path, recipe: Mapping[str, Any], finished: Message, thresholds: Mapping[str, Threshold]) -> None:
+    """Write weights and settings; the settings name the weights' digest."""
+    write_tensors(run / WEIGHTS, finished)
+    settings = {
+        "format": 1,
+        "weights_sha256": digest_of(finished),
+        "input": {
+            "size": recipe["input"]["size"],
+            "colour_order": "RGB",
+            "channels": recipe["input"]["colour"],
+            "normalisation": "values / 255; hue, saturation and value scaled to [0, 1]",
+        },
+        "output": "a logit; its sigmoid is the probability that the face is live",
+        "thresholds": {
+            name: {"logit": t.value, "rule": t.rule, "far": t.far, "frr": t.frr} for name, t in sorted(thresholds.items())
+        },
+        "recipe": recipe,
+    }
+    write_atomically(run / SETTINGS, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def load(directory: Path) -> SavedModel:
+    """Read a model back and check that weights and settings belong together."""
+    path = directory / SETTINGS
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        recipe, digest = settings["recipe"], settings["weights_sha256"]
+        thresholds = {
+            name: Threshold(float(t["logit"]), str(t["rule"]), t["far"], t["frr"])
+            for name, t in settings["thresholds"].items()
+        }
+    except FileNotFoundError as error:
+        raise UserError(str(path), "does not exist; give the directory of a finished run") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(str(path), "is not the settings of a model") from error
+    finished, _ = read_tensors(directory / WEIGHTS)
+    if digest_of(finished) != digest:
+        raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
+    return SavedModel(recipe, finished, thresholds)
+
+
+def start_weights(path: Path, expected: Message) -> Message:
+    """Read weights to start a training from; every tensor must fit one of the network, and a part must come whole."""
+    found, _ = read_tensors(path)
+    for name, tensor in found.items():
+        if name not in expected:
+            raise UserError("recipe.training.start", f"{path} has tensor {name}, unknown to this network")
+        if tensor.shape != expected[name].shape:
+            raise UserError("recipe.training.start", f"{path}: {name} has shape {tuple(tensor.shape)}, "
+                            f"the network's is {tuple(expected[name].shape)}")  # fmt: skip
+    parts = {name.split(".")[0] for name in found}
+    missing = [name for name in expected if name.split(".")[0] in parts and name not in found]
+    if missing or not found:
+        raise UserError("recipe.training.start", f"{path} lacks {', '.join(missing[:3]) or 'any tensor'}")
+    return found

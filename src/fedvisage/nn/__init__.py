@@ -1,0 +1,1 @@
+"""Networks, losses and the few things that every training step needs."""

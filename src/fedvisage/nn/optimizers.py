@@ -1,0 +1,54 @@
+"""Optimizers and learning-rate schedules from a recipe, and their state as named tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Adam, Optimizer
+
+from fedvisage.recipe import Optimizer as Settings
+from fedvisage.recipe import Schedule
+
+
+def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:
+    """Make the optimizer of a recipe, its rate scaled by the schedule's factor."""
+    rate = settings.lr * factor
+    if settings.name == "adam":
+        return Adam(parameters, lr=rate, weight_decay=settings.weight_decay)
+    return SGD(parameters, lr=rate, weight_decay=settings.weight_decay, momentum=settings.momentum)
+
+
+def rate_factor(schedule: Schedule, round_number: int, rounds: int) -> float:
+    """Return the learning rate's factor in a round (counted from 1): linear warm-up, then the named course."""
+    if round_number <= schedule.warmup:
+        return round_number / (schedule.warmup + 1)
+    if schedule.name == "step":
+        return max(schedule.floor, schedule.factor ** ((round_number - 1) // schedule.every))
+    if schedule.name == "cosine":
+        course = (round_number - 1 - schedule.warmup) / max(1, rounds - schedule.warmup)
+        return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * course))
+    return 1.0
+
+
+def state_of(optimizer: Optimizer) -> dict[str, Tensor]:
+    """Return an optimizer's moments as tensors named ``parameter.moment``."""
+    state = optimizer.state_dict()["state"]
+    return {
+        f"{index}.{name}": torch.as_tensor(value).detach().cpu().clone()
+        for index, moments in state.items()
+        for name, value in moments.items()
+        if value is not None
+    }
+
+
+def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Give an optimizer the moments that :func:`state_of` returned; its learning rate stays its own."""
+    moments: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        index, name = key.split(".", 1)
+        moments.setdefault(int(index), {})[name] = tensor.clone()
+    whole = optimizer.state_dict()
+    optimizer.load_state_dict({**whole, "state": moments})

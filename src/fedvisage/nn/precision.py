@@ -1,0 +1,47 @@
+"""Which device and number format a run computes in, decided once and recorded."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+
+from fedvisage.errors import UserError
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Device, number format and memory layout of all forward and backward passes."""
+
+    device: torch.device
+    half: bool
+
+    @property
+    def channels_last(self) -> bool:
+        """Both bf16 on AMX and CUDA's tensor cores want the channels last in memory."""
+        return self.half or self.device.type == "cuda"
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context in which a forward pass runs."""
+        return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
+
+    def describe(self) -> str:
+        """Name device and format for the records."""
+        return f"{self.device} {'bf16' if self.half else 'fp32'}"
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Say whether bf16 pays on this device: CPUs need AMX, without it bf16 is no faster than fp32."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported())
+    return bool(torch.cpu._is_amx_tile_supported())
+
+
+def choose(device: str, precision: str) -> Compute:
+    """Resolve ``auto`` to what this machine has."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError("recipe.runtime.device", f"{device} was asked for, but this torch sees no CUDA device")
+    name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+    where = torch.device(name)
+    return Compute(where, has_fast_bf16(where) if precision == "auto" else precision == "bf16")

@@ -1,0 +1,39 @@
+"""ResNet-18 for presentation attack detection: FedPAD's network (§IV-A4), six input channels, one live logit."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.recipe import Section
+
+
+class ResNet18(Section):
+    """The width of the first stage is the paper's 64; narrower ones are for CPU recipes."""
+
+    width: int = Field(64, ge=8, le=64, multiple_of=8)
+
+
+def resnet18(options: ResNet18, colour: str) -> nn.Module:
+    """Build the network with random weights; timm's initialisation is drawn from the caller's scope."""
+    from timm.models.resnet import BasicBlock, ResNet
+
+    channels = tuple(options.width * factor for factor in (1, 2, 4, 8))
+    return cast(
+        nn.Module,
+        ResNet(
+            BasicBlock, (2, 2, 2, 2), num_classes=1, in_chans=CHANNELS[colour], channels=channels, stem_width=options.width
+        ),
+    )
+
+
+def pooled_features(net: nn.Module, images: Tensor) -> Tensor:
+    """Return what the last layer receives: the pooled features that the papers' t-SNE figures show."""
+    forward, head = net.forward_features, net.forward_head
+    return cast(Tensor, head(forward(images), pre_logits=True))  # type: ignore[operator]
+
+

@@ -1,0 +1,44 @@
+"""What a person sees while a run works: a moving bar on a terminal, a plain line a round elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+
+class Reporter:
+    """Reports the course of a run to a console."""
+
+    def __init__(self, console: Console, quiet: bool = False) -> None:
+        """Take the console; a quiet reporter says nothing."""
+        self.console, self.quiet = console, quiet
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    @contextmanager
+    def course(self, title: str, done: int, total: int) -> Iterator[None]:
+        """Report the rounds that are taken inside this context."""
+        if self.quiet or not self.console.is_terminal:
+            yield
+            return
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+                   TextColumn("{task.fields[note]}"))  # fmt: skip
+        with Progress(*columns, console=self.console) as self._progress:
+            self._task = self._progress.add_task(title, total=total, completed=done, note="")
+            yield
+        self._progress = None
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        """Say that a round has ended."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=done, note=note)
+        else:
+            self.say(f"round {done}/{total}  {note}")
+
+    def say(self, text: str) -> None:
+        """Say one thing."""
+        if not self.quiet:
+            self.console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,161 @@
+"""A run: from a recipe to a run directory. The one place that wires data, sites, transport, server and judgement."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedvisage import environment, evaluation, model, recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
+from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.ledger import JsonLines, read_lines
+from fedvisage.federation.method import Message
+from fedvisage.federation.scoring import Scorer, members_of
+from fedvisage.federation.server import Server
+from fedvisage.federation.store import SiteStore
+from fedvisage.federation.transport import LocalTransport
+from fedvisage.federation.turn import SiteDesk, Workspace
+from fedvisage.files import write_atomically, write_tensors
+from fedvisage.gather import Gathered, gather
+from fedvisage.methods import find
+from fedvisage.metrics.scores import write_scores
+from fedvisage.nn.precision import Compute, choose
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+from fedvisage.streams import scoped
+from fedvisage.training import Course
+
+RECIPE, ENVIRONMENT, METRICS, SCORES, FEATURES = (
+    "recipe.yaml", "environment.json", "metrics.json", "scores.csv", "features.safetensors",
+)  # fmt: skip
+LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
+
+
+def run(recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool = False) -> dict[str, Any]:
+    """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards."""
+    done = _finished(out, recipes.text_of(recipe), resume)
+    if done is not None:
+        reporter.say(f"{out} is finished already; nothing to do")
+        return done
+    torch.set_num_threads(recipe.runtime.threads)
+    compute = choose(recipe.runtime.device, recipe.runtime.precision)
+    method = find(recipe.method.name)
+    data = gather(recipe, method, cache, recipe.runtime.threads, reporter.say)
+    out.mkdir(parents=True, exist_ok=True)
+    with _locked(out), ExitStack() as stack:
+        _write_once(out / RECIPE, recipes.text_of(recipe))
+        _write_once(out / ENVIRONMENT, _json(environment.describe(compute, recipe.runtime.threads)))
+        ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
+        server = _server(recipe, out, data, compute, ledger)
+        checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
+        finished = Course(server, checkpoints, ledger, rounds, reporter).train()
+        metrics = _judge(out, server, finished, data, compute)
+        ledger.flush()
+        rounds.flush()
+        write_atomically(out / METRICS, _json({**metrics, **_costs(out)}).encode())
+    return json.loads((out / METRICS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def _server(recipe: Recipe, out: Path, data: Gathered, compute: Compute, ledger: JsonLines) -> Server:
+    method = find(recipe.method.name)
+    workspace = Workspace(method, recipe, compute)
+    desks = [
+        SiteDesk(name, site.train, site.heldout, SiteStore(out / "sites" / name), workspace)
+        for name, site in data.sites.items()
+    ]
+    with scoped(recipe.runtime.seed, "initial weights"):
+        net = method.network(recipe)
+    server = Server(method, recipe, net, Exchange(recipe, LocalTransport(desks), workspace.schemas, ledger))
+    if recipe.training.start is not None:
+        server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))
+    return server
+
+
+def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute: Compute) -> dict[str, Any]:
+    """Choose thresholds at the sites, write the model, score the user, and return what goes into metrics.json."""
+    recipe, method = server.recipe, server.method
+    histograms = evaluation.collect_histograms(server, finished)
+    thresholds = evaluation.choose_thresholds(method, recipe, histograms)
+    model.save(out, recipes.tree_of(recipe), finished, thresholds)
+    metrics: dict[str, Any] = {
+        "method": method.name,
+        "task": method.task,
+        "sites": sorted(recipe.data.sites),
+        "user": recipe.data.user_name if data.user is not None else None,
+        "seed": recipe.runtime.seed,
+        "rounds": server.round,
+    }
+    if data.user is not None:
+        scorer = Scorer(method, recipe, compute)
+        judged = evaluation.judge(scorer, finished, thresholds, data.user, recipe.data.user_name)
+        write_scores(out / SCORES, judged.scores)
+        metrics |= judged.figures
+        if recipe.evaluation.features:
+            _write_features(out, scorer, finished, data, recipe)
+    return metrics | {"sites_heldout": evaluation.heldout_table(histograms, thresholds)}
+
+
+def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered, recipe: Recipe) -> None:
+    """Keep features of the first images of every set for the t-SNE figures: possible in a simulation only."""
+    scorer.load(next(iter(members_of(finished).values())))
+    views = {name: site.heldout for name, site in data.sites.items()}
+    views |= {recipe.data.user_name: data.user} if data.user is not None else {}
+    features, labels, sites = evaluation.features_of(scorer, views, recipe)
+    meta = json.dumps({"sites": list(views)})
+    write_tensors(out / FEATURES, {"features": features, "label": labels, "site": sites}, meta)
+
+
+def _costs(out: Path) -> dict[str, Any]:
+    """Add up what the run took; bytes are counted from the ledger."""
+    ledger, rounds = read_lines(out / LEDGER), read_lines(out / ROUNDS)
+    return {
+        "bytes_up": sum(row["bytes"] for row in ledger if row["direction"] == "up"),
+        "bytes_down": sum(row["bytes"] for row in ledger if row["direction"] == "down"),
+        "seconds": round(sum(row["seconds"] for row in rounds), 3),
+        "peak_rss_mb": environment.peak_rss_mb(),
+    }
+
+
+def _finished(out: Path, text: str, resume: bool) -> dict[str, Any] | None:
+    """Return a finished run's figures; refuse a directory that is in use for something else."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if not out.is_dir():
+        raise UserError(str(out), "is a file; --out names a directory")
+    if not resume:
+        raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
+    if not (out / RECIPE).exists():
+        if (out / LEDGER).exists() or not any(path.suffix != ".lock" for path in out.iterdir()):
+            return None
+        raise UserError(str(out), "holds no run that could be resumed")
+    if (out / RECIPE).read_text(encoding="utf-8") != text:
+        raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
+    path = out / METRICS
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Hold the run directory, so that a process that outlived its run cannot write into it beside another."""
+    with (out / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(str(out), "is in use by another process") from error
+        yield
+
+
+def _write_once(path: Path, text: str) -> None:
+    if not path.exists():
+        write_atomically(path, text.encode())
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
