@@ -1,0 +1,38 @@
+# Everything a newcomer needs: make setup, make demo, make test. The rest is for developers.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: setup demo test test-slow lint calibrate benchmark clean
+
+setup: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+demo: setup
+	$(BIN)/fedvisage demo --resume
+
+test: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, minutes), make calibrate, make benchmark"
+
+test-slow: setup
+	$(BIN)/python -m pytest -m slow
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+
+calibrate: setup
+	$(BIN)/python -m benchmarks.calibrate
+
+benchmark: setup
+	$(BIN)/python -m benchmarks
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
