@@ -56,8 +56,8 @@ def make_backgrounds(conditions: Conditions, size: int) -> Tensor:
     cell = 3.6 / size
     rough = amounts[:, :1, None] * noise("coarse", conditions.seeds, "background", size, size, cell)
     rough += amounts[:, 1:, None] * noise("medium", conditions.seeds, "background", size, size, cell)
-    picture = (base[:, :, None, None] + ramp + painted) * (1.0 + rough)[:, None]
-    return picture.clamp_(min=0.02) * conditions.background_level[:, None, None, None]
+    painted = painted.contiguous().add_(base[:, :, None, None] + ramp).mul_((1.0 + rough)[:, None])
+    return painted.clamp_(min=0.02).mul_(conditions.background_level[:, None, None, None])
 
 
 def _draw(seed: int, kind: int) -> tuple[np.ndarray, ...]:

@@ -9,14 +9,16 @@ from fedvisage.faces.synthetic.light import colour_of
 from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
 from fedvisage.faces.synthetic.pose import pixel_grid, units_per_frame
-from fedvisage.faces.synthetic.sheet import step
+from fedvisage.faces.synthetic.sheet import step, tint
 from fedvisage.faces.synthetic.skin import skin_colour
 from fedvisage.streams import numpy_rng
 
 
-def make_body(people: People, conditions: Conditions, size: int) -> tuple[Tensor, Tensor]:
-    """Return radiance (B×3×H×W) and coverage (B×H×W) of neck and shoulders."""
+def put_body(picture: Tensor, people: People, conditions: Conditions) -> None:
+    """Draw neck and shoulders into a picture (B×3×H×W), in place. Only its lower part can show them."""
+    size = picture.shape[-1]
     x, y = pixel_grid(conditions, size)
+    y = y[:, size * 2 // 5 :]
     edge = (units_per_frame(conditions) / size)[:, None, None]
     clothes = torch.tensor(np.stack([_draw_clothes(seed) for seed in conditions.seeds]), dtype=torch.float32)
     neck_half = people["neck_width"][..., None] + 0.25 * (y - 1.25).clamp(min=0.0)
@@ -26,22 +28,24 @@ def make_body(people: People, conditions: Conditions, size: int) -> tuple[Tensor
     shoulder = 1.18 + 0.42 * (x.abs() - 0.55).clamp(min=0.0)
     neckline = collar + opening * (1.0 - (x / 0.8) ** 2).clamp(min=0.0)
     fabric = step(y - torch.maximum(shoulder, neckline), edge)
-    cloth_colour = clothes[:, :3, None, None] * _folds(conditions, size)[:, None]
-    skin = 0.92 * skin_colour(people)[:, :, None, None]
-    lit_neck = _irradiance(conditions, (x / neck_half).clamp(-0.98, 0.98)) * _below_chin(people, y)[:, None]
-    lit_cloth = _irradiance(conditions, (x / 2.2).clamp(-0.9, 0.9))
-    radiance = skin * lit_neck * (1.0 - fabric[:, None]) + cloth_colour * lit_cloth * fabric[:, None]
-    return radiance, torch.maximum(neck, fabric)
+    skin = (0.92 * skin_colour(people))[:, :, None, None]
+    lit_neck = _irradiance(conditions, (x / neck_half).clamp(-0.98, 0.98))
+    lit_neck.mul_(_below_chin(people, y)[:, None])
+    lower = picture[:, :, -y.shape[1] :]
+    lower.lerp_(lit_neck.mul_(skin), neck[:, None])
+    upright = _irradiance(conditions, (x / 2.2).clamp(-0.9, 0.9))
+    cloth = tint(_folds(conditions, size)[:, -y.shape[1] :], clothes[:, :3]).mul_(upright)
+    lower.lerp_(cloth, fabric[:, None])
 
 
 def _irradiance(conditions: Conditions, across: Tensor) -> Tensor:
     """Return the light on an upright cylinder, B×3×H×W, at a place across it (-1 left edge, 1 right edge)."""
     c = conditions
     forward = (1.0 - across * across).sqrt()
-    cosine = (across * c.key[:, 0, None, None] + forward * c.key[:, 2, None, None] + 0.08).clamp(min=0.0)
-    key = (colour_of(c.key_kelvin) * c.key_strength[:, None])[:, :, None, None]
-    around = (colour_of(c.ambient_kelvin) * (c.ambient_strength + 0.4 * c.fill_strength)[:, None])[:, :, None, None]
-    return key * cosine[:, None] + around * (0.55 + 0.45 * forward)[:, None]
+    facing = (across * c.key[:, 0, None, None] + forward * c.key[:, 2, None, None] + 0.08).clamp_(min=0.0)
+    around = colour_of(c.ambient_kelvin) * (c.ambient_strength + 0.4 * c.fill_strength)[:, None]
+    light = tint(facing, colour_of(c.key_kelvin) * c.key_strength[:, None])
+    return light.add_(tint(forward.mul_(0.45).add_(0.55), around))
 
 
 def _below_chin(people: People, y: Tensor) -> Tensor:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedvisage.faces.synthetic.coat import Coat
+from fedvisage.faces.synthetic.coat import Coat, Finish
 from fedvisage.faces.synthetic.head import Head
 from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
-from fedvisage.faces.synthetic.sheet import Sheet, step
+from fedvisage.faces.synthetic.sheet import BOTTOM, Sheet, bell, outer, plateau, step, tint, window
 
 FAIR, RED, BLACK = (
     torch.tensor([0.42, 0.27, 0.125]),
@@ -76,7 +76,7 @@ def _hair_line(people: People, sheet: Sheet) -> Tensor:
     """Return the lower edge of the hair over u: the hair line in the middle, down to the ears at the sides."""
     p = people
     side = (sheet.u.abs() / p["head_width"]).clamp(max=1.25)
-    temples = p["hair_recession"] * 0.5 * torch.exp(-(((side - 0.5) / 0.25) ** 2))
+    temples = p["hair_recession"] * 0.5 * bell(side, 0.5, 0.18)
     fringe = step(p["hair_fringe"] - 0.3, 0.3)
     parted = 0.08 * torch.tanh(4.0 * (sheet.u - p["hair_parting"])) * torch.sign(p["hair_parting"])
     low = -0.50 + parted
@@ -100,26 +100,23 @@ def _curtain(people: People, sheet: Sheet, ragged: Tensor) -> Tensor:
     return band * rows * step(length - 0.25, 0.1)[..., None]
 
 
-def paint_hair(coat: Coat, people: People, hair: Hair) -> Coat:
-    """Return the coat with hair over it."""
-    shade = (1.0 + 0.30 * hair.strands).clamp(min=0.25)
-    albedo = hair_colour(people)[:, :, None, None] * shade[:, None]
-    return coat.covered(hair.cover, albedo, 0.05, 9.0)
+def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
+    """Lay the hair over a coat."""
+    shade = (1.0 + 0.26 * hair.strands).clamp_(min=0.25)
+    albedo = tint(shade, hair_colour(people))
+    coat.cover(window(sheet), hair.cover, albedo, Finish(0.05, 9.0))
 
 
-def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> Coat:
-    """Return the coat with a full beard or moustache for the few who wear one."""
-    p = people
-    hairs = noise("fine", p.seeds, "beard", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
-    mouth = p["mouth_height"]
-    side = sheet.u.abs()
-    edge = mouth - 0.30 + 0.55 * torch.exp(-((side / 0.42) ** 6)) - 0.9 * step(side - 0.75, 0.25)
-    jaw = step(sheet.v[:, :, None] - edge[:, None, :] + 0.03 * hairs, 0.08)
-    moustache = step(0.40 - side, 0.08)[:, None, :] * torch.exp(-(((sheet.v - mouth + 0.165) / 0.075) ** 4))[:, :, None]
-    lips = torch.exp(-((side / p["mouth_width"]) ** 4))[:, None, :] * torch.exp(
-        -(((sheet.v - mouth - 0.02) / 0.12) ** 4)
-    )[:, :, None]
+def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
+    """Paint a full beard and moustache on those who wear one."""
+    p, part = people, window(sheet, 0.1, BOTTOM, 1.15)
+    hairs = part.of(noise("fine", p.seeds, "beard", sheet.v.shape[1], sheet.u.shape[1], sheet.cell))
+    mouth, side = p["mouth_height"], part.u.abs()
+    edge = mouth - 0.30 + 0.55 * plateau(side, 0.42, 6) - 0.9 * step(side - 0.75, 0.25)
+    jaw = step(part.v[:, :, None] - edge[:, None, :] + 0.03 * hairs, 0.10)
+    moustache = outer(plateau(part.v - mouth + 0.165, 0.075, 4), step(0.40 - side, 0.08))
+    lips = outer(plateau(part.v - mouth - 0.02, 0.12, 4), plateau(side, p["mouth_width"], 4))
     share = torch.maximum(jaw, moustache) * (1.0 - lips) * step(p["beard"] - 0.30, 0.25)[..., None]
-    share = share * step(1.02 - head.radius, 0.03) * (1.0 + 0.2 * hairs).clamp(max=1.1) * 0.85
-    albedo = hair_colour(p)[:, :, None, None] * (1.0 + 0.35 * hairs).clamp(min=0.3)[:, None]
-    return coat.covered(share.clamp(max=0.95), albedo, 0.03, 9.0)
+    share = share * step(1.02 - part.of(head.radius), 0.03) * (1.0 + 0.2 * hairs).clamp_(max=1.1)
+    albedo = tint((1.0 + 0.3 * hairs).clamp_(min=0.3), hair_colour(p))
+    coat.cover(part, (0.85 * share).clamp_(max=0.95), albedo, Finish(0.03, 9.0))

@@ -53,7 +53,7 @@ def make_head(people: People, conditions: Conditions, sheet: Sheet) -> Head:
     """Build the bare head (no hair) of each person with the expression of this moment."""
     radius = _outline(people, conditions, sheet)
     square = radius * radius
-    height = -0.10 * square - 0.42 * square**4
+    height = (square * square).square_().mul_(-0.42).sub_(square, alpha=0.10)
     across = (people["roundness"] * 0.85 * sheet.u**2)[:, None, :]
     above = people["forehead_slope"] * (-0.35 - sheet.v).clamp(min=0) ** 2
     height = height - across - above[:, :, None] + _bells(people, conditions, sheet)
@@ -70,8 +70,8 @@ def _outline(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
     power = people["jaw_power"]
     width = people["head_width"] * (1.0 - people["jaw_taper"] * below.clamp(max=1.3) ** 2)
     row = (sheet.u.abs() + 1e-4) ** power
-    value = outer(width**-power, row) + (below**power + above**2.3)[:, :, None]
-    return value ** (1.0 / power)[:, :, None]
+    value = outer(width**-power, row).add_((below**power + above**2.3)[:, :, None])
+    return value.log_().div_(power[:, :, None]).exp_()
 
 
 def _ears(people: People, sheet: Sheet) -> Tensor:

@@ -13,14 +13,15 @@ from torch import Tensor
 
 from fedvisage.faces.synthetic.coat import Coat
 from fedvisage.faces.synthetic.conditions import Conditions
-from fedvisage.faces.synthetic.sheet import Sheet, blur, enlarge, halve, look_up
+from fedvisage.faces.synthetic.sheet import Sheet, blur, enlarge, halve, look_up, tint
 
 SHADOW_DISTANCES = (0.07, 0.15, 0.27, 0.45, 0.70)
-SCATTER_WRAP = torch.tensor([0.24, 0.09, 0.05])
+SCATTER_WRAP = (0.24, 0.09, 0.05)
 """How far round the terminator each colour reaches in skin."""
-SCATTER_BLUR = torch.tensor([0.65, 0.35, 0.22])
-"""How much of each colour's shading comes from the smoothed surface in skin."""
-UNSCATTERED_WRAP = 0.02
+SCATTER_SHARE = torch.tensor([0.65, 0.35, 0.22])
+"""How much of each colour has scattered under the skin before it comes back."""
+HOLLOW_REDNESS = torch.tensor([0.35, 0.05, 0.0])
+"""How much brighter each colour is in hollows of the skin, through light that goes from wall to wall."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,9 @@ def make_lamps(conditions: Conditions, turn: Tensor) -> Lamps:
 def shade(height: Tensor, relief: Tensor, coat: Coat, lamps: Lamps, sheet: Sheet) -> Tensor:
     """Return the radiance that the surface sends to the camera, B×3×V×U.
 
+    What varies slowly (ambient light, light that scattered under the skin, shadows) is found on a grid of half the
+    resolution.
+
     Args:
         height: B×V×U, the shape.
         relief: B×V×U, fine structure such as pores, added to the shape for the direction of the surface only.
@@ -86,60 +90,62 @@ def shade(height: Tensor, relief: Tensor, coat: Coat, lamps: Lamps, sheet: Sheet
 
     """
     small = halve(height)
-    normal = normals(height + relief, sheet.cell)
-    soft = normals(blur(small, 0.035 / (2 * sheet.cell)), 2 * sheet.cell)
     lit = _cast_shadow(small, lamps, sheet)
-    open_sky = enlarge(_openness(small, 2 * sheet.cell), height)
-    key = _diffuse(normal, soft, lamps.key, coat.scatter) * enlarge(lit, height)[:, None]
-    fill = (0.5 + 0.5 * _cosine(normal, lamps.fill)).square_() * open_sky
-    sky = (0.80 + 0.20 * _cosine(normal, lamps.up)) * open_sky
-    # Light that enters a hollow of the skin leaves it redder.
-    bounce = 1.0 + (coat.scatter * (1.0 - open_sky))[:, None] * torch.tensor([0.35, 0.05, 0.0])[:, None, None]
-    around = (sky[:, None] * _colour(lamps.ambient_colour) + fill[:, None] * _colour(lamps.fill_colour)) * bounce
-    diffuse = coat.albedo * (key * _colour(lamps.key_colour) + around)
-    shine = _gloss(normal, coat, lamps.key, lamps.viewer, lamps.softness)
-    mirrored = shine * enlarge(lit, height)
-    rim = coat.gloss * (1.0 - _cosine(normal, lamps.viewer).clamp(min=0.0)).pow(3) * open_sky
-    mirror = mirrored[:, None] * _colour(lamps.key_colour) + 0.6 * rim[:, None] * _colour(lamps.ambient_colour)
-    return diffuse + mirror
+    scatter = halve(coat.scatter)
+    soft_light, glint = _soft_light(small, scatter, halve(coat.gloss), lit, lamps, sheet)
+    slopes = slopes_of(height + relief, sheet.cell)
+    lit = enlarge(lit, height)
+    direct = cosine(slopes, lamps.key).clamp_(min=0.0)
+    shine = _gloss(slopes, direct, coat, lamps).mul_(lit).add_(enlarge(glint, height))
+    key = lamps.key_colour
+    light = tint(coat.scatter, -SCATTER_SHARE * key).add_(key[:, :, None, None])
+    light.mul_(direct.mul_(lit)[:, None]).add_(enlarge(soft_light, height))
+    return light.mul_(coat.albedo).addcmul_(shine[:, None].expand_as(light), key[:, :, None, None])
 
 
-def _colour(colour: Tensor) -> Tensor:
-    """Return a colour a person as something that broadcasts over the sheet."""
-    return colour[:, :, None, None]
+def _soft_light(
+    small: Tensor, scatter: Tensor, gloss: Tensor, lit: Tensor, lamps: Lamps, sheet: Sheet
+) -> tuple[Tensor, Tensor]:
+    """Return slowly varying irradiance (B×3×V×U) and grazing gloss (B×V×U) on the halved sheet."""
+    cell = 2 * sheet.cell
+    soft = slopes_of(blur(small, 0.035 / cell), cell)
+    sky_seen = _openness(small, cell)
+    fill = (0.5 + 0.5 * cosine(soft, lamps.fill)).square_() * sky_seen
+    sky = (0.80 + 0.20 * cosine(soft, lamps.up)) * sky_seen
+    around = tint(sky, lamps.ambient_colour).add_(tint(fill, lamps.fill_colour))
+    # Light that enters a hollow of the skin comes out redder.
+    around.mul_(tint(scatter * (1.0 - sky_seen), HOLLOW_REDNESS.expand(len(small), 3)).add_(1.0))
+    facing = cosine(soft, lamps.key)
+    through = scatter * lit
+    for colour, (wrap, share) in enumerate(zip(SCATTER_WRAP, SCATTER_SHARE.tolist(), strict=True)):
+        under = (facing + wrap).clamp_(min=0.0).mul_(through)
+        around[:, colour].addcmul_(under, (share / (1.0 + wrap)) * lamps.key_colour[:, colour, None, None])
+    grazing = (1.0 - cosine(soft, lamps.viewer).clamp_(min=0.0)) ** 3
+    return around, (0.5 * gloss * grazing * sky_seen).mul_(lamps.ambient_colour[:, 1, None, None])
 
 
-def normals(height: Tensor, cell: float) -> Tensor:
-    """Return unit normals B×3×V×U by central differences."""
-    padded = nnf.pad(height[:, None], (1, 1, 1, 1), mode="replicate")[:, 0]
-    du = (padded[:, 1:-1, :-2] - padded[:, 1:-1, 2:]) / (2 * cell)
-    dv = (padded[:, :-2, 1:-1] - padded[:, 2:, 1:-1]) / (2 * cell)
-    scale = torch.rsqrt(du * du + dv * dv + 1.0)
-    return torch.stack([du * scale, dv * scale, scale], dim=1)
+def slopes_of(height: Tensor, cell: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the unit normals' three components, each B×V×U, by central differences."""
+    padded = nnf.pad(height, (1, 1, 1, 1), mode="replicate").mul_(0.5 / cell)
+    du = padded[:, 1:-1, :-2] - padded[:, 1:-1, 2:]
+    dv = padded[:, :-2, 1:-1] - padded[:, 2:, 1:-1]
+    scale = torch.addcmul(du * du, dv, dv).add_(1.0).rsqrt_()
+    return du.mul_(scale), dv.mul_(scale), scale
 
 
-def _cosine(normal: Tensor, direction: Tensor) -> Tensor:
+def cosine(normal: tuple[Tensor, Tensor, Tensor], direction: Tensor) -> Tensor:
     """Return the cosine between normals and one direction a person, B×V×U."""
-    return (normal * direction[:, :, None, None]).sum(1)
+    x, y, z = direction[:, :, None, None].unbind(1)
+    return (normal[0] * x).addcmul_(normal[1], y).addcmul_(normal[2], z)
 
 
-def _diffuse(normal: Tensor, soft: Tensor, direction: Tensor, scatter: Tensor) -> Tensor:
-    """Return Lambert's cosine for each colour, wrapped and smoothed where light scatters under the surface."""
-    sharp = _cosine(normal, direction)
-    smooth = enlarge(_cosine(soft, direction), sharp)
-    mix, wrap = SCATTER_BLUR[:, None, None], SCATTER_WRAP[:, None, None]
-    reach = UNSCATTERED_WRAP + scatter[:, None] * wrap
-    cosine = sharp[:, None] + (scatter * (smooth - sharp))[:, None] * mix
-    return ((cosine + reach) / (1.0 + reach)).clamp_(min=0.0)
-
-
-def _gloss(normal: Tensor, coat: Coat, light: Tensor, viewer: Tensor, softness: Tensor) -> Tensor:
+def _gloss(normal: tuple[Tensor, Tensor, Tensor], direct: Tensor, coat: Coat, lamps: Lamps) -> Tensor:
     """Return the mirror-like reflection (Blinn-Phong, with the energy kept over the sharpness), B×V×U."""
-    half = nnf.normalize(light + viewer, dim=1)
-    sharpness = coat.sharpness * (1.0 - 0.5 * softness)[:, None, None]
-    lobe = torch.exp((_cosine(normal, half).clamp(max=1.0) - 1.0) * sharpness)
-    facing = (_cosine(normal, light) * 4.0).clamp_(0.0, 1.0)
-    return coat.gloss * lobe * facing * (0.25 + 0.06 * sharpness)
+    half = nnf.normalize(lamps.key + lamps.viewer, dim=1)
+    sharpness = coat.sharpness * (1.0 - 0.5 * lamps.softness)[:, None, None]
+    lobe = cosine(normal, half).sub_(1.0).clamp_(max=0.0).mul_(sharpness).exp_()
+    facing = (direct * 4.0).clamp_(max=1.0)
+    return lobe.mul_(facing).mul_(coat.gloss).mul_(sharpness.mul_(0.06).add_(0.25))
 
 
 def _cast_shadow(small: Tensor, lamps: Lamps, sheet: Sheet) -> Tensor:
@@ -161,7 +167,7 @@ def _cast_shadow(small: Tensor, lamps: Lamps, sheet: Sheet) -> Tensor:
 def _openness(small: Tensor, cell: float) -> Tensor:
     """Return how much of the surroundings a cell sees: less where the surface around it stands higher."""
     near = blur(small, 0.06 / cell) - small
-    coarse = nnf.avg_pool2d(small[:, None], 2)[:, 0]
+    coarse = halve(small)
     wide = enlarge(blur(coarse, 0.22 / (2 * cell)) - coarse, small)
     hollow = 5.0 * near.clamp(min=0.0) + 2.4 * wide.clamp(min=0.0)
     return 1.0 / (1.0 + hollow)

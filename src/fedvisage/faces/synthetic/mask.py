@@ -13,7 +13,7 @@ from fedvisage.faces.synthetic.coat import Coat
 from fedvisage.faces.synthetic.conditions import Conditions
 from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
-from fedvisage.faces.synthetic.sheet import Sheet, step
+from fedvisage.faces.synthetic.sheet import Sheet, step, window
 from fedvisage.streams import numpy_rng
 
 RESIN, SILICONE, PLASTER, PAPER = range(4)
@@ -124,30 +124,20 @@ def mask_cover(mask: Mask, people: People, conditions: Conditions, radius: Tenso
     return rim * (1.0 - eye_hole) * (1.0 - mouth_hole)
 
 
-def wear(
-    mask: Mask, cover: Tensor, height: Tensor, coat: Coat, brow_less: Tensor, sheet: Sheet
-) -> tuple[Tensor, Coat, Tensor]:
-    """Put the mask on: return height, coat and fine relief of the masked head.
+def wear(mask: Mask, cover: Tensor, coat: Coat, skin: Tensor, sheet: Sheet) -> Tensor:
+    """Lay the mask over a coat, in place, and return the fine relief of its surface, B×V×U.
 
     Args:
         mask: the material.
         cover: B×V×U, where the mask is.
-        height: B×V×U, the head without hair.
         coat: the coat of the head, from which the paint of the mask is copied.
-        brow_less: B×3, the colour of the imitated skin.
+        skin: B×3, the colour of the imitated skin.
         sheet: the grid.
 
     """
-    whole = height + cover * mask.thickness[:, None, None]
-    flat = mask.flatness[:, None, None, None]
-    ground = 0.6 * mask.tint[:, :, None, None] + 0.4 * brow_less[:, :, None, None]
-    painted = coat.albedo + flat * (ground - coat.albedo)
-    each = (slice(None), None, None)
-    worn = Coat(
-        albedo=coat.albedo + cover[:, None] * (painted - coat.albedo),
-        gloss=coat.gloss + cover * (mask.gloss[each] - coat.gloss),
-        sharpness=coat.sharpness + cover * (mask.sharpness[each] - coat.sharpness),
-        scatter=coat.scatter + cover * (mask.scatter[each] - coat.scatter),
-    )
+    ground = (0.6 * mask.tint + 0.4 * skin)[:, :, None, None]
+    painted = coat.albedo.lerp(ground.expand_as(coat.albedo), mask.flatness[:, None, None, None])
+    finish = torch.stack([mask.gloss, mask.sharpness, mask.scatter], 1)[:, :, None, None]
+    coat.cover(window(sheet), cover, painted, finish)
     grain = noise("fine", mask.seeds, "grain", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
-    return whole, worn, cover * mask.grain[each] * 0.003 * grain
+    return cover * mask.grain[:, None, None] * 0.003 * grain

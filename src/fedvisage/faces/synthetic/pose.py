@@ -13,7 +13,8 @@ PIVOT = torch.tensor([0.0, 0.55, -0.75])
 """The point (u, v, height) about which the head turns; it is what ``Conditions.centre`` places in the frame."""
 FRONT = 0.75
 """No part of a face is higher above the sheet than this."""
-COARSE_STEPS, FINE_STEPS = 7, 2
+STRIDE = 0.7
+"""Share of the gap to the surface that a step takes; less than 1 because slopes close the gap faster."""
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,16 @@ def see(height: Tensor, conditions: Conditions, size: int) -> View:
     """Find the first point of the height field on each pixel's line of sight.
 
     Every step goes as far as it safely can: the gap to the surface divided by the steepest closing speed that the
-    shape allows. Most steps are taken at half the resolution.
+    shape allows. Most steps are taken at lower resolution.
     """
     turn = rotation(conditions)
-    near = torch.full((len(conditions), size // 2, size // 2), FRONT - float(PIVOT[2]))
+    near = torch.full((len(conditions), size // 4, size // 4), FRONT - float(PIVOT[2]))
     coarse = halve(height)
-    for _ in range(COARSE_STEPS):
-        near = near - _gap(coarse, turn, conditions, near) * 0.62
-    near = nnf.interpolate(near[:, None], (size, size), mode="bilinear", align_corners=False)[:, 0]
-    for _ in range(FINE_STEPS):
-        near = near - _gap(height, turn, conditions, near) * 0.75
+    for surface, pixels, steps in ((coarse, size // 4, 6), (coarse, size // 2, 2), (height, size, 2)):
+        if near.shape[-1] != pixels:
+            near = nnf.interpolate(near[None], (pixels, pixels), mode="bilinear", align_corners=False)[0]
+        for _ in range(steps):
+            near = near - _gap(surface, turn, conditions, near) * STRIDE
     u, v, _ = _head_point(turn, conditions, near)
     return View(u, v, near)
 

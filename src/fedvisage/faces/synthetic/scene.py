@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from fedvisage.faces.synthetic.backgrounds import make_backgrounds
-from fedvisage.faces.synthetic.body import make_body
+from fedvisage.faces.synthetic.body import put_body
 from fedvisage.faces.synthetic.conditions import Conditions, LightRange, draw_conditions, move
-from fedvisage.faces.synthetic.eyes import catch_lights, paint_brows, paint_eyes
+from fedvisage.faces.synthetic.eyes import add_catch_lights, paint_brows, paint_eyes
 from fedvisage.faces.synthetic.hair import make_hair, paint_beard, paint_hair
 from fedvisage.faces.synthetic.head import make_head, mouth_centre, mouth_corner_lift, mouth_half_width
 from fedvisage.faces.synthetic.light import make_lamps, shade
@@ -48,12 +48,16 @@ class Scene:
 
 @dataclass(frozen=True)
 class _Figure:
-    """A head on the sheet, ready to be seen: shape, radiance, silhouette and the part of it that is face."""
+    """A head on the sheet, ready to be seen.
+
+    Attributes:
+        height: B×V×U, the shape.
+        maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and the part of it that is face.
+
+    """
 
     height: Tensor
-    radiance: Tensor
-    outline: Tensor
-    face: Tensor
+    maps: Tensor
 
 
 def render(people: People, conditions: Conditions, size: int, mask: Mask | None = None) -> Scene:
@@ -69,13 +73,11 @@ def render(people: People, conditions: Conditions, size: int, mask: Mask | None 
     sheet = make_sheet(size)
     figure = _make_figure(people, conditions, sheet, mask)
     view = see(figure.height, conditions, size)
-    maps = torch.cat([figure.radiance, figure.outline[:, None], figure.face[:, None]], 1)
-    seen = look_up(maps, view.u, view.v, outside="zeros")
+    seen = look_up(figure.maps, view.u, view.v, outside="zeros")
     head, outline, face = seen[:, :3], seen[:, 3:4], seen[:, 4]
-    body, covered = make_body(people, conditions, size)
     radiance = make_backgrounds(conditions, size)
-    radiance = radiance + covered[:, None] * (body - radiance)
-    radiance = radiance + outline * (head / outline.clamp(min=0.05) - radiance)
+    put_body(radiance, people, conditions)
+    radiance = radiance.mul_(1.0 - outline).add_(head)
     points = project(_landmarks(people, conditions, figure.height, sheet), conditions, size)
     return Scene(radiance, _depth(view.near, face), outline[:, 0], points)
 
@@ -85,24 +87,27 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     head = make_head(people, conditions, sheet)
     hair = make_hair(people, head, sheet)
     coat = make_skin(people, conditions, sheet)
-    coat = paint_beard(coat, people, head, sheet)
-    coat = paint_brows(coat, people, conditions, sheet)
-    coat = paint_eyes(coat, people, conditions, sheet)
+    paint_beard(coat, people, head, sheet)
+    paint_brows(coat, people, conditions, sheet)
+    paint_eyes(coat, people, conditions, sheet)
     pores = noise("fine", people.seeds, "pores", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
     relief = pores * (0.0012 * people["pores"])[..., None]
     height = head.height
     if mask is not None:
         cover = mask_cover(mask, people, conditions, head.radius, sheet)
-        height, coat, grain = wear(mask, cover, height, coat, skin_colour(people), sheet)
-        relief = relief * (1.0 - cover) + grain
-    coat = paint_hair(coat, people, hair)
+        relief = relief * (1.0 - cover) + wear(mask, cover, coat, skin_colour(people), sheet)
+        height = height + cover * mask.thickness[:, None, None]
+    paint_hair(coat, people, hair, sheet)
     height = torch.maximum(height, hair.height)
+    relief = relief.addcmul_(hair.cover, hair.strands, value=0.012)
     lamps = make_lamps(conditions, rotation(conditions))
-    radiance = shade(height, relief + 0.012 * hair.cover * hair.strands, coat, lamps, sheet)
-    spot = catch_lights(people, conditions, sheet, lamps.key) * (1.0 - hair.cover)
-    radiance = radiance + 0.8 * spot[:, None] * lamps.key_colour[:, :, None, None]
-    face = step(0.985 - head.radius, 0.03) * (1.0 - hair.cover)
-    return _Figure(height, radiance * hair.outline[:, None], hair.outline, face)
+    radiance = shade(height, relief, coat, lamps, sheet)
+    add_catch_lights(radiance, people, conditions, sheet, lamps.key, lamps.key_colour)
+    maps = radiance.new_empty(len(people), 5, *height.shape[1:])
+    torch.mul(radiance, hair.outline[:, None].expand_as(radiance), out=maps[:, :3])
+    maps[:, 3] = hair.outline
+    maps[:, 4] = step(0.985 - head.radius, 0.03).mul_(1.0 - hair.cover)
+    return _Figure(height, maps)
 
 
 def _depth(near: Tensor, face: Tensor) -> Tensor:

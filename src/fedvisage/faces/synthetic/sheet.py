@@ -17,6 +17,8 @@ TOP, BOTTOM = -2.05, 1.95
 CELLS_PER_PIXEL = 1.3
 """Sheet cells for one image pixel when a face fills 55 % of the frame: the oversampling that keeps edges smooth."""
 UNITS_PER_FRAME = 2.0 / 0.55
+FARTHEST = -25.0
+"""Smallest exponent of a bell."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,35 @@ class Sheet:
     u: Tensor
     v: Tensor
     cell: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """A rectangle of the sheet, for what covers only a part of the face.
+
+    Attributes:
+        u: 1×U', positions of its columns.
+        v: 1×V', positions of its rows.
+        rows: which rows of the sheet these are.
+        columns: which columns of the sheet these are.
+
+    """
+
+    u: Tensor
+    v: Tensor
+    rows: slice
+    columns: slice
+
+    def of(self, maps: Tensor) -> Tensor:
+        """Return this part of a map or stack of maps, sharing its memory."""
+        return maps[..., self.rows, self.columns]
+
+
+def window(sheet: Sheet, top: float = TOP, bottom: float = BOTTOM, half_width: float = HALF_WIDTH) -> Window:
+    """Return the part of the sheet between two heights, as wide to both sides of the middle."""
+    rows = slice(int((sheet.v < top).sum()), int((sheet.v <= bottom).sum()))
+    columns = slice(int((sheet.u < -half_width).sum()), int((sheet.u <= half_width).sum()))
+    return Window(sheet.u[:, columns], sheet.v[:, rows], rows, columns)
 
 
 @lru_cache(maxsize=8)
@@ -53,14 +84,22 @@ def look_up(maps: Tensor, u: Tensor, v: Tensor, outside: str = "border") -> Tens
 
 
 def bell(position: Tensor, centre: Tensor | float, width: Tensor | float) -> Tensor:
-    """Return a Gaussian bell along one axis, 1 at its centre."""
-    return torch.exp(-0.5 * ((position - centre) / width) ** 2)
+    """Return a Gaussian bell along one axis, 1 at its centre.
+
+    It is cut off far outside: numbers too small for the normal float format make all that follows ten times slower.
+    """
+    return ((position - centre) / width).square_().mul_(-0.5).clamp_(min=FARTHEST).exp_()
+
+
+def plateau(position: Tensor, half_width: Tensor | float, power: int) -> Tensor:
+    """Return 1 around 0, falling to 0 beyond the half width, the more abruptly the higher the (even) power."""
+    return (position / half_width).pow_(power).neg_().clamp_(min=FARTHEST).exp_()
 
 
 def step(distance: Tensor, width: Tensor | float) -> Tensor:
     """Return 0 where distance is below -width, 1 above +width, and a smooth ramp between."""
-    t = (distance / width).mul(0.5).add_(0.5).clamp_(0.0, 1.0)
-    return t * t * (3.0 - 2.0 * t)
+    t = (distance * (0.5 / width)).add_(0.5).clamp_(0.0, 1.0)
+    return (t * -2.0).add_(3.0).mul_(t).mul_(t)
 
 
 def outer(column: Tensor, row: Tensor) -> Tensor:
@@ -82,20 +121,40 @@ def sum_of_bells(bells: list[Bell], batch: int, sheet: Sheet) -> Tensor:
     return columns @ (mirrored * amplitude[:, :, None])
 
 
+def tint(maps: Tensor, colour: Tensor) -> Tensor:
+    """Return B×3×V×U: each map (B×V×U) in a colour (B×3). A product of matrices is faster than broadcasting."""
+    flat = torch.bmm(colour[:, :, None], maps.flatten(1)[:, None])
+    return flat.view(len(maps), 3, *maps.shape[1:])
+
+
 def halve(maps: Tensor) -> Tensor:
     """Return the maps (B×V×U) at half the resolution."""
-    return nnf.avg_pool2d(maps[:, None], 2)[:, 0]
+    return nnf.avg_pool2d(maps, 2)
 
 
 def enlarge(maps: Tensor, like: Tensor) -> Tensor:
-    """Return the maps (B×V×U) interpolated to the resolution of another."""
-    return nnf.interpolate(maps[:, None], like.shape[-2:], mode="bilinear", align_corners=False)[:, 0]
+    """Return the maps (B×V×U or B×C×V×U) interpolated to the resolution of another."""
+    # As channels of one picture: one-channel batches are slow, because their memory layout is ambiguous.
+    stack = maps.reshape(1, -1, *maps.shape[-2:])
+    large = nnf.interpolate(stack, like.shape[-2:], mode="bilinear", align_corners=False)
+    return large.view(*maps.shape[:-2], *like.shape[-2:])
 
 
 def blur(maps: Tensor, cells: float) -> Tensor:
     """Return the maps (B×V×U) smoothed by a Gaussian whose standard deviation is given in cells."""
-    radius = max(1, round(2.5 * cells))
-    taps = bell(torch.arange(-radius, radius + 1, dtype=torch.float32), 0.0, cells)
-    taps = taps / taps.sum()
-    padded = nnf.pad(maps[:, None], (radius, radius, radius, radius), mode="replicate")
-    return nnf.conv2d(nnf.conv2d(padded, taps[None, None, None, :]), taps[None, None, :, None])[:, 0]
+    rows, columns = maps.shape[-2:]
+    return _smoothing(rows, cells) @ maps @ _smoothing(columns, cells).T
+
+
+@lru_cache(maxsize=64)
+def _smoothing(length: int, cells: float) -> Tensor:
+    """Return the matrix that smooths a column of this length; at the ends the last value goes on."""
+    place = torch.arange(length, dtype=torch.float32)
+    reach = round(3 * cells) + 1
+    offsets = torch.arange(-reach, reach + 1)
+    taps = bell(offsets.float(), 0.0, cells)
+    matrix = torch.zeros(length, length)
+    for offset, tap in zip(offsets.tolist(), (taps / taps.sum()).tolist(), strict=True):
+        source = (place.long() + offset).clamp(0, length - 1)
+        matrix[place.long(), source] += tap
+    return matrix

@@ -4,12 +4,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvisage.faces.synthetic.coat import Coat
+from fedvisage.faces.synthetic.coat import Coat, Finish
 from fedvisage.faces.synthetic.conditions import Conditions
 from fedvisage.faces.synthetic.head import mouth_centre, mouth_corner_lift, mouth_half_width
 from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
-from fedvisage.faces.synthetic.sheet import Bell, Sheet, step, sum_of_bells
+from fedvisage.faces.synthetic.sheet import Bell, Sheet, bell, step, sum_of_bells, tint, window
 from fedvisage.streams import numpy_rng
 
 PALEST = torch.tensor([0.66, 0.455, 0.36])
@@ -17,10 +17,11 @@ DARKEST = torch.tensor([0.095, 0.052, 0.033])
 BLOOD = torch.tensor([0.10, -0.16, -0.13])
 """How albedo changes, as a share of itself, where more blood runs under the skin."""
 MOLES = 7
+SKIN_SHARPNESS = 14.0
 
 
 def skin_colour(people: People) -> Tensor:
-    """Return the mean albedo of each person's skin, B×3: the log of the albedo falls linearly with melanin."""
+    """Return the mean albedo of each person's skin, B×3: its logarithm falls linearly with melanin."""
     melanin = people["melanin"]
     colour = PALEST * (DARKEST / PALEST) ** melanin
     yellow = people["yellowness"] * torch.tensor([0.0, 0.02, -0.08])
@@ -29,21 +30,26 @@ def skin_colour(people: People) -> Tensor:
 
 def make_skin(people: People, conditions: Conditions, sheet: Sheet) -> Coat:
     """Return the coat of the bare face: skin with lips and open mouth, without eyes, brows and hair."""
-    grid = (sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
-    fine = noise("fine", people.seeds, "pores", *grid)
-    medium = noise("medium", people.seeds, "blotches", *grid)
-    coarse = noise("coarse", people.seeds, "blotches", *grid)
-    blood = _blood(people, conditions, sheet) + people["blotches"][..., None] * (0.30 * coarse + 0.22 * medium)
-    shade = 1.0 - _shadows(people, conditions, sheet) * (1.0 + 0.35 * fine)
-    shade = shade * (1.0 + 0.035 * people["pores"][..., None] * fine) - _freckles(people, fine, medium)
-    albedo = skin_colour(people)[:, :, None, None] * shade.clamp(min=0.1)[:, None]
-    albedo = albedo * (1.0 + BLOOD[:, None, None] * blood[:, None])
-    oil = _oil(people, sheet) * (1.0 + 0.35 * fine)
-    flat = torch.ones_like(oil)
-    return _paint_mouth(Coat(albedo, oil, 14.0 * flat, flat), people, conditions, sheet)
+    p, grid = people, (sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
+    fine = noise("fine", p.seeds, "pores", *grid)
+    medium = noise("medium", p.seeds, "blotches", *grid)
+    coarse = noise("coarse", p.seeds, "blotches", *grid)
+    blotches = p["blotches"][..., None]
+    blood = _blood(p, sheet).addcmul_(coarse, 0.26 * blotches).addcmul_(medium, 0.10 * blotches)
+    shade = _shadows(p, conditions, sheet).neg_().add_(1.0)
+    shade.addcmul_(fine, 0.025 * p["pores"][..., None]).sub_(_freckles(p, fine, medium)).clamp_(min=0.08)
+    colour = skin_colour(p)
+    albedo = tint(blood, colour * BLOOD).add_(colour[:, :, None, None]).mul_(shade[:, None])
+    finish = torch.empty_like(albedo)
+    finish[:, 0] = _oil(p, sheet).mul_(0.3 * fine + 1.0)
+    finish[:, 1] = SKIN_SHARPNESS
+    finish[:, 2] = 1.0
+    coat = Coat(albedo, finish)
+    _paint_mouth(coat, people, conditions, sheet)
+    return coat
 
 
-def _blood(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
+def _blood(people: People, sheet: Sheet) -> Tensor:
     """Return where blood shows: cheeks, nose, chin, the rims of the eyes."""
     p = people
     bells: list[Bell] = [
@@ -55,7 +61,8 @@ def _blood(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
         (-0.5, 0.3, -0.65, 0.5, 0.2),
         (1.2, 1.08, 0.15, 0.12, 0.3),
     ]
-    return sum_of_bells(bells, len(p), sheet) * (0.7 + 0.6 * p["redness"])[..., None] + 0.5 * p["redness"][..., None]
+    rosy = p["redness"][..., None]
+    return sum_of_bells(bells, len(p), sheet).mul_(0.7 + 0.6 * rosy).add_(0.5 * rosy)
 
 
 def _shadows(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
@@ -88,8 +95,8 @@ def _moles(people: People, sheet: Sheet) -> Tensor:
              rng.random(MOLES) ** 2]
         )  # fmt: skip
     u, v, width, strength = torch.tensor(np.array(draws), dtype=torch.float32).unbind(1)
-    columns = torch.exp(-0.5 * ((sheet.v[:, :, None] - v[:, None]) / width[:, None]) ** 2)
-    rows = torch.exp(-0.5 * ((sheet.u[:, None, :] - u[:, :, None]) / width[:, :, None]) ** 2)
+    columns = bell(sheet.v[:, :, None], v[:, None], width[:, None])
+    rows = bell(sheet.u[:, None, :], u[:, :, None], width[:, :, None])
     return columns @ (rows * (0.8 * people["moles"] * strength)[:, :, None])
 
 
@@ -110,31 +117,30 @@ def _oil(people: People, sheet: Sheet) -> Tensor:
     return (0.35 + sum_of_bells(bells, len(people), sheet)) * (0.12 * people["oil"])[..., None]
 
 
-def _paint_mouth(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> Coat:
+def _paint_mouth(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> None:
     """Paint lips, the gap between them, and teeth. The edges are curves v(u), so only the fills are maps."""
-    p, opened = people, conditions.mouth_open[:, None]
+    p, opened, part = people, conditions.mouth_open[:, None], window(sheet, 0.72, 1.58, 0.62)
     centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)
-    x = sheet.u / half
+    x = part.u / half
     inside = (1.0 - x * x).clamp(min=0.0)
-    line = centre - mouth_corner_lift(p, conditions) * (x * x - 0.3) - 0.012 * torch.exp(-((x / 0.25) ** 2))
-    bow = 1.0 - p["cupid_bow"] * torch.exp(-((x / 0.13) ** 2)) * 0.8
+    line = centre - mouth_corner_lift(p, conditions) * (x * x - 0.3) - 0.012 * bell(x, 0.0, 0.18)
+    bow = 1.0 - p["cupid_bow"] * bell(x, 0.0, 0.092) * 0.8
     thin = 1.0 - 0.25 * conditions.smile[:, None].clamp(min=0)
     upper_edge = line - 0.02 * opened * inside
     lower_edge = line + (0.004 + 0.20 * opened) * inside
     top = upper_edge - p["lip_upper"] * thin * inside**0.75 * bow
     bottom = lower_edge + p["lip_lower"] * thin * inside**0.8
-    v, edge = sheet.v[:, :, None], 0.016
+    v = part.v[:, :, None]
     ends = step(1.03 - x.abs(), 0.03)[:, None, :]
 
-    def between(high: Tensor, low: Tensor, width: float) -> Tensor:
-        return step(v - high[:, None, :], width) * step(low[:, None, :] - v, width) * ends
+    def between(high: Tensor, low: Tensor, softness: float) -> Tensor:
+        return step(v - high[:, None, :], softness) * step(low[:, None, :] - v, softness) * ends
 
-    lips = between(top, bottom, edge)
     redder = torch.tensor([0.08, -0.42, -0.30]) * (0.45 + 0.55 * p["lip_colour"])
     lip_colour = skin_colour(p) * (0.80 + redder - 0.12 * p["melanin"])
-    coat = coat.covered(0.85 * lips, lip_colour[:, :, None, None], 0.14, 26.0, 0.8)
+    coat.cover(part, 0.85 * between(top, bottom, 0.022), lip_colour[:, :, None, None], Finish(0.12, 26.0, 0.8))
     gap = between(upper_edge - 0.010, lower_edge + 0.010, 0.012)
-    coat = coat.covered(0.92 * gap, torch.tensor([0.035, 0.012, 0.010])[:, None, None], 0.02, 20.0)
+    coat.cover(part, 0.92 * gap, torch.tensor([0.035, 0.012, 0.010])[:, None, None], Finish(0.02, 20.0))
     teeth = between(upper_edge + 0.012, torch.minimum(upper_edge + 0.085, lower_edge - 0.015), 0.012)
     showing = (opened * 4.0 - 0.2).clamp(0.0, 1.0)[..., None]
-    return coat.covered(0.8 * teeth * showing, torch.tensor([0.55, 0.50, 0.42])[:, None, None], 0.15, 40.0)
+    coat.cover(part, 0.8 * teeth * showing, torch.tensor([0.50, 0.45, 0.38])[:, None, None], Finish(0.15, 40.0))
