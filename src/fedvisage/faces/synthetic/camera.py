@@ -120,7 +120,7 @@ def _metered_gain(light: Tensor, stops: Tensor) -> Tensor:
 
 
 def _sampling(size: int, pixels: Tensor, blur: Tensor) -> Tensor:
-    """Return B×S×S rows: how each of n sensor pixels gathers S samples (Gaussian lens, square pixel); other rows are 0."""
+    """Return B×S×S rows: how each of n sensor pixels gathers S samples (Gaussian lens, square pixel); the rest 0."""
     width = size / pixels[:, None, None]
     centre = (torch.arange(size)[None, :, None] + 0.5) * width
     position = torch.arange(size)[None, None, :] + 0.5

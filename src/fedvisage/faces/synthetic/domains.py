@@ -22,7 +22,7 @@ SPECIES = ("print", "cut", "replay", "mask")
 class Place:
     """Where people sit: the light and the kinds of background."""
 
-    light: LightRange = LightRange()
+    light: LightRange = field(default_factory=LightRange)
     backgrounds: tuple[int, ...] = (PLAIN, GRADIENT, ROOM, CLUTTER)
 
 
@@ -87,8 +87,8 @@ OULU = Domain(
 )
 
 _IPAD = Display("iPad", (480, 700), leak=(0.003, 0.01), mirror=(0.01, 0.05))
-_WARPED = Printer("copper paper", (320, 520), gloss=(0.05, 0.5), holding=Holding(bend=(0.3, 0.8), tilt=0.1))
-_FLAT_CUT = Printer("copper paper, cut", (320, 520), gloss=(0.0, 0.3), holding=Holding(bend=(0.0, 0.25)))
+_WARPED = Printer("copper paper", (320, 520), gloss=(0.02, 0.25), holding=Holding(shown=(0.7, 1.0), bend=(0.3, 0.8), tilt=0.08))
+_FLAT_CUT = Printer("copper paper, cut", (320, 520), gloss=(0.0, 0.2), holding=Holding(shown=(0.7, 1.0), bend=(0.0, 0.25)))
 CASIA = Domain(
     name="C",
     title="CASIA-MFSD",
@@ -107,7 +107,8 @@ CASIA = Domain(
 )
 
 _WEBCAM = Camera("MacBook 320×240", (95, 125), blur=(0.35, 0.6), noise=(0.008, 0.018), quality=(60, 82))
-_FIXED, _HAND = Holding(tilt=0.03, turn=0.01, shake=0.001), Holding(tilt=0.08, turn=0.05, shake=0.012)
+_FIXED = Holding(tilt=0.03, turn=0.01, shake=0.001)
+_HAND = Holding(shown=(0.75, 1.0), tilt=0.08, turn=0.05, shake=0.012)
 IDIAP = Domain(
     name="I",
     title="Idiap Replay-Attack",
@@ -141,7 +142,7 @@ MSU = Domain(
     attacks=(
         Attack("print", Printer("HP colour laser, A3", (420, 620), purity=(0.6, 0.9), gloss=(0.0, 0.1))),
         Attack("replay", Display("iPad Air", (700, 1000), leak=(0.001, 0.005), glare=(0.0, 0.6))),
-        Attack("replay", Display("iPhone 5S", (260, 420), leak=(0.001, 0.005), holding=Holding(zoom=(0.8, 0.98)))),
+        Attack("replay", Display("iPhone 5S", (260, 420), leak=(0.001, 0.005), holding=Holding(shown=(0.7, 0.95)))),
     ),
     photographer=GOOD_PHOTOGRAPHER,
     place=Place(INDOOR, (ROOM, CLUTTER)),
@@ -163,8 +164,8 @@ SIW = Domain(
         Attack("print", Printer("low resolution", (200, 360), holding=Holding(bend=(-0.3, 0.3)))),
         Attack("replay", Display("Dell 1905FP", (380, 620))),
         Attack("replay", Display("iPad Pro", (700, 1000), leak=(0.001, 0.004))),
-        Attack("replay", Display("iPhone 7", (420, 650), holding=Holding(zoom=(0.82, 1.0)))),
-        Attack("replay", Display("Galaxy S8", (560, 800), leak=(0.0, 0.001), holding=Holding(zoom=(0.82, 1.0)))),
+        Attack("replay", Display("iPhone 7", (420, 650), holding=Holding(shown=(0.75, 1.0)))),
+        Attack("replay", Display("Galaxy S8", (560, 800), leak=(0.0, 0.001), holding=Holding(shown=(0.75, 1.0)))),
         Attack("replay", Display("Asus MB168B", (300, 480), gamut=(0.1, 0.4), uneven=(0.05, 0.3))),
     ),
     photographer=GOOD_PHOTOGRAPHER,
@@ -290,8 +291,7 @@ AUXILIARY = Domain(
 )
 
 DOMAINS = {
-    domain.name: domain
-    for domain in (OULU, CASIA, IDIAP, MSU, SIW, MASK_3DMAD, MASK_HKBU, WMCA, CEFA, SURF, AUXILIARY)
+    domain.name: domain for domain in (OULU, CASIA, IDIAP, MSU, SIW, MASK_3DMAD, MASK_HKBU, WMCA, CEFA, SURF, AUXILIARY)
 }
 
 

@@ -1,7 +1,7 @@
 """Films the videos of a rendered domain: people before cameras, and attacks before the same cameras."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -22,6 +22,7 @@ from fedvisage.faces.synthetic.scene import Scene, render
 from fedvisage.streams import derive
 
 DEPTH_SIZE = 32
+FRAMING = 0.85  # photographs to be shown are framed wider than crops, so that their edges need not come into view
 
 Value = TypeVar("Value")
 
@@ -56,7 +57,9 @@ class Frames:
         """Return each video's own frames."""
         ends = np.cumsum([video.frames for video in videos])
         return [
-            Frames(self.images[end - v.frames : end], self.depth[end - v.frames : end], self.points[end - v.frames : end])
+            Frames(
+                self.images[end - v.frames : end], self.depth[end - v.frames : end], self.points[end - v.frames : end]
+            )
             for v, end in zip(videos, ends, strict=True)
         ]
 
@@ -120,7 +123,7 @@ def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[Ph
         for video, start, moving in zip(videos, starts, alive, strict=True)
         for frame in range(video.frames)
     ]
-    return Photographs(images[rows], scene.points[rows]), scene.face[rows]
+    return Photographs(images[rows], scene.points[rows], FRAMING), scene.face[rows]
 
 
 def _setting(videos: Sequence[Video], domain: Domain, size: int) -> Setting:
@@ -157,6 +160,8 @@ def _act(
     conditions = draw_conditions(seeds, yaw_max=domain.yaw, light=place.light, backgrounds=place.backgrounds)
     rows = _repeated(list(range(len(videos))), takes)
     moved: Conditions = move(conditions.select(rows), _frame_seeds(videos, role, takes))
+    if role == "photograph":
+        moved = replace(moved, scale=moved.scale * FRAMING)
     people = draw_people(persons).select(rows)
     return render(people, moved, size, mask=_masks(videos).select(rows) if mask else None)
 
@@ -172,7 +177,9 @@ def _masks(videos: Sequence[Video]) -> Mask:
 
 def _shots(videos: Sequence[Video]) -> Shots:
     counts = [video.frames for video in videos]
-    return draw_shots(_repeated([video.camera for video in videos], counts), _repeated([v.seed for v in videos], counts))
+    return draw_shots(
+        _repeated([video.camera for video in videos], counts), _repeated([v.seed for v in videos], counts)
+    )
 
 
 def _frame_seeds(videos: Sequence[Video], role: str = "frame", takes: Sequence[int] | None = None) -> list[int]:

@@ -17,6 +17,8 @@ from fedvisage.faces.synthetic.camera import Shots
 from fedvisage.faces.synthetic.presenting import View
 
 SITES = (2.0, 1.0, 2.0)  # distance of two red, green, blue sites in sensor pixels
+APERTURE = 0.85  # width of a pixel's light-sensitive part (behind its micro-lens), in pixels
+INVISIBLE = 0.003  # amplitudes below, of a mean of 1, are less than the noise and are left out
 
 
 @dataclass(frozen=True)
@@ -37,25 +39,53 @@ def wave(view: View, across: Tensor, down: Tensor, offsets: tuple[float, float, 
 
     `across` and `down` are its cycles over the shown photograph, B numbers each; `offsets` its phase in each colour.
     """
-    coordinates, size = view.coordinates, view.coordinates.shape[1]
-    phase = math.pi * (_wide(across) * coordinates[..., 0] + _wide(down) * coordinates[..., 1])
+    size = view.coordinates.shape[1]
+    frequency = _frequency(view, across, down, grid)
     step = size / grid.pixels  # crop pixels a sensor pixel
-    middle = size // 2
-    here = phase[:, middle, middle]
-    frequency = torch.stack([phase[:, middle, middle + 1] - here, phase[:, middle + 1, middle] - here], dim=1)
-    frequency = frequency * step[:, None] / (2 * math.pi)  # cycles a sensor pixel, B×2
-    lens = torch.exp(-2 * math.pi**2 * grid.blur**2 * (frequency**2).sum(1))
-    aperture = torch.sinc(frequency).prod(1)
-    position = torch.arange(size, dtype=phase.dtype) + 0.5
-    seen = phase.new_empty(len(phase), 3, size, size)
+    seen = view.coordinates.new_zeros(len(across), 3, size, size)
     for channel, (site, offset) in enumerate(zip(SITES, offsets, strict=True)):
+        if channel == 2 and offset == offsets[0]:
+            seen[:, 2] = seen[:, 0]
+            continue
         fold = torch.round(frequency * site) / site
-        kept = lens * aperture * torch.sinc((frequency - fold) * (1 / step).clamp_min(1)[:, None]).prod(1)
-        turns = 2 * math.pi * fold / step[:, None]
-        unfolded = phase - (turns[:, :1] * position - offset)[:, None, :]
-        unfolded -= (turns[:, 1:] * position)[:, :, None]
-        torch.mul(unfolded.cos_(), _wide(kept), out=seen[:, channel])
+        kept = _kept(frequency, fold, step, grid.blur)
+        rows = kept.nonzero()[:, 0]
+        if len(rows):
+            turns = 2 * math.pi * fold[rows] / step[rows, None]
+            phase = _unfolded(view.coordinates[rows], across[rows], down[rows], turns, offset)
+            seen[rows, channel] = _wide(kept[rows]) * phase.cos_()
     return seen
+
+
+def _frequency(view: View, across: Tensor, down: Tensor, grid: Sampling) -> Tensor:
+    """Return cycles a sensor pixel along x and y, in the middle of the view, B×2."""
+    size = view.coordinates.shape[1]
+    middle = size // 2
+    here = view.coordinates[:, middle, middle]
+    to_right = view.coordinates[:, middle, middle + 1] - here
+    to_bottom = view.coordinates[:, middle + 1, middle] - here
+    cycles = torch.stack([across, down], dim=1) / 2
+    step = size / grid.pixels
+    return torch.stack([(cycles * to_right).sum(1), (cycles * to_bottom).sum(1)], dim=1) * step[:, None]
+
+
+def _kept(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor:
+    """Return the amplitude that passes lens, pixel aperture and binning, B numbers; exactly 0 when invisible."""
+    lens = torch.exp(-2 * math.pi**2 * blur**2 * (frequency**2).sum(1))
+    aperture = torch.sinc(APERTURE * frequency).prod(1)
+    binning = torch.sinc((frequency - fold) * (1 / step).clamp_min(1)[:, None]).prod(1)
+    kept = lens * aperture * binning
+    return torch.where(kept.abs() < INVISIBLE, 0.0, kept)
+
+
+def _unfolded(coordinates: Tensor, across: Tensor, down: Tensor, turns: Tensor, offset: float) -> Tensor:
+    """Return the phase on the crop's pixels, less the whole turns that sampling cannot see."""
+    position = torch.arange(coordinates.shape[1], dtype=coordinates.dtype) + 0.5
+    phase = _wide(math.pi * across) * coordinates[..., 0]
+    phase += _wide(math.pi * down) * coordinates[..., 1]
+    phase -= (turns[:, :1] * position - offset)[:, None, :]
+    phase -= (turns[:, 1:] * position)[:, :, None]
+    return phase
 
 
 def _wide(values: Tensor) -> Tensor:

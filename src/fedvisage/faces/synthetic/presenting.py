@@ -20,32 +20,46 @@ from fedvisage.faces.synthetic.draws import Range, bell, between
 class Holding:
     """How a medium is held; ranges are of videos."""
 
-    zoom: Range = (0.92, 1.02)  # size of the shown photograph against the crop's; below 1 its edges come into view
+    zoom: Range = (0.92, 1.08)  # size of the shown face against a living one's in the crop
+    shown: Range = (1.0, 1.0)  # how far the photograph reaches on each side, against its whole half width
     shift: float = 0.03  # standard deviation, in half crops
     turn: float = 0.04  # in-plane rotation in radians, standard deviation
-    tilt: float = 0.08  # perspective, standard deviation
+    tilt: float = 0.06  # perspective, standard deviation
     bend: Range = (0.0, 0.0)  # curl of paper about an axis
     shake: float = 0.006  # motion from frame to frame
 
 
 @dataclass(frozen=True)
 class View:
-    """What the camera sees of the medium: coordinates B×H×W×2 and the bend's slope B×1×H×W."""
+    """What the camera sees of the medium.
+
+    Attributes:
+        coordinates: B×H×W×2, the place on the medium that each pixel sees.
+        slope: B×1×H×W, slope of a curled sheet.
+        sides: B×4, where the photograph ends to the right, at the bottom, to the left, at the top.
+
+    """
 
     coordinates: Tensor
     slope: Tensor
-    magnification: Tensor  # half crops a half photograph, along each axis: B×2
+    sides: Tensor
 
 
-def hold(holdings: Sequence[Holding], videos: Sequence[int], frames: Sequence[int], size: int) -> View:
-    """Place the medium: the pose by the video's seed, the shake of the hand by the frame's."""
+def hold(
+    holdings: Sequence[Holding], videos: Sequence[int], frames: Sequence[int], size: int, framing: float = 1.0
+) -> View:
+    """Place the medium: the pose by the video's seed, the shake of the hand by the frame's.
+
+    `framing` says how wide photographs are framed: the size of their faces against that of a living one in the crop.
+    """
 
     def normal(name: str, spread: str) -> Tensor:
         scale = torch.tensor([getattr(holding, spread) for holding in holdings])
         shake = torch.tensor([holding.shake for holding in holdings])
         return scale * bell(videos, f"hold/{name}") + shake * bell(frames, f"hold/{name}")
 
-    zoom = between(videos, "hold/zoom", [holding.zoom for holding in holdings])
+    zoom = between(videos, "hold/zoom", [holding.zoom for holding in holdings]) / framing
+    sides = [between(videos, f"hold/side {side}", [holding.shown for holding in holdings]) for side in range(4)]
     bend = between(videos, "hold/bend", [holding.bend for holding in holdings])
     axis = between(videos, "hold/axis", (-0.5 * math.pi, 0.5 * math.pi))
     step = (torch.arange(size) + 0.5) / size * 2 - 1
@@ -61,7 +75,7 @@ def hold(holdings: Sequence[Holding], videos: Sequence[int], frames: Sequence[in
     slope = _three(bend) * along
     stretch = slope**2 * along / 6
     u, v = u + stretch * _three(axis.cos()), v + stretch * _three(axis.sin())
-    return View(torch.stack([u, v], dim=-1), slope[:, None], torch.stack([zoom, zoom], dim=1))
+    return View(torch.stack([u, v], dim=-1), slope[:, None], torch.stack(sides, dim=1))
 
 
 def show(images: Tensor, view: View) -> Tensor:
@@ -69,12 +83,13 @@ def show(images: Tensor, view: View) -> Tensor:
     return grid_sample(images, view.coordinates, mode="bicubic", padding_mode="border", align_corners=False)
 
 
-def inside(view: View, right: Tensor, bottom: Tensor, left: Tensor, top: Tensor) -> Tensor:
-    """Return B×1×H×W coverage (anti-aliased) of the rectangle with these sides in medium coordinates."""
+def inside(view: View, margin: Tensor | float = 0.0) -> Tensor:
+    """Return B×1×H×W coverage (anti-aliased) of the photograph with a margin around it (B numbers or B×4)."""
     x, y = view.coordinates.unbind(-1)
-    sharp = view.coordinates.shape[1] / 2
-    distance = torch.stack([_three(right) - x, _three(bottom) - y, x + _three(left), y + _three(top)]).amin(0)
-    return (distance * sharp + 0.5).clamp(0, 1)[:, None]
+    reach = view.sides + (margin.reshape(len(view.sides), -1) if isinstance(margin, Tensor) else margin)
+    right, bottom, left, top = (_three(side) for side in reach.unbind(1))
+    distance = torch.minimum(torch.minimum(right - x, bottom - y), torch.minimum(x + left, y + top))
+    return (distance * (view.coordinates.shape[1] / 2) + 0.5).clamp(0, 1)[:, None]
 
 
 def glow(view: View, x: Tensor, y: Tensor, width: Tensor, height: Tensor) -> Tensor:

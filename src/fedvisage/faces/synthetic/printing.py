@@ -16,7 +16,7 @@ from fedvisage.faces.synthetic import draws
 from fedvisage.faces.synthetic.camera import decode
 from fedvisage.faces.synthetic.draws import Range, between, column
 from fedvisage.faces.synthetic.gratings import Sampling, wave
-from fedvisage.faces.synthetic.presenting import Holding, View, glow, hold, inside, show
+from fedvisage.faces.synthetic.presenting import Holding, View, glow, inside, show
 
 # Share of red, green, blue light that full cyan, magenta, yellow, black ink takes.
 ABSORPTION = ((0.92, 0.20, 0.06), (0.06, 0.88, 0.22), (0.02, 0.07, 0.86), (0.95, 0.95, 0.95))
@@ -47,37 +47,11 @@ def print_attack(
     printers: Sequence[Printer],
     room: Tensor,
     grid: Sampling,
+    view: View,
     videos: Sequence[int],
-    frames: Sequence[int],
 ) -> Tensor:
     """Return the radiance, B×3×S×S, of printed B×3×S×S sRGB photographs held up in a room (radiance alike)."""
-    view = hold([printer.holding for printer in printers], videos, frames, photographs.shape[-1])
-    return _sheet(photographs, printers, room, grid, videos, view)
 
-
-def cut_attack(
-    photographs: Tensor,
-    printers: Sequence[Printer],
-    room: Tensor,
-    grid: Sampling,
-    videos: Sequence[int],
-    frames: Sequence[int],
-    *,
-    eyes: Tensor,
-    behind: Tensor,
-) -> Tensor:
-    """Print, cut holes at the eyes (B×2×2 in medium coordinates) and hold it before a living face (radiance)."""
-    view = hold([printer.holding for printer in printers], videos, frames, photographs.shape[-1])
-    sheet = _sheet(photographs, printers, room, grid, videos, view)
-    hole, rim = _holes(view, eyes, videos)
-    # The sheet stands before the face and keeps light from it.
-    dim = column(between(videos, "cut/shade", (0.55, 0.9)))
-    return sheet * (1 - rim) * (1 - hole) + hole * dim * behind
-
-
-def _sheet(
-    photographs: Tensor, printers: Sequence[Printer], room: Tensor, grid: Sampling, videos: Sequence[int], view: View
-) -> Tensor:
     def drawn(name: str) -> Tensor:
         return between(videos, f"print/{name}", [getattr(printer, name) for printer in printers])
 
@@ -85,17 +59,34 @@ def _sheet(
     grain = draws.field(videos, "print/grain", 1, size, size)
     shown = show(torch.cat([photographs, grain], dim=1), view)
     picture, grain = shown[:, :3].clamp(0, 1), shown[:, 3:]
-    margin = 1 + drawn("margin")
-    edge = inside(view, *(torch.ones_like(margin) for _ in range(4)))
-    coverage = ink_coverage(decode(picture)) * edge
+    coverage = ink_coverage(decode(picture)) * inside(view)
     white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
     reflectance = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
     reflectance = white * inked(reflectance, drawn("dot_gain"), drawn("purity"))
     reflectance = reflectance * (1 + column(drawn("grain")) * grain)
     lit = reflectance * _light_on(view, drawn("light"), drawn("warmth"), drawn("gradient"), videos)
     lit = lit + _gloss(view, drawn("gloss") * drawn("light"), videos)
-    sides = [margin + 0.4 * between(videos, f"print/side {side}", (-0.5, 1.0)).clamp_min(0) for side in range(4)]
-    return torch.lerp(room, lit, inside(view, *sides))
+    margins = [between(videos, f"print/margin {side}", [printer.margin for printer in printers]) for side in range(4)]
+    return torch.lerp(room, lit, inside(view, torch.stack(margins, dim=1)))
+
+
+def cut_attack(
+    photographs: Tensor,
+    printers: Sequence[Printer],
+    room: Tensor,
+    grid: Sampling,
+    view: View,
+    videos: Sequence[int],
+    *,
+    eyes: Tensor,
+    behind: Tensor,
+) -> Tensor:
+    """Print, cut holes at the eyes (B×2×2 in medium coordinates) and hold it before a living face (radiance)."""
+    sheet = print_attack(photographs, printers, room, grid, view, videos)
+    hole, rim = _holes(view, eyes, videos)
+    # The sheet stands before the face and keeps light from it.
+    dim = column(between(videos, "cut/shade", (0.55, 0.9)))
+    return sheet * (1 - rim) * (1 - hole) + hole * dim * behind
 
 
 def ink_coverage(reflectance: Tensor) -> Tensor:

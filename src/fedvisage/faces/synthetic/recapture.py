@@ -7,24 +7,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.faces.synthetic.camera import Shots, expose
 from fedvisage.faces.synthetic.domains import Attack
 from fedvisage.faces.synthetic.gratings import Sampling, sampling_of
-from fedvisage.faces.synthetic.presenting import align, hold, locate, medium_coordinates, show
+from fedvisage.faces.synthetic.presenting import View, align, hold, locate, medium_coordinates, show
 from fedvisage.faces.synthetic.printing import Printer, cut_attack, print_attack
 from fedvisage.faces.synthetic.replay import Display, replay_attack
 
 
 @dataclass(frozen=True)
 class Photographs:
-    """Pictures that an attacker has: sRGB in [0, 1] (B×3×S×S) and five points of the face in pixels (B×5×2)."""
+    """Pictures that an attacker has: sRGB in [0, 1] (B×3×S×S) and five points of the face in pixels (B×5×2).
+
+    `framing` is the size of their faces against the size that faces have in the crops of the set.
+    """
 
     images: Tensor
     points: Tensor
+    framing: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -52,9 +55,10 @@ def recapture(
     Returns images (uint8 B×S×S×3) and where the five points are seen (B×5×2).
     """
     size = photographs.images.shape[-1]
-    view = hold([attack.instrument.holding for attack in attacks if attack.instrument], videos, frames, size)
+    holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
+    view = hold(holdings, videos, frames, size, photographs.framing)
     seen = locate(view, medium_coordinates(photographs.points, size))
-    radiance = _present(photographs, attacks, setting, seen, sampling_of(shots), videos, frames)
+    radiance = _present(photographs, attacks, setting, view, seen, sampling_of(shots), videos, frames)
     if shown is not None:
         radiance = radiance * show(shown, view).clamp(0, 1)
     return expose(radiance, shots, frames), np.asarray(seen, np.float32)
@@ -64,6 +68,7 @@ def _present(
     photographs: Photographs,
     attacks: Sequence[Attack],
     setting: Setting,
+    view: View,
     seen: Tensor,
     grid: Sampling,
     videos: Sequence[int],
@@ -74,9 +79,9 @@ def _present(
     displays = [attack.instrument for attack in attacks if isinstance(attack.instrument, Display)]
     printers = [attack.instrument for attack in attacks if isinstance(attack.instrument, Printer)]
     if attacks[0].species == "replay":
-        return replay_attack(images, displays, room, grid, videos, frames)
+        return replay_attack(images, displays, room, grid, view, videos, frames)
     if setting.face is None or setting.points is None:
-        return print_attack(images, printers, room, grid, videos, frames)
+        return print_attack(images, printers, room, grid, view, videos)
     eyes = medium_coordinates(photographs.points[:, :2], images.shape[-1])
     behind = align(setting.face, setting.points[:, :2], seen[:, :2])
-    return cut_attack(images, printers, room, grid, videos, frames, eyes=eyes, behind=behind)
+    return cut_attack(images, printers, room, grid, view, videos, eyes=eyes, behind=behind)

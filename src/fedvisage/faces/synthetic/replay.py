@@ -15,7 +15,7 @@ from torch import Tensor
 from fedvisage.faces.synthetic.camera import decode, luminance
 from fedvisage.faces.synthetic.draws import Range, between, column
 from fedvisage.faces.synthetic.gratings import Sampling, wave
-from fedvisage.faces.synthetic.presenting import Holding, View, glow, hold, inside, show
+from fedvisage.faces.synthetic.presenting import Holding, View, glow, inside, show
 
 THIRD = 2 * math.pi / 3
 
@@ -47,6 +47,7 @@ def replay_attack(
     displays: Sequence[Display],
     room: Tensor,
     grid: Sampling,
+    view: View,
     videos: Sequence[int],
     frames: Sequence[int],
 ) -> Tensor:
@@ -55,11 +56,8 @@ def replay_attack(
     def drawn(name: str) -> Tensor:
         return between(videos, f"replay/{name}", [getattr(display, name) for display in displays])
 
-    view = hold([display.holding for display in displays], videos, frames, photographs.shape[-1])
     picture = shown_light(show(photographs, view).clamp(0, 1), drawn("gamma"), drawn("gamut"), drawn("leak"))
-    margin = 1 + drawn("margin")
-    on = inside(view, *(torch.ones_like(margin) for _ in range(4)))
-    picture = torch.lerp(column(drawn("leak")), picture, on)
+    picture = torch.lerp(column(drawn("leak")), picture, inside(view))
     blue = drawn("blue")
     white = torch.stack([1 - blue, torch.ones_like(blue), 1 + blue], dim=1)[:, :, None, None]
     lit = picture * white * pixel_grid(view, displays, drawn("pixels"), grid)
@@ -68,7 +66,8 @@ def replay_attack(
     lit = lit + _reflections(view, room, drawn("mirror"), drawn("glare"), videos)
     frame = torch.tensor([display.frame for display in displays])
     bezel = torch.tensor([display.bezel for display in displays])
-    screen, device = inside(view, *[margin] * 4), inside(view, *[margin + frame] * 4)
+    margin = drawn("margin")
+    screen, device = inside(view, margin), inside(view, margin + frame)
     rim = column(bezel) * luminance(room).mean((2, 3), keepdim=True) / 0.18
     return torch.lerp(torch.lerp(room, rim.expand_as(room), device), lit, screen)
 
