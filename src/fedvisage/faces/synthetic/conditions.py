@@ -127,7 +127,7 @@ def draw_conditions(
             | _draw_light(rng, place)
             | {
                 "background": int(rng.choice(list(backgrounds))),
-                "background_level": float(np.exp(rng.uniform(math.log(0.06), math.log(0.6)))),
+                "background_level": float(np.exp(rng.uniform(math.log(0.06), math.log(0.45)))),
                 "glasses": float(rng.random() < glasses),
             }
         )
@@ -148,8 +148,8 @@ def _draw_pose(
         "blink": expression * float(np.clip(rng.normal(0.05, 0.1), 0.0, 0.5)),
         "brow_raise": expression * float(np.clip(rng.normal(0.0, 0.4), -1.0, 1.0)),
         "gaze": np.clip(rng.normal(0.0, 0.3, 2), -1.0, 1.0).tolist(),
-        "scale": float(rng.uniform(0.50, 0.60)),
-        "centre": (rng.normal(0.0, 0.012, 2) + (0.5, 0.54)).tolist(),
+        "scale": float(rng.uniform(0.50, 0.58)),
+        "centre": (rng.normal(0.0, 0.012, 2) + (0.5, 0.59)).tolist(),
     }
 
 

@@ -86,7 +86,7 @@ def _eyeball(people: People, conditions: Conditions, part: Window) -> Tensor:
     pupil = step(PUPIL_RADIUS - distance, 0.012)
     ring = 1.0 - 0.6 * step(distance - 0.85 * IRIS_RADIUS, 0.02)
     colour = PALE_BROWN + p["iris_blue"] * (BLUE - PALE_BROWN)
-    colour = colour * (BROWN / colour) ** p["iris_dark"]
+    colour = colour * (BROWN / colour) ** torch.maximum(p["iris_dark"], 1.8 * p["melanin"]).clamp(max=1.0)
     white = (p["sclera"] * torch.tensor([1.0, 0.93, 0.90]))[..., None, None]
     seen = white + iris * (colour[..., None, None] * ring[:, None] - white)
     return seen * (1.0 - 0.95 * pupil)[:, None]
@@ -105,11 +105,11 @@ def add_catch_lights(
     shift = conditions.gaze * torch.tensor([0.055, 0.025]) + 0.055 * light[:, :2]
     across = part.u - torch.sign(part.u) * people["eye_spacing"] - shift[:, :1]
     down = part.v - people["eye_lift"] + 0.012 - shift[:, 1:]
-    size = (0.014 + 0.012 * conditions.key_softness)[:, None]
+    size = (0.011 + 0.009 * conditions.key_softness)[:, None]
     spot = outer(bell(down, 0.0, size), bell(across, 0.0, size))
     v = part.v[:, :, None]
     spot = spot * step(v - lids.upper[:, None, :], 0.014) * step(lids.lower[:, None, :] - v, 0.014)
-    part.of(radiance).addcmul_(spot[:, None], 0.8 * colour[:, :, None, None])
+    part.of(radiance).addcmul_(spot[:, None], 0.6 * colour[:, :, None, None])
 
 
 def paint_brows(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> None:
@@ -117,7 +117,7 @@ def paint_brows(coat: Coat, people: People, conditions: Conditions, sheet: Sheet
     p, part = people, window(sheet, -0.68, 0.0, 0.95)
     x = (part.u.abs() - p["eye_spacing"] - 0.01) / p["brow_length"]
     # x runs from -1 (towards the nose) to +1 (temple); the arch is highest past the middle.
-    arch = p["brow_arch"] * (1.0 - (x - 0.25) ** 2) + p["brow_tilt"] * x
+    arch = p["brow_arch"] * (1.0 - (x - 0.12) ** 2) + p["brow_tilt"] * x
     middle = p["brow_height"] - 0.05 * conditions.brow_raise[:, None] - arch + torch.sign(part.u) * p["asymmetry"]
     thick = p["brow_thickness"] * (1.0 - 0.55 * ((x + 0.3).clamp(0.0, 1.3) / 1.3) ** 1.5)
     ends = step(1.0 - x.abs(), 0.14)

@@ -40,7 +40,8 @@ class Hair:
 def hair_colour(people: People) -> Tensor:
     """Return the mean albedo of each person's hair, B×3."""
     colour = FAIR + people["hair_red"] * (RED - FAIR)
-    colour = colour * (BLACK / colour) ** people["hair_dark"]
+    # Dark skin comes with dark hair.
+    colour = colour * (BLACK / colour) ** torch.maximum(people["hair_dark"], 1.6 * people["melanin"]).clamp(max=1.0)
     return colour + people["hair_grey"] * (GREY - colour)
 
 
@@ -51,8 +52,8 @@ def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
     locks = noise("locks", p.seeds, "hair", *grid)
     bald = step(p["hair_bald"] - 0.35, 0.12)[..., None]
     line = _hair_line(p, sheet)
-    ragged = 0.030 * locks + 0.020 * strands
-    scalp = step(line[:, None, :] - sheet.v[:, :, None] + ragged, 0.045)
+    ragged = 0.022 * locks + 0.022 * strands
+    scalp = step(line[:, None, :] - sheet.v[:, :, None] + ragged, 0.06)
     volume = _volume(p, sheet) * (1.0 - bald[:, :, 0]) + 0.012
     reach = 1.0 + volume[:, :, None] + 0.03 * locks
     width = 1.5 * sheet.cell
@@ -61,9 +62,8 @@ def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
     cover = torch.maximum(silhouette, curtain) * (1.0 - bald * step(-0.15 - sheet.v[:, :, None], 0.4))
     skull = torch.maximum(step(1.0 - head.radius, width), head.ears)
     lift = (0.5 * volume[:, :, None] + 0.02 * locks).clamp(min=0.0)
-    # Long hair hangs behind the cheeks: beside the head it is a sheet some way in front of the shoulders.
-    hanging = curtain * (-0.95 - 0.5 * (sheet.u.abs() - 1.0)[:, None, :] + 0.05 * locks)
-    height = torch.maximum(head.height + cover * lift, torch.where(curtain > 0.5, hanging, -2.0))
+    ground = _hanging_ground(p, sheet).add_(locks, alpha=0.03)
+    height = torch.maximum(head.height + cover * lift, ground)
     return Hair(cover, torch.maximum(skull, cover), height, strands + 0.6 * locks)
 
 
@@ -87,16 +87,26 @@ def _hair_line(people: People, sheet: Sheet) -> Tensor:
     return curve + rise * (burns - curve)
 
 
+def _hanging_ground(people: People, sheet: Sheet) -> Tensor:
+    """Return the height of the surface on which long hair hangs beside the cheeks, BACK and below for short hair.
+
+    It goes on beyond the edges of the hair: a cliff along each strand would tear holes when the head turns.
+    """
+    long = step(people["hair_length"] - 0.25, 0.1)
+    row = -0.95 - 0.45 * (sheet.u.abs() - 0.95).clamp(min=0.0)
+    return (row - 2.0 * (1.0 - long))[:, None, :].expand(-1, sheet.v.shape[1], -1).contiguous()
+
+
 def _curtain(people: People, sheet: Sheet, ragged: Tensor) -> Tensor:
     """Return where long hair falls beside the face, B×V×U."""
     p = people
-    length = p["hair_length"]
-    end = (0.2 + 1.6 * length)[..., None]
-    inner = 0.93 * p["head_width"] - 0.10 * torch.sin((sheet.v + 0.3) * 1.6).clamp(min=0) * p["hair_waves"]
-    outer_edge = p["head_width"] * 1.02 + p["hair_volume"] + 0.10 * step(sheet.v - 0.3, 0.6) * p["hair_waves"]
+    length, wavy = p["hair_length"], 0.06 * p["hair_waves"] * torch.sin(2.2 * sheet.v)
+    end = (0.3 + 1.5 * length)[..., None]
+    inner = 0.90 * p["head_width"] - 0.10 * (sheet.v - 0.2).clamp(0.0, 1.2) + wavy
+    outer_edge = p["head_width"] * (1.0 + p["hair_volume"]) + 0.05 + 0.14 * step(sheet.v - 0.2, 0.9) + wavy
     across = sheet.u.abs()[:, None, :] + ragged
-    band = step(across - inner[:, :, None], 0.05) * step(outer_edge[:, :, None] - across, 0.04)
-    rows = step(sheet.v + 0.45, 0.3)[:, :, None] * step(end - sheet.v[:, :, None] + ragged, 0.08)
+    band = step(across - inner[:, :, None], 0.06) * step(outer_edge[:, :, None] - across, 0.05)
+    rows = step(sheet.v + 0.65, 0.5)[:, :, None] * step(end - sheet.v[:, :, None] + 2.0 * ragged, 0.12)
     return band * rows * step(length - 0.25, 0.1)[..., None]
 
 
@@ -104,7 +114,9 @@ def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
     """Lay the hair over a coat."""
     shade = (1.0 + 0.26 * hair.strands).clamp_(min=0.25)
     albedo = tint(shade, hair_colour(people))
-    coat.cover(window(sheet), hair.cover, albedo, Finish(0.05, 9.0))
+    # Beyond the skull there is nothing but hair, however thin: no skin may shine through its soft edge.
+    share = hair.cover / hair.outline.clamp(min=0.02)
+    coat.cover(window(sheet), share.clamp_(max=1.0), albedo, Finish(0.05, 9.0))
 
 
 def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
@@ -113,7 +125,7 @@ def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
     hairs = part.of(noise("fine", p.seeds, "beard", sheet.v.shape[1], sheet.u.shape[1], sheet.cell))
     mouth, side = p["mouth_height"], part.u.abs()
     edge = mouth - 0.30 + 0.55 * plateau(side, 0.42, 6) - 0.9 * step(side - 0.75, 0.25)
-    jaw = step(part.v[:, :, None] - edge[:, None, :] + 0.03 * hairs, 0.10)
+    jaw = step(part.v[:, :, None] - edge[:, None, :] + 0.03 * hairs, 0.18)
     moustache = outer(plateau(part.v - mouth + 0.165, 0.075, 4), step(0.40 - side, 0.08))
     lips = outer(plateau(part.v - mouth - 0.02, 0.12, 4), plateau(side, p["mouth_width"], 4))
     share = torch.maximum(jaw, moustache) * (1.0 - lips) * step(p["beard"] - 0.30, 0.25)[..., None]

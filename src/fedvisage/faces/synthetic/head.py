@@ -93,9 +93,9 @@ def _bells(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
 
 
 def _upper_bells(people: People, conditions: Conditions) -> list[Bell]:
-    """Return brow ridge, eye sockets, eyeballs, cheekbones and bags under the eyes."""
+    """Return brow ridge, eye sockets, eyeballs, cheekbones, bags under the eyes and wrinkles."""
     p, raised = people, 0.03 * conditions.brow_raise[:, None]
-    spacing = p["eye_spacing"]
+    spacing, wrinkled = p["eye_spacing"], 0.016 * p["wrinkles"]
     brow = p["brow_height"] + 0.05 - raised
     return [
         (p["brow_ridge"], spacing - 0.05, brow, 0.26, 0.085),
@@ -107,6 +107,12 @@ def _upper_bells(people: People, conditions: Conditions) -> list[Bell]:
         (-0.8 * p["eye_bags"], spacing, 0.27, 0.17, 0.03),
         (p["cheekbones"] + 0.04 * conditions.smile[:, None], 0.60, 0.42, 0.22, 0.17),
         (-0.04, 0.92, -0.35, 0.13, 0.25),
+        (-wrinkled, 0.0, -0.52 - raised, 0.30, 0.018),
+        (-wrinkled, 0.0, -0.63 - raised, 0.36, 0.018),
+        (-0.7 * wrinkled, 0.0, -0.75 - raised, 0.30, 0.018),
+        (-0.8 * wrinkled, 0.07, -0.22, 0.014, 0.07),
+        (-0.8 * wrinkled, spacing + 0.27, 0.02, 0.05, 0.014),
+        (-0.8 * wrinkled, spacing + 0.26, 0.09, 0.05, 0.014),
     ]
 
 
@@ -118,11 +124,11 @@ def _nose_bells(people: People) -> list[Bell]:
         (p["nose_bridge"], 0.0, 0.0, p["nose_bridge_width"], 0.20),
         (0.45 * height + 0.3 * p["nose_bridge"] + p["nose_bend"], 0.0, 0.5 * length, p["nose_bridge_width"], 0.16),
         (0.85 * height, 0.0, length - 0.02, p["nose_tip"], 0.10),
-        (0.25 * height, 0.0, length + 0.03, 0.8 * width, 0.11),
+        (0.22 * height, 0.0, length + 0.04, 0.8 * width, 0.12),
         (0.50 * height, width, length + 0.045, 0.055, 0.065),
-        (-0.10, 0.48 * width, length + 0.125, 0.035, 0.026),
+        (-0.05, 0.50 * width, length + 0.12, 0.035, 0.026),
         (-0.07, width + 0.095, length + 0.03, 0.035, 0.08),
-        (-0.05, 0.0, length + 0.19, 0.16, 0.05),
+        (-0.02, 0.0, length + 0.19, 0.16, 0.05),
     ]
 
 

@@ -169,5 +169,5 @@ def _openness(small: Tensor, cell: float) -> Tensor:
     near = blur(small, 0.06 / cell) - small
     coarse = halve(small)
     wide = enlarge(blur(coarse, 0.22 / (2 * cell)) - coarse, small)
-    hollow = 5.0 * near.clamp(min=0.0) + 2.4 * wide.clamp(min=0.0)
+    hollow = 3.5 * near.clamp(min=0.0) + 2.4 * wide.clamp(min=0.0)
     return 1.0 / (1.0 + hollow)

@@ -38,7 +38,7 @@ TRAITS: dict[str, Trait] = {
     # Brow, eyes.
     "brow_ridge": Trait(0.06, 0.02, 0.035, 0.0, 0.0, 0.14),
     "brow_height": Trait(-0.30, 0.035, 0.03, 0.0, -0.42, -0.20),
-    "brow_tilt": Trait(0.03, 0.05, 0.02, -0.02, -0.12, 0.14),
+    "brow_tilt": Trait(0.005, 0.035, 0.008, -0.015, -0.09, 0.09),
     "brow_arch": Trait(0.07, 0.025, -0.02, 0.0, 0.0, 0.14),
     "brow_length": Trait(0.27, 0.025, 0.01, 0.0, 0.2, 0.34),
     "brow_thickness": Trait(0.058, 0.012, 0.012, 0.0, 0.03, 0.09),
@@ -66,7 +66,7 @@ TRAITS: dict[str, Trait] = {
     "lip_upper": Trait(0.075, 0.018, -0.012, -0.015, 0.03, 0.13),
     "lip_lower": Trait(0.105, 0.02, -0.012, -0.012, 0.05, 0.16),
     "cupid_bow": Trait(0.3, 0.12, 0.0, -0.04, 0.0, 0.6),
-    "mouth_curve": Trait(0.0, 0.02, 0.0, -0.012, -0.05, 0.05),
+    "mouth_curve": Trait(0.012, 0.018, 0.0, -0.012, -0.05, 0.05),
     "muzzle": Trait(0.10, 0.025, 0.0, 0.0, 0.03, 0.18),
     "cheekbones": Trait(0.07, 0.025, 0.0, 0.0, 0.0, 0.14),
     "cheek_hollow": Trait(0.03, 0.03, 0.01, 0.015, -0.05, 0.10),
@@ -96,7 +96,7 @@ TRAITS: dict[str, Trait] = {
     "hair_recession": Trait(0.0, 0.12, 0.12, 0.12, 0.0, 0.7),
     "hair_bald": Trait(-1.6, 0.8, 0.6, 0.4, 0.0, 1.0),
     "hair_volume": Trait(0.11, 0.04, -0.015, -0.02, 0.03, 0.22),
-    "hair_length": Trait(0.05, 0.75, -0.9, -0.2, 0.0, 1.6),
+    "hair_length": Trait(0.05, 0.6, -0.85, -0.2, 0.0, 1.6),
     "hair_fringe": Trait(-0.5, 0.6, -0.2, -0.2, 0.0, 1.0),
     "hair_parting": Trait(0.0, 0.4, 0.0, 0.0, -0.8, 0.8),
     "hair_waves": Trait(0.4, 0.3, 0.0, 0.0, 0.0, 1.0),
@@ -105,7 +105,7 @@ TRAITS: dict[str, Trait] = {
     "hair_grey": Trait(-0.25, 0.25, 0.03, 0.5, 0.0, 1.0),
     "iris_dark": Trait(0.65, 0.3, 0.0, 0.0, 0.0, 1.0),
     "iris_blue": Trait(0.4, 0.3, 0.0, 0.0, 0.0, 1.0),
-    "sclera": Trait(0.56, 0.05, 0.0, -0.03, 0.4, 0.68),
+    "sclera": Trait(0.44, 0.04, 0.0, -0.03, 0.32, 0.54),
     "asymmetry": Trait(0.0, 0.012),
 }
 

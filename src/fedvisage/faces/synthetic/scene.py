@@ -9,6 +9,7 @@ from fedvisage.faces.synthetic.backgrounds import make_backgrounds
 from fedvisage.faces.synthetic.body import put_body
 from fedvisage.faces.synthetic.conditions import Conditions, LightRange, draw_conditions, move
 from fedvisage.faces.synthetic.eyes import add_catch_lights, paint_brows, paint_eyes
+from fedvisage.faces.synthetic.glasses import DISTANCE, glasses_window, paint_glasses
 from fedvisage.faces.synthetic.hair import make_hair, paint_beard, paint_hair
 from fedvisage.faces.synthetic.head import make_head, mouth_centre, mouth_corner_lift, mouth_half_width
 from fedvisage.faces.synthetic.light import make_lamps, shade
@@ -91,12 +92,14 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     paint_brows(coat, people, conditions, sheet)
     paint_eyes(coat, people, conditions, sheet)
     pores = noise("fine", people.seeds, "pores", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
-    relief = pores * (0.0012 * people["pores"])[..., None]
+    relief = pores * (0.0009 * people["pores"])[..., None]
     height = head.height
     if mask is not None:
         cover = mask_cover(mask, people, conditions, head.radius, sheet)
         relief = relief * (1.0 - cover) + wear(mask, cover, coat, skin_colour(people), sheet)
         height = height + cover * mask.thickness[:, None, None]
+    frame = paint_glasses(coat, people, conditions, sheet)
+    glasses_window(sheet).of(height).add_(frame, alpha=DISTANCE)
     paint_hair(coat, people, hair, sheet)
     height = torch.maximum(height, hair.height)
     relief = relief.addcmul_(hair.cover, hair.strands, value=0.012)

@@ -74,9 +74,9 @@ def _shadows(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
         (0.22 + 0.30 * p["dark_circles"], p["eye_spacing"] - 0.06, 0.10, 0.13, 0.055),
         (0.16 + 0.15 * p["dark_circles"], p["eye_spacing"] - 0.17, -0.03, 0.06, 0.09),
         (0.10, p["eye_spacing"], -0.10, 0.17, 0.05),
-        (0.95, 0.50 * p["nose_width"], p["nose_length"] + 0.108, p["nostril"], 0.024),
-        (0.25, 0.0, p["nose_length"] + 0.135, 0.13, 0.035),
-        (0.28, p["nose_width"] + 0.075, p["nose_length"] + 0.05, 0.022, 0.06),
+        (0.88, 0.52 * p["nose_width"], p["nose_length"] + 0.112, 0.85 * p["nostril"], 0.020),
+        (0.08, 0.0, p["nose_length"] + 0.14, 0.13, 0.03),
+        (0.16, p["nose_width"] + 0.075, p["nose_length"] + 0.05, 0.022, 0.06),
         (0.9 * beard, 0.13, mouth - 0.20, 0.17, 0.06),
         (beard, 0.0, mouth + 0.40, 0.36, 0.19),
         (beard, 0.55, mouth + 0.22, 0.20, 0.26),
@@ -114,7 +114,7 @@ def _oil(people: People, sheet: Sheet) -> Tensor:
         (0.5, 0.55, 0.35, 0.18, 0.12),
         (0.4, 0.0, people["chin"] - 0.15, 0.15, 0.1),
     ]
-    return (0.35 + sum_of_bells(bells, len(people), sheet)) * (0.12 * people["oil"])[..., None]
+    return (0.35 + sum_of_bells(bells, len(people), sheet)) * (0.19 * people["oil"])[..., None]
 
 
 def _paint_mouth(coat: Coat, people: People, conditions: Conditions, sheet: Sheet) -> None:
