@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.faces.synthetic.coat import Coat, Finish
-from fedvisage.faces.synthetic.head import Head
+from fedvisage.faces.synthetic.head import EDGE, Head
 from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
 from fedvisage.faces.synthetic.sheet import BOTTOM, Sheet, bell, outer, plateau, step, tint, window
@@ -55,12 +55,12 @@ def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
     ragged = 0.022 * locks + 0.022 * strands
     scalp = step(line[:, None, :] - sheet.v[:, :, None] + ragged, 0.06)
     volume = _volume(p, sheet) * (1.0 - bald[:, :, 0]) + 0.012
-    reach = 1.0 + volume[:, :, None] + 0.03 * locks
+    reach = EDGE - 0.01 + volume[:, :, None] + 0.03 * locks
     width = 1.5 * sheet.cell
     curtain = _curtain(p, sheet, ragged)
     silhouette = step(reach - head.radius, width) * scalp
     cover = torch.maximum(silhouette, curtain) * (1.0 - bald * step(-0.15 - sheet.v[:, :, None], 0.4))
-    skull = torch.maximum(step(1.0 - head.radius, width), head.ears)
+    skull = torch.maximum(step(EDGE - head.radius, width), head.ears)
     lift = (0.5 * volume[:, :, None] + 0.02 * locks).clamp(min=0.0)
     ground = _hanging_ground(p, sheet).add_(locks, alpha=0.03)
     height = torch.maximum(head.height + cover * lift, ground)
@@ -93,7 +93,7 @@ def _hanging_ground(people: People, sheet: Sheet) -> Tensor:
     It goes on beyond the edges of the hair: a cliff along each strand would tear holes when the head turns.
     """
     long = step(people["hair_length"] - 0.25, 0.1)
-    row = -0.95 - 0.45 * (sheet.u.abs() - 0.95).clamp(min=0.0)
+    row = -0.95 - 0.40 * (sheet.u.abs() - 0.95).clamp(min=0.0)
     return (row - 2.0 * (1.0 - long))[:, None, :].expand(-1, sheet.v.shape[1], -1).contiguous()
 
 
@@ -130,5 +130,5 @@ def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
     lips = outer(plateau(part.v - mouth - 0.02, 0.12, 4), plateau(side, p["mouth_width"], 4))
     share = torch.maximum(jaw, moustache) * (1.0 - lips) * step(p["beard"] - 0.30, 0.25)[..., None]
     share = share * step(1.02 - part.of(head.radius), 0.03) * (1.0 + 0.2 * hairs).clamp_(max=1.1)
-    albedo = tint((1.0 + 0.3 * hairs).clamp_(min=0.3), hair_colour(p))
+    albedo = tint((1.0 + 0.2 * hairs).clamp_(min=0.3), hair_colour(p))
     coat.cover(part, (0.85 * share).clamp_(max=0.95), albedo, Finish(0.03, 9.0))

@@ -14,8 +14,10 @@ from fedvisage.faces.synthetic.conditions import Conditions
 from fedvisage.faces.synthetic.people import People
 from fedvisage.faces.synthetic.sheet import Bell, Sheet, outer, sum_of_bells
 
-BACK = -1.75
+BACK = -1.35
 """Height of the plane at which the head ends, behind the ears."""
+EDGE = 1.045
+"""Radius at which the head ends: beyond the outline of the face lies a strip of the head's side."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,7 @@ class Head:
 
     Attributes:
         height: B×V×U, towards the viewer; about 0 at the cheeks, BACK outside of the head.
-        radius: B×V×U, 0 in the middle of the face, 1 at the outline of the head.
+        radius: B×V×U, 0 in the middle of the face, 1 at the outline of the face, EDGE where the head ends.
         ears: B×V×U in [0, 1], where the ears are.
 
     """
@@ -68,7 +70,7 @@ def _outline(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
     below = (sheet.v / chin).clamp(min=0)
     above = (-sheet.v / people["head_top"]).clamp(min=0)
     power = people["jaw_power"]
-    width = people["head_width"] * (1.0 - people["jaw_taper"] * below.clamp(max=1.3) ** 2)
+    width = 0.975 * people["head_width"] * (1.0 - people["jaw_taper"] * below.clamp(max=1.3) ** 2)
     row = (sheet.u.abs() + 1e-4) ** power
     value = outer(width**-power, row).add_((below**power + above**2.3)[:, :, None])
     return value.log_().div_(power[:, :, None]).exp_()
