@@ -1,0 +1,45 @@
+"""Run all benchmarks, print them, and write the table with the machine that it was measured on."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import torch
+
+from benchmarks import data, memory, overhead, precision, startup
+from fedvisage.environment import describe
+from fedvisage.nn.precision import choose
+
+MEASURES = (
+    startup.measure,
+    data.measure_rendering,
+    data.measure_reading,
+    precision.measure,
+    memory.measure,
+    overhead.measure,
+)
+VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
+
+
+def main() -> None:
+    """Measure and report."""
+    rows = []
+    with tempfile.TemporaryDirectory() as cache:
+        for measure in MEASURES:
+            found = measure(Path(cache))
+            rows.append(f"| {found.claim} | {found.bound} | {found.measured} | {VERDICT[found.holds]} |")
+            print(rows[-1], flush=True)
+    machine = describe(choose("auto", "auto"), torch.get_num_threads())
+    table = "\n".join(["| what | bound | measured | verdict |", "|---|---|---|---|", *rows])
+    text = (
+        "# Benchmarks\n\nWritten by `make benchmark`. Every figure is a ratio, or a rate, measured in one run; on a shared "
+        "machine read the ratios.\n\n"
+        f"{table}\n\nMachine and versions:\n\n```json\n{json.dumps(machine, indent=2)}\n```\n"
+    )
+    Path("docs/benchmarks.md").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""The command line: one function a verb and no logic. Heavy imports happen inside the verbs, so --help is instant."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+from rich.console import Console
+
+from fedvisage import __version__
+from fedvisage.errors import RunFailed, UserError
+
+app = typer.Typer(
+    help="Federated learning for faces, where the faces never leave their owners.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Start with: fedvisage demo",
+)
+data_app = typer.Typer(help="Make, import and look at prepared sets.", no_args_is_help=True)
+app.add_typer(data_app, name="data")
+
+CACHE = Path(os.environ.get("FEDVISAGE_CACHE", "~/.cache/fedvisage")).expanduser()
+
+Out = Annotated[Optional[Path], typer.Option("--out", help="Directory for the result.", show_default=False)]  # noqa: UP045
+Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    cache: Cache = CACHE,
+    resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
+) -> None:
+    """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
+    from fedvisage.demo import demonstrate
+
+    demonstrate(out or Path("runs/demo"), cache, _console(), resume=resume)
+
+
+@app.command()
+def run(
+    recipe: Annotated[Path, typer.Argument(help="A recipe file (YAML).")],
+    overrides: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, such as training.rounds=5."),
+    ] = None,
+    out: Out = None,
+    on: Annotated[str, typer.Option(help="Transport: local runs all sites in this process.")] = "local",
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
+    cache: Cache = CACHE,
+) -> None:
+    """Run a recipe: train, judge at the user, write the run directory with its report."""
+    from fedvisage.methods import options
+    from fedvisage.recipe import load
+    from fedvisage.run import run_and_report
+
+    if on != "local":
+        raise UserError("--on", f"{on!r} is no transport of this version; choose local")
+    loaded = load(recipe, overrides or [], options())
+    where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
+    run_and_report(loaded, where, cache, _console(), resume=resume)
+
+
+@app.command()
+def study(
+    study: Annotated[Path, typer.Argument(help="A study file (YAML): a grid of recipes.")],
+    out: Out = None,
+    cache: Cache = CACHE,
+) -> None:
+    """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
+    from fedvisage.study import conduct
+
+    conduct(study, out or Path("runs") / study.stem, cache, _console())
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    data: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(help="Prepared set (or synth: line) to judge on; default: the recipe's user.", show_default=False),
+    ] = None,
+    out: Out = None,
+    cache: Cache = CACHE,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
+    from fedvisage.rejudge import evaluate_run
+
+    evaluate_run(run, data, out, cache, _console(), as_json=as_json)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of its two model files.")],
+    path: Annotated[Path, typer.Argument(help="An image, or a folder of images.")],
+    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
+    as_json: AsJson = False,
+) -> None:
+    """Score images: live or attack, with score, threshold and its operating point, or why an image was rejected."""
+    from fedvisage.predict import predict_path
+
+    predict_path(model, path, _console(), member=member, crop=crop, as_json=as_json)
+
+
+@app.command()
+def compare(runs: Runs, as_json: AsJson = False) -> None:
+    """Compare runs: mean ± std over seeds, and differences paired over user and seed."""
+    from fedvisage.report.compare import compare_runs
+
+    compare_runs(runs, _console(), as_json=as_json)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="The directory of a finished run.")]) -> None:
+    """Draw a run's report and TensorBoard files again from its files."""
+    from fedvisage.report.page import write_report
+    from fedvisage.report.tensorboard import write_events
+
+    write_events(run)
+    _console().print(str(write_report(run)), soft_wrap=True)
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: name, paper, task, and what leaves a site."""
+    from fedvisage.methods.listing import print_methods
+
+    print_methods(_console(), as_json=as_json)
+
+
+@data_app.command()
+def synth(
+    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
+    domain: Annotated[str, typer.Option(help="O C I M S 3 H W E F or A, after the datasets of the papers.")] = "O",
+    size: Annotated[int, typer.Option(help="Pixels; images are rendered at this size.", min=16, max=1024)] = 128,
+    subjects: Annotated[Optional[int], typer.Option(help="People; default: the domain's.", show_default=False)] = None,  # noqa: UP045
+    frames: Annotated[int, typer.Option(help="Frames a video.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    source: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--from", help="A folder of real face photos to attack instead of rendered people.", show_default=False
+        ),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+) -> None:
+    """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos."""
+    from fedvisage.data.make import synthesise_set
+
+    synthesise_set(destination, _console(), domain=domain, size=size, subjects=subjects, frames=frames, seed=seed,
+                   photos=source, workers=workers)  # fmt: skip
+
+
+@data_app.command("import")
+def import_set(
+    kind: Annotated[str, typer.Argument(help="Layout of the source: folder.")],
+    source: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
+    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
+    name: Annotated[str, typer.Option(help="Name of the set; default: the source's directory.")] = "",
+    size: Annotated[int, typer.Option(help="Pixels of the stored crops.", min=16, max=1024)] = 256,
+    frames: Annotated[int, typer.Option(help="Frames taken from each video.", min=1)] = 10,
+    crop: Annotated[str, typer.Option(help="face (detector), centre or none.")] = "face",
+    heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
+    max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Import a dataset into a prepared set; unusable files are skipped, counted and listed."""
+    from fedvisage.data.make import import_dataset
+
+    import_dataset(kind, source, destination, _console(), name=name, size=size, frames=frames, crop=crop,
+                   heldout=heldout, max_bad=max_bad, seed=seed)  # fmt: skip
+
+
+@data_app.command()
+def show(
+    directory: Annotated[Path, typer.Argument(help="A prepared set.")],
+    sheet: Annotated[Optional[Path], typer.Option(help="Write a contact sheet (PNG).", show_default=False)] = None,  # noqa: UP045
+    verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
+) -> None:
+    """Say what a prepared set holds, and draw a contact sheet of it."""
+    from fedvisage.data.make import show_set
+
+    show_set(directory, _console(), sheet=sheet, verify=verify)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with a message and 2, a run that could not go on with 1."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), 2)
+    except RunFailed as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; a run continues with --resume", 1)
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _fail("the disk is full; free some space and continue with --resume", 1)
+
+
+def _fail(message: str, code: int) -> None:
+    Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(code)
+
+
+def _console() -> Console:
+    return Console(highlight=False)

@@ -1,0 +1,76 @@
+"""Judging a finished run's model again: on other data, or as another method judges the same members."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from fedvisage import evaluation, model
+from fedvisage import recipe as recipes
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.sources import resolve
+from fedvisage.errors import UserError
+from fedvisage.federation.scoring import Scorer
+from fedvisage.files import write_atomically
+from fedvisage.methods import find, options
+from fedvisage.metrics.scores import write_scores
+from fedvisage.nn.precision import choose
+from fedvisage.recipe import Recipe
+
+
+def open_model(directory: Path) -> tuple[Recipe, model.SavedModel, Scorer]:
+    """Read a finished model and build its scorer, without touching any training data."""
+    saved = model.load(directory)
+    recipe = recipes.validate(saved.recipe, options())
+    torch.set_num_threads(recipe.runtime.threads)
+    compute = choose(recipe.runtime.device, recipe.runtime.precision)
+    return recipe, saved, Scorer(find(recipe.method.name), recipe, compute)
+
+
+def evaluate_run(
+    run: Path, data: str | None, out: Path | None, cache: Path, console: Console, *, as_json: bool
+) -> dict[str, Any]:
+    """Judge a run's model on a set, print the figures, and write them with the scores when asked to."""
+    recipe, saved, scorer = open_model(run)
+    entry = data or recipe.data.user
+    if entry is None:
+        raise UserError("--data", "the run has no user; name a prepared set")
+    found = PreparedSet.open(resolve(entry, cache, workers=recipe.runtime.threads))
+    if found.size != recipe.input.size:
+        raise UserError(entry, f"images are {found.size}×{found.size}, the model wants {recipe.input.size}")
+    view = View.of(found, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
+    judged = evaluation.judge(scorer, saved.finished, saved.thresholds, view, found.name)
+    figures = {"method": recipe.method.name, "user": found.name, "seed": recipe.runtime.seed, **judged.figures}
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_scores(out / "scores.csv", judged.scores)
+        write_atomically(out / "metrics.json", (json.dumps(figures, indent=2, ensure_ascii=False) + "\n").encode())
+    if as_json:
+        print(json.dumps(figures, indent=2, ensure_ascii=False))
+    else:
+        console.print(summary(figures), highlight=False, markup=False)
+    return figures
+
+
+def summary(figures: dict[str, Any]) -> str:
+    """Return the headline figures as a few lines."""
+    lines = [
+        f"{figures['method']} at user {figures['user']} ({figures['level']} level, threshold "
+        f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
+    ]
+    for level in ("frame", "video"):
+        found = figures if level == figures["level"] else figures[level]
+        rates = [f"{name.upper():6}{_percent(found[name])}" for name in ("hter", "eer", "auc", "acer")]
+        lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {_percent(found['tpr_at_fpr_1pct'])}")
+    species = "  ".join(f"{name} {_percent(value)}" for name, value in figures["apcer"].items())
+    lines.append(f"  APCER {species}  BPCER {_percent(figures['bpcer'])}")
+    return "\n".join(lines)
+
+
+def _percent(value: float | None) -> str:
+    return "   –  " if value is None else f"{100 * value:6.2f} %"

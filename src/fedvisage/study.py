@@ -1,0 +1,206 @@
+"""A study: a grid of recipes over users, methods and seeds, run cell by cell into one table.
+
+A study file names a recipe, the sets of which each in turn is the user while the others are the sites, rows (a label
+and what it changes in the recipe) and seeds. A finished cell is never run again, an interrupted one continues.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from pydantic import Field, ValidationError
+from rich.console import Console
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.files import write_atomically
+from fedvisage.methods import options
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe, Section
+from fedvisage.run import run
+
+FIGURES = ("hter", "eer", "auc")
+
+
+class Row(Section):
+    """One row of the table: changes to the recipe, or the members of another row judged another way."""
+
+    set: list[str] = []
+    trained_by: str | None = None
+
+
+class Paper(Section):
+    """What the paper printed, on its own data: by row and user, percent, in the order of the study's figures."""
+
+    source: str
+    figures: dict[str, dict[str, list[float]]] = {}
+    notes: list[str] = []
+
+
+class Study(Section):
+    """A study file."""
+
+    title: str
+    recipe: str
+    sets: dict[str, str] = Field(min_length=2)
+    users: list[str] | None = None
+    rows: dict[str, Row] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
+    figures: list[str] = list(FIGURES)
+    paper: Paper | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    row: str
+    user: str
+    seed: int
+    recipe: Recipe
+    out: Path
+    trained: Path | None
+
+
+def conduct(path: Path, out: Path, cache: Path, console: Console) -> dict[str, Any]:
+    """Run what is missing of a study, and write and print its table."""
+    study = read(path)
+    cells = list(cells_of(study, path.parent, out))
+    reporter = Reporter(console, quiet=True)
+    results: list[dict[str, Any]] = []
+    for number, cell in enumerate(cells, start=1):
+        metrics = run(cell.recipe, cell.out, cache, reporter, resume=True, trained=cell.trained)
+        results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics})
+        shown = "  ".join(
+            f"{name} {100 * metrics[name]:.1f}" for name in study.figures if metrics.get(name) is not None
+        )
+        console.print(
+            f"{number}/{len(cells)}  {cell.row:10} user {cell.user}  seed {cell.seed}  {shown}", soft_wrap=True
+        )
+    table = summarise(study, results)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "table.json", (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
+    text = markdown(study, table)
+    write_atomically(out / "table.md", text.encode())
+    console.print(text, markup=False, soft_wrap=True)
+    return table
+
+
+def read(path: Path) -> Study:
+    """Read and validate a study file."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+        study = Study.model_validate(tree)
+    except OSError as error:
+        raise UserError(str(path), f"cannot be read ({error.strerror})") from error
+    except yaml.YAMLError as error:
+        raise UserError(str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    except ValidationError as error:
+        item = error.errors()[0]
+        place = ".".join(str(part) for part in item["loc"])
+        raise UserError(
+            f"{path}: {place}", "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
+        ) from error
+    for name, row in study.rows.items():
+        if row.trained_by is not None and row.trained_by not in list(study.rows)[: list(study.rows).index(name)]:
+            raise UserError(f"{path}: rows.{name}.trained_by", f"{row.trained_by!r} is no row above this one")
+    return study
+
+
+def cells_of(study: Study, base: Path, out: Path) -> Iterator[Cell]:
+    """List the grid's cells; all of them are validated before the first one runs."""
+    try:
+        tree = yaml.safe_load((base / study.recipe).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError("study.recipe", f"{base / study.recipe} cannot be read") from error
+    cells = []
+    for seed in study.seeds:
+        for user in study.users or list(study.sets):
+            for name, row in study.rows.items():
+                recipe = _cell_recipe(tree, study, row, user, seed)
+                trained = _place(out, row.trained_by, user, seed) if row.trained_by else None
+                cells.append(Cell(name, user, seed, recipe, _place(out, name, user, seed), trained))
+    yield from cells
+
+
+def _cell_recipe(tree: dict[str, Any], study: Study, row: Row, user: str, seed: int) -> Recipe:
+    if user not in study.sets:
+        raise UserError("study.users", f"{user!r} is not among study.sets")
+    own = copy.deepcopy(tree)
+    own["data"] = {
+        "sites": {name: entry for name, entry in study.sets.items() if name != user},
+        "user": study.sets[user],
+        "user_name": user,
+    }
+    for override in [*row.set, f"runtime.seed={seed}"]:
+        recipes.apply(own, override)
+    return recipes.validate(own, options())
+
+
+def _place(out: Path, row: str, user: str, seed: int) -> Path:
+    label = "".join(letter if letter.isalnum() else "-" for letter in row).lower()
+    return out / "cells" / f"{label}-{user}-seed{seed}"
+
+
+def summarise(study: Study, results: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean and std over seeds for every row and user, and over users for every row."""
+    users = study.users or list(study.sets)
+    table: dict[str, Any] = {"title": study.title, "seeds": study.seeds, "figures": study.figures, "rows": {}}
+    for name in study.rows:
+        own = [result for result in results if result["row"] == name]
+        by_user = {user: _spread(study, [[r] for r in own if r["user"] == user]) for user in users}
+        average = _spread(study, [[r for r in own if r["seed"] == seed] for seed in study.seeds])
+        table["rows"][name] = {"users": by_user, "average": average}
+    return table
+
+
+def _spread(study: Study, groups: list[list[dict[str, Any]]]) -> dict[str, list[float]]:
+    """Average each group, then give mean and standard deviation over groups, in percent."""
+    spread = {}
+    for figure in study.figures:
+        means = [float(np.mean([run[figure] for run in group])) for group in groups]
+        deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+        spread[figure] = [round(100 * float(np.mean(means)), 2), round(100 * deviation, 2)]
+    return spread
+
+
+def markdown(study: Study, table: dict[str, Any]) -> str:
+    """Return the table as Markdown, beside the paper's figures where the study quotes them."""
+    names = [figure.upper() for figure in study.figures]
+    quoted = [f"{name} (paper)" for name in names] if study.paper else []
+    users = study.users or list(study.sets)
+    lines = [f"# {study.title}", "", f"Percent, mean ± standard deviation over {len(study.seeds)} seeds.", ""]
+    lines += [
+        "| method | user | " + " | ".join([*names, *quoted]) + " |",
+        "|---" * (2 + len(names) + len(quoted)) + "|",
+    ]
+    for row, found in table["rows"].items():
+        for user in users:
+            lines.append(_line(study, row, user, found["users"][user]))
+        lines.append(_line(study, f"**{row}**", "**mean**", found["average"], row))
+    if study.paper:
+        lines += [
+            "",
+            f"Paper: {study.paper.source}, measured on other (real) data: compare the order, not the numbers.",
+        ]
+        lines += [f"- {note}" for note in study.paper.notes]
+    return "\n".join(lines) + "\n"
+
+
+def _line(study: Study, row: str, user: str, found: dict[str, list[float]], quoted_row: str | None = None) -> str:
+    cells = [f"{mean:.2f} ± {std:.2f}" for mean, std in found.values()]
+    if study.paper:
+        quoted = study.paper.figures.get(quoted_row or row, {})
+        if quoted_row is not None:
+            columns = [list(column) for column in zip(*quoted.values(), strict=True)]
+            cells += [f"{np.mean(column):.2f}" for column in columns] or ["–"] * len(study.figures)
+        else:
+            cells += [f"{value:.2f}" for value in quoted.get(user, [])] or ["–"] * len(study.figures)
+    return f"| {row} | {user} | " + " | ".join(cells) + " |"
