@@ -121,7 +121,7 @@ def paint_brows(coat: Coat, people: People, conditions: Conditions, sheet: Sheet
     middle = p["brow_height"] - 0.05 * conditions.brow_raise[:, None] - arch + torch.sign(part.u) * p["asymmetry"]
     thick = p["brow_thickness"] * (1.0 - 0.55 * ((x + 0.3).clamp(0.0, 1.3) / 1.3) ** 1.5)
     ends = step(1.0 - x.abs(), 0.14)
-    hairs = part.of(noise("fine", p.seeds, "brows", sheet.v.shape[1], sheet.u.shape[1], sheet.cell))
+    hairs = noise("fine", p.seeds, "brows", part.v.shape[1], part.u.shape[1], sheet.cell)
     distance = (part.v[:, :, None] - middle[:, None, :]).abs() + 0.010 * hairs
     share = step(thick[:, None, :] - distance, 0.035) * ends[:, None, :] * (1.0 + 0.15 * hairs).clamp(max=1.15)
     share = (share * (0.95 * p["brow_density"])[..., None]).clamp(max=0.97)

@@ -122,7 +122,7 @@ def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
 def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
     """Paint a full beard and moustache on those who wear one."""
     p, part = people, window(sheet, 0.1, BOTTOM, 1.15)
-    hairs = part.of(noise("fine", p.seeds, "beard", sheet.v.shape[1], sheet.u.shape[1], sheet.cell))
+    hairs = noise("fine", p.seeds, "beard", part.v.shape[1], part.u.shape[1], sheet.cell)
     mouth, side = p["mouth_height"], part.u.abs()
     edge = mouth - 0.30 + 0.55 * plateau(side, 0.42, 6) - 0.9 * step(side - 0.75, 0.25)
     jaw = step(part.v[:, :, None] - edge[:, None, :] + 0.03 * hairs, 0.18)

@@ -75,7 +75,7 @@ def make_lamps(conditions: Conditions, turn: Tensor) -> Lamps:
     )
 
 
-def shade(height: Tensor, relief: Tensor, coat: Coat, lamps: Lamps, sheet: Sheet) -> Tensor:
+def shade(height: Tensor, small: Tensor, relief: Tensor, coat: Coat, lamps: Lamps, sheet: Sheet) -> Tensor:
     """Return the radiance that the surface sends to the camera, B×3×V×U.
 
     What varies slowly (ambient light, light that scattered under the skin, shadows) is found on a grid of half the
@@ -83,16 +83,16 @@ def shade(height: Tensor, relief: Tensor, coat: Coat, lamps: Lamps, sheet: Sheet
 
     Args:
         height: B×V×U, the shape.
+        small: the shape at half the resolution.
         relief: B×V×U, fine structure such as pores, added to the shape for the direction of the surface only.
         coat: what the surface is made of.
         lamps: the lights.
         sheet: the grid.
 
     """
-    small = halve(height)
     lit = _cast_shadow(small, lamps, sheet)
-    scatter = halve(coat.scatter)
-    soft_light, glint = _soft_light(small, scatter, halve(coat.gloss), lit, lamps, sheet)
+    sparse = coat.finish[:, :, ::2, ::2]
+    soft_light, glint = _soft_light(small, sparse[:, 2], sparse[:, 0], lit, lamps, sheet)
     slopes = slopes_of(height + relief, sheet.cell)
     lit = enlarge(lit, height)
     direct = cosine(slopes, lamps.key).clamp_(min=0.0)

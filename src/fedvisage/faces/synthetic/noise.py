@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedvisage.streams import derive, torch_rng
 
-TILE_FACTOR = 2
+TILE_UNITS = 6.5
+"""Height and width of a tile, in head units: more than the sheet or a frame takes."""
 SCALES: dict[str, tuple[float, float]] = {
     "fine": (0.025, 0.025),
     "medium": (0.09, 0.09),
@@ -25,24 +26,23 @@ SCALES: dict[str, tuple[float, float]] = {
 
 
 @lru_cache(maxsize=64)
-def _tile(kind: str, rows: int, columns: int, cell: float) -> Tensor:
-    """Return a tile of unit variance, larger than the grid, interpolated from a lattice of independent values."""
-    high, wide = rows * TILE_FACTOR, columns * TILE_FACTOR
+def _tile(kind: str, cell: float) -> Tensor:
+    """Return a tile of unit variance, interpolated from a lattice of independent values."""
+    cells = round(TILE_UNITS / cell)
     down, right = SCALES[kind]
-    lattice = (max(4, round(high * cell / down)), max(4, round(wide * cell / right)))
+    lattice = (round(TILE_UNITS / down), round(TILE_UNITS / right))
     values = torch.randn(lattice, generator=torch_rng(20261121, "noise", kind))
-    tile = nnf.interpolate(values[None, None], (high, wide), mode="bicubic", align_corners=False)[0, 0]
+    tile = nnf.interpolate(values[None, None], (cells, cells), mode="bicubic", align_corners=False)[0, 0]
     return (tile - tile.mean()) / tile.std()
 
 
 def noise(kind: str, seeds: Sequence[int], purpose: str, rows: int, columns: int, cell: float) -> Tensor:
     """Return B×rows×columns of noise with mean 0 and variance 1 over the tile, one pattern a seed and purpose."""
-    tile = _tile(kind, rows, columns, round(cell, 6))
-    windows = []
-    for seed in seeds:
+    tile = _tile(kind, round(cell, 6))
+    patterns = torch.empty(len(seeds), rows, columns)
+    for row, seed in enumerate(seeds):
         place = derive(seed, "noise", kind, purpose)
-        top = (place & 0xFFFFFF) * (rows * (TILE_FACTOR - 1)) >> 24
-        left = (place >> 24 & 0xFFFFFF) * (columns * (TILE_FACTOR - 1)) >> 24
-        window = tile[top : top + rows, left : left + columns]
-        windows.append(window.flip(1) if place >> 48 & 1 else window)
-    return torch.stack(windows)
+        top = (place & 0xFFFFFF) * (tile.shape[0] - rows) >> 24
+        left = (place >> 24 & 0xFFFFFF) * (tile.shape[1] - columns) >> 24
+        patterns[row] = tile[top : top + rows, left : left + columns]
+    return patterns

@@ -7,7 +7,7 @@ import torch.nn.functional as nnf
 from torch import Tensor
 
 from fedvisage.faces.synthetic.conditions import Conditions
-from fedvisage.faces.synthetic.sheet import halve, look_up
+from fedvisage.faces.synthetic.sheet import look_up
 
 PIVOT = torch.tensor([0.0, 0.55, -0.75])
 """The point (u, v, height) about which the head turns; it is what ``Conditions.centre`` places in the frame."""
@@ -66,16 +66,15 @@ def project(points: Tensor, conditions: Conditions, size: int) -> Tensor:
     return frame * size
 
 
-def see(height: Tensor, conditions: Conditions, size: int) -> View:
+def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> View:
     """Find the first point of the height field on each pixel's line of sight.
 
     Every step goes as far as it safely can: the gap to the surface divided by the steepest closing speed that the
-    shape allows. Most steps are taken at lower resolution.
+    shape allows. Most steps are taken at lower resolution, on the shape at half its resolution (``small``).
     """
     turn = rotation(conditions)
     near = torch.full((len(conditions), size // 4, size // 4), FRONT - float(PIVOT[2]))
-    coarse = halve(height)
-    for surface, pixels, steps in ((coarse, size // 4, 6), (coarse, size // 2, 2), (height, size, 2)):
+    for surface, pixels, steps in ((small, size // 4, 6), (small, size // 2, 2), (height, size, 2)):
         if near.shape[-1] != pixels:
             near = nnf.interpolate(near[None], (pixels, pixels), mode="bilinear", align_corners=False)[0]
         for _ in range(steps):
@@ -89,7 +88,7 @@ def _head_point(turn: Tensor, conditions: Conditions, near: Tensor) -> tuple[Ten
     x, y = pixel_grid(conditions, near.shape[-1])
     axes = turn[..., None, None]
     u, v, w = (
-        (axes[:, 0, k] * x + axes[:, 1, k] * y + float(PIVOT[k])).add_(axes[:, 2, k] * near) for k in range(3)
+        (axes[:, 0, k] * x + (axes[:, 1, k] * y + float(PIVOT[k]))).addcmul_(near, axes[:, 2, k]) for k in range(3)
     )
     return u, v, w
 

@@ -14,11 +14,10 @@ from fedvisage.faces.synthetic.hair import make_hair, paint_beard, paint_hair
 from fedvisage.faces.synthetic.head import make_head, mouth_centre, mouth_corner_lift, mouth_half_width
 from fedvisage.faces.synthetic.light import make_lamps, shade
 from fedvisage.faces.synthetic.mask import Mask, draw_masks, mask_cover, wear
-from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
 from fedvisage.faces.synthetic.pose import project, rotation, see
-from fedvisage.faces.synthetic.sheet import Sheet, look_up, make_sheet, step
-from fedvisage.faces.synthetic.skin import make_skin, skin_colour
+from fedvisage.faces.synthetic.sheet import Sheet, halve, look_up, make_sheet, step
+from fedvisage.faces.synthetic.skin import make_skin, pores_of, skin_colour
 
 __all__ = [
     "Conditions", "LightRange", "Mask", "Scene", "draw_conditions", "draw_masks", "move", "render",
@@ -53,11 +52,13 @@ class _Figure:
 
     Attributes:
         height: B×V×U, the shape.
+        small: the shape at half the resolution.
         maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and the part of it that is face.
 
     """
 
     height: Tensor
+    small: Tensor
     maps: Tensor
 
 
@@ -73,7 +74,7 @@ def render(people: People, conditions: Conditions, size: int, mask: Mask | None 
     """
     sheet = make_sheet(size)
     figure = _make_figure(people, conditions, sheet, mask)
-    view = see(figure.height, conditions, size)
+    view = see(figure.height, figure.small, conditions, size)
     seen = look_up(figure.maps, view.u, view.v, outside="zeros")
     head, outline, face = seen[:, :3], seen[:, 3:4], seen[:, 4]
     radiance = make_backgrounds(conditions, size)
@@ -91,8 +92,7 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     paint_beard(coat, people, head, sheet)
     paint_brows(coat, people, conditions, sheet)
     paint_eyes(coat, people, conditions, sheet)
-    pores = noise("fine", people.seeds, "pores", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
-    relief = pores * (0.0009 * people["pores"])[..., None]
+    relief = pores_of(people, sheet) * (0.0009 * people["pores"])[..., None]
     height = head.height
     if mask is not None:
         cover = mask_cover(mask, people, conditions, head.radius, sheet)
@@ -104,13 +104,14 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     height = torch.maximum(height, hair.height)
     relief = relief.addcmul_(hair.cover, hair.strands, value=0.012)
     lamps = make_lamps(conditions, rotation(conditions))
-    radiance = shade(height, relief, coat, lamps, sheet)
+    small = halve(height)
+    radiance = shade(height, small, relief, coat, lamps, sheet)
     add_catch_lights(radiance, people, conditions, sheet, lamps.key, lamps.key_colour)
     maps = radiance.new_empty(len(people), 5, *height.shape[1:])
     torch.mul(radiance, hair.outline[:, None].expand_as(radiance), out=maps[:, :3])
     maps[:, 3] = hair.outline
     maps[:, 4] = step(0.985 - head.radius, 0.03).mul_(1.0 - hair.cover)
-    return _Figure(height, maps)
+    return _Figure(height, small, maps)
 
 
 def _depth(near: Tensor, face: Tensor) -> Tensor:

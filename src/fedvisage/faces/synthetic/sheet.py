@@ -79,7 +79,9 @@ def make_sheet(size: int) -> Sheet:
 
 def look_up(maps: Tensor, u: Tensor, v: Tensor, outside: str = "border") -> Tensor:
     """Return maps (B×C×V×U) at the positions u, v (B×H×W), bilinear between cells."""
-    where = torch.stack([u / HALF_WIDTH, (2 * v - (TOP + BOTTOM)) / (BOTTOM - TOP)], dim=-1)
+    where = torch.empty(*u.shape, 2)
+    torch.mul(u, 1.0 / HALF_WIDTH, out=where[..., 0])
+    torch.mul(v - (TOP + BOTTOM) / 2, 2.0 / (BOTTOM - TOP), out=where[..., 1])
     return nnf.grid_sample(maps, where, mode="bilinear", padding_mode=outside, align_corners=False)
 
 

@@ -28,10 +28,15 @@ def skin_colour(people: People) -> Tensor:
     return colour * (1.0 + yellow)
 
 
+def pores_of(people: People, sheet: Sheet) -> Tensor:
+    """Return the pattern of pores, B×V×U, which is seen in colour and relief alike."""
+    return noise("fine", people.seeds, "pores", sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
+
+
 def make_skin(people: People, conditions: Conditions, sheet: Sheet) -> Coat:
     """Return the coat of the bare face: skin with lips and open mouth, without eyes, brows and hair."""
     p, grid = people, (sheet.v.shape[1], sheet.u.shape[1], sheet.cell)
-    fine = noise("fine", p.seeds, "pores", *grid)
+    fine = pores_of(p, sheet)
     medium = noise("medium", p.seeds, "blotches", *grid)
     coarse = noise("coarse", p.seeds, "blotches", *grid)
     blotches = p["blotches"][..., None]
