@@ -12,9 +12,7 @@ def pixels(count: int, size: int = 8, seed: int = 0) -> npt.NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (count, size, size, 3), dtype=np.uint8)
 
 
-def add_rows(
-    out: Writer, first: int, count: int, images: npt.NDArray[np.uint8], split: str = "train"
-) -> None:
+def add_rows(out: Writer, first: int, count: int, images: npt.NDArray[np.uint8], split: str = "train") -> None:
     """Add rows `first`, `first + 1`, …: even ones bona fide, odd ones prints, four images a subject."""
     numbers = range(first, first + count)
     out.add(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.making import add_rows, make_set, pixels
 
 from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.errors import UserError
-from tests.data.making import add_rows, make_set, pixels
 
 
 @pytest.fixture
@@ -78,11 +78,16 @@ def test_images_can_be_read_by_plain_numpy(made: Path) -> None:
     assert np.load(made / "images.npy").shape == (20, 8, 8, 3)
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_while_writing_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
-    with pytest.raises(error), Writer(tmp_path / "x/T", name="T", size=8, source="") as out:
+def write_and_raise(path: Path, error: type[BaseException]) -> None:
+    with Writer(path, name="T", size=8, source="") as out:
         add_rows(out, 0, 4, pixels(4))
         raise error
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_while_writing_leaves_nothing(tmp_path: Path, error: type[BaseException]) -> None:
+    with pytest.raises(error):
+        write_and_raise(tmp_path / "x/T", error)
     assert list((tmp_path / "x").iterdir()) == []
 
 
@@ -107,13 +112,15 @@ def test_an_empty_directory_is_an_acceptable_destination(tmp_path: Path) -> None
     assert len(make_set(tmp_path / "T")) == 20
 
 
-def test_the_first_of_two_writers_of_the_same_set_wins(tmp_path: Path) -> None:
-    with (
-        pytest.raises(UserError, match="meanwhile"),
-        Writer(tmp_path / "T", name="late", size=8, source="") as late,
-    ):
+def write_while_another_writer_finishes(path: Path) -> None:
+    with Writer(path, name="late", size=8, source="") as late:
         add_rows(late, 0, 4, pixels(4))
-        make_set(tmp_path / "T", name="early")
+        make_set(path, name="early")
+
+
+def test_the_first_of_two_writers_of_the_same_set_wins(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="meanwhile"):
+        write_while_another_writer_finishes(tmp_path / "T")
     assert PreparedSet.open(tmp_path / "T", verify=True).name == "early"
     assert [path.name for path in tmp_path.iterdir()] == ["T"]
 
@@ -172,12 +179,11 @@ def row(**changes: object) -> dict[str, list[object]]:
     ],
 )  # fmt: skip
 def test_rows_that_break_a_rule_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
-    with (
-        pytest.raises(UserError, match=message),
-        Writer(tmp_path / "T", name="T", size=8, source="") as out,
-    ):
+    with Writer(tmp_path / "T", name="T", size=8, source="") as out:
         out.add(pixels(1), **row(item="first", subject="first"))  # type: ignore[arg-type]
-        out.add(pixels(1), **row(**changes))  # type: ignore[arg-type]
+        with pytest.raises(UserError, match=message):
+            out.add(pixels(1), **row(**changes))  # type: ignore[arg-type]
+    assert PreparedSet.open(tmp_path / "T").rows.item.tolist() == ["first"]
 
 
 @pytest.mark.parametrize(

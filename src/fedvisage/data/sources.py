@@ -26,8 +26,9 @@ def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], N
     path = cache / f"synth-{spec.domain}-{hashlib.sha256(spec.digest_text.encode()).hexdigest()[:12]}"
     if _complete(path):
         return path
+    progress = in_steps(f"rendering {spec.domain}", say) if say else None
     try:
-        synthesise(spec, path, workers=workers, progress=_in_steps(f"rendering {spec.domain}", say))
+        synthesise(spec, path, workers=workers, progress=progress)
     except UserError:
         # Another process may have finished the same set meanwhile; its pixels are the same.
         if not _complete(path):
@@ -40,10 +41,8 @@ def _complete(path: Path) -> bool:
     return (path / SET).is_file()
 
 
-def _in_steps(what: str, say: Callable[[str], None] | None) -> Callable[[int, int], None] | None:
+def in_steps(what: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
     """Return a progress function that says how far the work is, about every tenth of it."""
-    if say is None:
-        return None
     said = -1
 
     def progress(done: int, total: int) -> None:
@@ -51,6 +50,6 @@ def _in_steps(what: str, say: Callable[[str], None] | None) -> Callable[[int, in
         step = done * _STEPS // max(total, 1)
         if step > said:
             said = step
-            say(f"{what}: {done} of {total} images")
+            say(f"{what}: {done} of {total}")
 
     return progress

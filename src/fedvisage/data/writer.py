@@ -69,9 +69,7 @@ class Writer:
             with _disk(self.path):
                 self._partial.mkdir(parents=True)
                 for file, (shape, dtype) in self._shapes.items():
-                    self._arrays[file] = self._open_files.enter_context(
-                        _ArrayFile(self._partial / file, shape, dtype)
-                    )
+                    self._arrays[file] = self._open_files.enter_context(_ArrayFile(self._partial / file, shape, dtype))
                 rows = (self._partial / ROWS).open("w", encoding="utf-8", newline="")
                 self._rows = csv.writer(self._open_files.enter_context(rows), lineterminator="\n")
                 self._rows.writerow(COLUMNS)

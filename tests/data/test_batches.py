@@ -1,0 +1,168 @@
+"""Views, batches and the order of an epoch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.data.making import add_rows, make_set, pixels
+
+from fedvisage.data.batches import Slice, View, check_view, order
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> list[PreparedSet]:
+    home = tmp_path_factory.mktemp("sets")
+    return [make_set(home / "A", name="A", train=12), make_set(home / "B", name="B", train=20)]
+
+
+def positions(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def test_a_batch_holds_the_images_and_labels_at_its_positions(sets: list[PreparedSet]) -> None:
+    batch = View.of(sets[0], "heldout").batch(positions(5, 0, 0, 7))
+    expected = sets[0].images[[17, 12, 12, 19]]
+    assert batch.images.dtype == torch.uint8
+    assert batch.images.shape == (4, 3, 8, 8)
+    np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1).numpy(), expected)
+    assert batch.labels.tolist() == [0.0, 1.0, 1.0, 0.0]
+    assert batch.labels.dtype == torch.float32
+    assert batch.subjects.tolist() == ["heldout-1", "heldout-0", "heldout-0", "heldout-1"]
+    assert batch.depth is None
+
+
+def test_images_are_channels_last_and_writable(sets: list[PreparedSet]) -> None:
+    view = View.of(sets[0])
+    images = view.batch(positions(0, 1)).images
+    assert images.is_contiguous(memory_format=torch.channels_last)
+    images.zero_()
+    assert view.batch(positions(0, 1)).images.sum() > 0
+
+
+def test_joined_views_are_addressed_one_after_another(sets: list[PreparedSet]) -> None:
+    view = View.joined([View.of(sets[0], "train"), View.of(sets[1], "heldout"), View.of(sets[0], "heldout")])
+    assert len(view) == 12 + 8 + 8
+    assert view.names.tolist() == ["A"] * 12 + ["B"] * 8 + ["A"] * 8
+    batch = view.batch(positions(27, 12, 0, 11, 19, 20))
+    expected = [sets[0].images[19], sets[1].images[20], sets[0].images[0], sets[0].images[11], sets[1].images[27],
+                sets[0].images[12]]  # fmt: skip
+    np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1).numpy(), np.stack(expected))
+    assert view.items[27] == "heldout/007.png"
+    for column in (view.labels, view.subjects, view.species, view.videos, view.frames, view.items, view.names):
+        assert len(column) == len(view)
+
+
+@given(st.lists(st.integers(0, 27), max_size=40))
+def test_a_subset_is_the_same_images_under_new_positions(sets: list[PreparedSet], chosen: list[int]) -> None:
+    view = View.joined([View.of(sets[0], "train"), View.of(sets[1], "heldout"), View.of(sets[0], "heldout")])
+    subset = view.subset(np.array(chosen, np.int64))
+    assert len(subset) == len(chosen)
+    assert subset.items.tolist() == [view.items[number] for number in chosen]
+    assert subset.names.tolist() == [view.names[number] for number in chosen]
+
+
+def test_positions_outside_a_view_are_refused(sets: list[PreparedSet]) -> None:
+    view = View.of(sets[0], "train")
+    for number in (-1, 12):
+        with pytest.raises(IndexError, match=r"0 … 11"):
+            view.batch(positions(number))
+
+
+def test_depth_maps_come_along_scaled_to_one(tmp_path: Path) -> None:
+    depth = np.zeros((2, 32, 32), np.uint8)
+    depth[1, 3, 4] = 255
+    depth[0, 0, 0] = 51
+    with Writer(tmp_path / "D", name="D", size=8, source="", depth=True) as out:
+        columns = {"species": ["bonafide"] * 2, "subject": ["s"] * 2, "video": ["v"] * 2, "split": ["train"] * 2}
+        out.add(pixels(2), label=[1, 1], frame=[0, 1], item=["a", "b"], depth=depth, **columns)
+    found = View.of(PreparedSet.open(tmp_path / "D")).batch(positions(1, 0)).depth
+    assert found is not None
+    assert found.dtype == torch.float32
+    assert found[0, 3, 4] == 1
+    assert found[1, 0, 0] == pytest.approx(0.2)
+    assert found.sum() == pytest.approx(1.2)
+
+
+def labelled(path: Path, labels: list[int]) -> View:
+    """View a set whose images have these labels."""
+    with Writer(path, name="L", size=1, source="") as out:
+        n = len(labels)
+        out.add(
+            np.zeros((n, 1, 1, 3), np.uint8), label=labels, species=["bonafide" if y else "print" for y in labels],
+            subject=["s"] * n, video=["v"] * n, frame=[0] * n, split=["train"] * n, item=[str(i) for i in range(n)],
+        )  # fmt: skip
+    return View.of(PreparedSet.open(path))
+
+
+@pytest.fixture(scope="module")
+def unequal(tmp_path_factory: pytest.TempPathFactory) -> View:
+    """View 7 bona fide images and 30 attacks."""
+    return labelled(tmp_path_factory.mktemp("order") / "L", [1] * 7 + [0] * 30)
+
+
+@given(st.integers(2, 50), st.integers(0, 2**32))
+def test_shuffled_visits_each_image_once(unequal: View, size: int, seed: int) -> None:
+    batches = order(unequal, np.random.default_rng(seed), size=size, sampling="shuffled")
+    visited = np.concatenate(batches).tolist()
+    assert len(set(visited)) == len(visited)
+    assert len(visited) == 37 - (1 if 37 % size == 1 else 0)
+    assert all(len(batch) == size for batch in batches[:-1])
+    assert len(batches[-1]) >= 2
+
+
+@given(st.integers(2, 50), st.integers(0, 2**32))
+def test_balanced_batches_are_half_bona_fide_and_use_each_class_evenly(unequal: View, size: int, seed: int) -> None:
+    batches = order(unequal, np.random.default_rng(seed), size=size, sampling="balanced")
+    assert len(batches) == int(np.ceil(37 / size))
+    for batch in batches:
+        assert len(batch) == size
+        assert unequal.labels[batch].sum() == size // 2
+    counts = np.bincount(np.concatenate(batches), minlength=37)
+    for part in (counts[:7], counts[7:]):
+        assert part.max() - part.min() <= 1
+
+
+@pytest.mark.parametrize("sampling", ["shuffled", "balanced"])
+def test_the_order_is_the_generators(unequal: View, sampling: str) -> None:
+    drawn = [
+        np.concatenate(order(unequal, np.random.default_rng(seed), size=8, sampling=sampling)).tolist()  # type: ignore[arg-type]
+        for seed in (1, 1, 2)
+    ]
+    assert drawn[0] == drawn[1] != drawn[2]
+
+
+def test_batches_of_one_are_refused(unequal: View) -> None:
+    with pytest.raises(UserError, match="at least 2"):
+        order(unequal, np.random.default_rng(0), size=1, sampling="shuffled")
+
+
+@pytest.mark.parametrize(("label", "missing"), [(0, "no bona fide images"), (1, "no attacks")])
+def test_a_view_of_one_class_is_refused(tmp_path: Path, label: int, missing: str) -> None:
+    view = labelled(tmp_path / "L", [label] * 4)
+    with pytest.raises(UserError, match=missing) as caught:
+        check_view(view, "data.sites.a")
+    assert caught.value.place == "data.sites.a"
+    with pytest.raises(UserError, match="both classes"):
+        order(view, np.random.default_rng(0), size=2, sampling="balanced")
+
+
+def test_a_view_of_mixed_sizes_is_refused(tmp_path: Path, sets: list[PreparedSet]) -> None:
+    with Writer(tmp_path / "big", name="big", size=16, source="") as out:
+        add_rows(out, 0, 4, pixels(4, 16))
+    view = View.joined([View.of(sets[0]), View.of(PreparedSet.open(tmp_path / "big"))])
+    with pytest.raises(UserError, match="A has 8×8, big has 16×16"):
+        check_view(view, "data")
+
+
+def test_an_empty_view_is_refused(sets: list[PreparedSet]) -> None:
+    with pytest.raises(UserError, match="no images"):
+        check_view(View((Slice(sets[0], positions()),)), "data")
+
+
+def test_a_view_of_both_classes_and_one_size_is_accepted(sets: list[PreparedSet]) -> None:
+    check_view(View.joined([View.of(sets[0]), View.of(sets[1])]), "data")
