@@ -26,7 +26,7 @@ class Camera:
 
     name: str
     pixels: Range  # sensor pixels across the face crop
-    blur: Range = (0.35, 0.55)  # standard deviation of the lens blur, in sensor pixels
+    blur: Range = (0.25, 0.45)  # standard deviation of the lens blur, in sensor pixels
     exposure: Range = (-0.2, 0.3)  # stops beside the metered exposure
     warmth: Range = (-0.05, 0.05)  # error of the white balance: + is red
     tint: Range = (-0.02, 0.02)  # error of the white balance: + is green

@@ -70,8 +70,8 @@ def _plan_subject(
     for turn, attack in enumerate(kinds):
         name = f"{subject}-{turn + 1:02d}-{attack.species if attack else 'bonafide'}"
         seed = derive(spec.seed, "video", domain.name, number, turn)
-        # The same cameras take bona fide faces and attacks, in turn.
-        camera = domain.cameras[derive(seed, "which camera") % len(domain.cameras)]
+        cameras = domain.attack_cameras if attack else domain.cameras
+        camera = cameras[derive(seed, "which camera") % len(cameras)]
         videos.append(Video(name, subject, person, seed, spec.frames, camera, attack))
     return videos
 
