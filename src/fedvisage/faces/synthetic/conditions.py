@@ -149,7 +149,7 @@ def _draw_pose(
         "brow_raise": expression * float(np.clip(rng.normal(0.0, 0.4), -1.0, 1.0)),
         "gaze": np.clip(rng.normal(0.0, 0.3, 2), -1.0, 1.0).tolist(),
         "scale": float(rng.uniform(0.50, 0.58)),
-        "centre": (rng.normal(0.0, 0.012, 2) + (0.5, 0.59)).tolist(),
+        "centre": np.add((0.5, 0.59), rng.normal(0.0, 0.012, 2)).tolist(),
     }
 
 

@@ -94,12 +94,13 @@ def shade(height: Tensor, small: Tensor, relief: Tensor, coat: Coat, lamps: Lamp
     sparse = coat.finish[:, :, ::2, ::2]
     soft_light, glint = _soft_light(small, sparse[:, 2], sparse[:, 0], lit, lamps, sheet)
     slopes = slopes_of(height + relief, sheet.cell)
-    lit = enlarge(lit, height)
+    whole = height.shape[1:]
+    lit = enlarge(lit, *whole)
     direct = cosine(slopes, lamps.key).clamp_(min=0.0)
-    shine = _gloss(slopes, direct, coat, lamps).mul_(lit).add_(enlarge(glint, height))
+    shine = _gloss(slopes, direct, coat, lamps).mul_(lit).add_(enlarge(glint, *whole))
     key = lamps.key_colour
     light = tint(coat.scatter, -SCATTER_SHARE * key).add_(key[:, :, None, None])
-    light.mul_(direct.mul_(lit)[:, None]).add_(enlarge(soft_light, height))
+    light.mul_(direct.mul_(lit)[:, None]).add_(enlarge(soft_light, *whole))
     return light.mul_(coat.albedo).addcmul_(shine[:, None].expand_as(light), key[:, :, None, None])
 
 
@@ -168,6 +169,6 @@ def _openness(small: Tensor, cell: float) -> Tensor:
     """Return how much of the surroundings a cell sees: less where the surface around it stands higher."""
     near = blur(small, 0.06 / cell) - small
     coarse = halve(small)
-    wide = enlarge(blur(coarse, 0.22 / (2 * cell)) - coarse, small)
+    wide = enlarge(blur(coarse, 0.22 / (2 * cell)) - coarse, *small.shape[1:])
     hollow = 3.5 * near.clamp(min=0.0) + 2.4 * wide.clamp(min=0.0)
     return 1.0 / (1.0 + hollow)

@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as nnf
 from torch import Tensor
 
 from fedvisage.faces.synthetic.conditions import Conditions
-from fedvisage.faces.synthetic.sheet import look_up
+from fedvisage.faces.synthetic.sheet import enlarge, look_up
 
 PIVOT = torch.tensor([0.0, 0.55, -0.75])
 """The point (u, v, height) about which the head turns; it is what ``Conditions.centre`` places in the frame."""
@@ -76,7 +75,7 @@ def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> Vie
     near = torch.full((len(conditions), size // 4, size // 4), FRONT - float(PIVOT[2]))
     for surface, pixels, steps in ((small, size // 4, 6), (small, size // 2, 2), (height, size, 2)):
         if near.shape[-1] != pixels:
-            near = nnf.interpolate(near[None], (pixels, pixels), mode="bilinear", align_corners=False)[0]
+            near = enlarge(near, pixels, pixels)
         for _ in range(steps):
             near = near - _gap(surface, turn, conditions, near) * STRIDE
     u, v, _ = _head_point(turn, conditions, near)

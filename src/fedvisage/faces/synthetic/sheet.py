@@ -130,16 +130,23 @@ def tint(maps: Tensor, colour: Tensor) -> Tensor:
 
 
 def halve(maps: Tensor) -> Tensor:
-    """Return the maps (B×V×U) at half the resolution."""
-    return nnf.avg_pool2d(maps, 2)
+    """Return the maps (B×V×U) at half the resolution: the mean of each four cells."""
+    rows = maps[:, ::2] + maps[:, 1::2]
+    return (rows[..., ::2] + rows[..., 1::2]).mul_(0.25)
 
 
-def enlarge(maps: Tensor, like: Tensor) -> Tensor:
-    """Return the maps (B×V×U or B×C×V×U) interpolated to the resolution of another."""
-    # As channels of one picture: one-channel batches are slow, because their memory layout is ambiguous.
-    stack = maps.reshape(1, -1, *maps.shape[-2:])
-    large = nnf.interpolate(stack, like.shape[-2:], mode="bilinear", align_corners=False)
-    return large.view(*maps.shape[:-2], *like.shape[-2:])
+def enlarge(maps: Tensor, rows: int, columns: int) -> Tensor:
+    """Return the maps (… ×V×U) interpolated linearly to more rows and columns.
+
+    By products with constant matrices, which is several times faster than the library's interpolation.
+    """
+    return (_stretching(maps.shape[-2], rows) @ maps) @ _stretching(maps.shape[-1], columns).T
+
+
+@lru_cache(maxsize=64)
+def _stretching(length: int, target: int) -> Tensor:
+    """Return the matrix that interpolates a column of this length linearly to the target length."""
+    return nnf.interpolate(torch.eye(length)[None], target, mode="linear", align_corners=False)[0].T.contiguous()
 
 
 def blur(maps: Tensor, cells: float) -> Tensor:
