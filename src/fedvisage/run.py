@@ -71,8 +71,8 @@ def _server(recipe: Recipe, out: Path, data: Gathered, compute: Compute, ledger:
         for name, site in data.sites.items()
     ]
     with scoped(recipe.runtime.seed, "initial weights"):
-        net = method.network(recipe)
-    server = Server(method, recipe, net, Exchange(recipe, LocalTransport(desks), workspace.schemas, ledger))
+        net = method.network(recipe).to(compute.device)
+    server = Server(method, recipe, net, Exchange(recipe, LocalTransport(desks), workspace.schemas, ledger), compute)
     if recipe.training.start is not None:
         server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))
     return server

@@ -7,6 +7,7 @@ for when the recipe wants them, and a checkpoint is written.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.method import Message
 from fedvisage.federation.server import NoQuorum, Server
 from fedvisage.progress import Reporter
+from fedvisage.streams import scoped
 
 BEST = "best/"
 
@@ -47,17 +49,23 @@ class Course:
         total = recipe.training.rounds
         with self.reporter.course(server.method.title, server.round, total):
             began = time.monotonic()
-            for _ in server.method.server(server):
+            program = server.method.server(server)
+            while self._advance(program):
                 heldout = self._evaluate()
                 self._record(time.monotonic() - began, heldout)
                 last = server.round == total or server.stopped
                 if last or server.round % recipe.runtime.checkpoint_every == 0:
                     self._checkpoint()
                 began = time.monotonic()
-        server.exchange.close_training()
+        server.exchange.close_training(server.round)
         if recipe.evaluation.keep == "best" and self.watch.eer is not None:
             return {key.removeprefix(BEST): value for key, value in server.kept.items() if key.startswith(BEST)}
         return server.finished()
+
+    def _advance(self, program: Iterator[None]) -> bool:
+        """Run the program to its next yield; what it draws from the global generator comes from the round's stream."""
+        with scoped(self.server.recipe.runtime.seed, "server", self.server.round, "library draws"):
+            return next(program, self) is None
 
     def _resume(self) -> None:
         found = self.checkpoints.latest()
@@ -111,7 +119,9 @@ class Course:
         notes = [f"{seconds:.1f} s", f"loss {losses}" if losses else ""]
         notes.append(f"held-out EER {heldout['eer']:.2%}" if heldout else "")
         notes.append("; ".join(f"{name}: {reason}" for name, reason in row["failed"].items()))
-        self.reporter.advance(record.round, self.server.recipe.training.rounds, "  ".join(note for note in notes if note))
+        self.reporter.advance(
+            record.round, self.server.recipe.training.rounds, "  ".join(note for note in notes if note)
+        )
 
     def _checkpoint(self) -> None:
         """Commit the sites first, then write the server's checkpoint that names their generations."""

@@ -37,6 +37,7 @@ class Exchange:
         self.record = RoundRecord(0)
         self.present: tuple[str, ...] = transport.names
         self._offline: frozenset[str] = frozenset()
+        self._visits = 0
 
     def open_round(self, number: int) -> None:
         """Draw who takes part in a round and begin its record."""
@@ -44,10 +45,17 @@ class Exchange:
         self.present = asked(names, settings, seed, number)
         self._offline = offline(names, settings, seed, number)
         self.record = RoundRecord(number, asked=self.present)
+        self._visits = 0
 
-    def close_training(self) -> None:
-        """After the last round every site is asked again, for thresholds."""
+    def close_training(self, number: int) -> None:
+        """Ask every site again after the last round, for thresholds; the ledger enters that under the last round."""
         self.present, self._offline = self.transport.names, frozenset()
+        self.record = RoundRecord(number, asked=self.present)
+
+    def new_visit(self) -> int:
+        """Return a number for exchanges that belong together; numbers start anew in each round."""
+        self._visits += 1
+        return self._visits
 
     def run(
         self,
@@ -56,8 +64,10 @@ class Exchange:
         *,
         each: Mapping[str, Message] | None = None,
         to: Sequence[str] | None = None,
+        visit: int | None = None,
     ) -> Iterator[Reply]:
         """Send orders and yield admitted or failed replies in sorted order of sites."""
+        number = self.new_visit() if visit is None else visit
         names = self.present if to is None else [name for name in to if name in self.present]
         orders, common = {}, self._lines(message)
         for name in names:
@@ -66,7 +76,7 @@ class Exchange:
                 continue
             own = each.get(name, {}) if each else {}
             self._enter(name, "down", call, [*common, *self._lines(own)])
-            orders[name] = Order(call, self.record.round, {**message, **own})
+            orders[name] = Order(call, self.record.round, {**message, **own}, number)
         for reply in self.transport.call(orders):
             yield self._admit(call, reply)
 
@@ -89,7 +99,13 @@ class Exchange:
             return self._failed(reply.site, f"refused: {error}")
         groups = schema.group(reply.message)
         lines = [
-            (upload.name, upload.kind, size_of(groups[upload.name].values()), digest_of(groups[upload.name]), upload.guarantee)
+            (
+                upload.name,
+                upload.kind,
+                size_of(groups[upload.name].values()),
+                digest_of(groups[upload.name]),
+                upload.guarantee,
+            )
             for upload in schema.uploads
         ]
         self._enter(reply.site, "up", call, lines)

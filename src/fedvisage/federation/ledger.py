@@ -1,4 +1,4 @@
-"""The ledger: a line for every field that crossed between server and site, in a file that can only grow or be cut back."""
+"""The ledger: a line for every field that crossed the wire, in a file that can only grow or be cut back."""
 
 from __future__ import annotations
 

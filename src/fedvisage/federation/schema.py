@@ -1,4 +1,4 @@
-"""The declared fields of a call, worked out for a network: what a site may send and the server accepts, and nothing else.
+"""The declared fields of a call, worked out for a network: what a site may send, the server accepts, nothing else.
 
 The same check runs twice. At the site it is the exit: a method cannot emit what it did not declare. At the server it is
 the entrance: a field that is missing, extra, of another type or shape, not finite or absurdly large is refused by name.

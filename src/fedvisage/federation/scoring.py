@@ -32,7 +32,9 @@ def members_of(finished: Message) -> dict[str, Message]:
 
 def joined(members: Mapping[str, Message]) -> Message:
     """Put members into one finished model: the inverse of :func:`members_of`."""
-    return {f"{name}/{key}" if name else key: value for name, member in members.items() for key, value in member.items()}
+    return {
+        f"{name}/{key}" if name else key: value for name, member in members.items() for key, value in member.items()
+    }
 
 
 class Scorer:
@@ -82,9 +84,7 @@ class Scorer:
     def _through(self, function: object, view: View, positions: NDArray[np.int64]) -> Tensor:
         images = view.batch(positions).images
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.channels_last)
-        generator = torch_rng(
-            self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type
-        )
+        generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
             return function(Member(self.net, ready, generator))  # type: ignore[operator,no-any-return]
 

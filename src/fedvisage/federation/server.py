@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
@@ -16,6 +17,7 @@ from fedvisage.federation.message import plain
 from fedvisage.federation.method import Home, Message, Method
 from fedvisage.federation.scoring import joined
 from fedvisage.nn import optimizers
+from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
 
@@ -39,16 +41,27 @@ class Reduced:
 
 @dataclass(frozen=True)
 class Conversation:
-    """Several exchanges with one site in a row."""
+    """Several exchanges with one site in a row: one visit, during which the site keeps its place."""
 
     name: str
     exchange: Exchange
+    device: torch.device
+    visit: int
 
-    def ask(self, call: str, message: Message | None = None) -> Message:
-        """Ask and wait; a lost site ends the conversation."""
-        for reply in self.exchange.run(call, message or {}, to=(self.name,)):
-            if reply.message is not None:
-                return reply.message
+    def ask(self, call: str, message: Message | None = None, *, like: Mapping[str, Tensor] | None = None) -> Message:
+        """Ask and wait; a lost site ends the conversation, and so does a field that is not shaped like it must be.
+
+        ``like`` settles what a schema leaves open: a gradient has the shape of what it is the gradient of.
+        """
+        for reply in self.exchange.run(call, message or {}, to=(self.name,), visit=self.visit):
+            if reply.message is None:
+                break
+            for name, model in (like or {}).items():
+                if reply.message[name].shape != model.shape:
+                    shapes = f"{tuple(reply.message[name].shape)}, must be {tuple(model.shape)}"
+                    self.exchange.note_failure(self.name, f"refused: {name}: has shape {shapes}")
+                    raise SiteLost(self.name)
+            return {name: value.to(self.device) for name, value in reply.message.items()}
         raise SiteLost(self.name)
 
 
@@ -60,6 +73,7 @@ class Server:
     recipe: Recipe
     net: nn.ModuleDict
     exchange: Exchange
+    compute: Compute
     round: int = 0
     stopped: bool = False
     kept: dict[str, Tensor] = field(default_factory=dict)
@@ -101,22 +115,30 @@ class Server:
     def load(self, message: Message) -> None:
         """Put combined uploads into the parts that they name; a part must come whole."""
         for name, part in self.net.items():
-            state = {key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")}
+            state = {
+                key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")
+            }
             if state:
                 part.load_state_dict(state)
 
-    def optimizer(self, *parts: str) -> Optimizer:
-        """Return the server's own optimizer of some parts; its state is part of every checkpoint."""
-        name = "+".join(parts)
-        if name not in self._optimizers:
-            parameters = [p for part in parts for p in self.net[part].parameters()]
-            made = optimizers.build(parameters, self.recipe.training.optimizer)
-            prefix = f"optimizer/{name}/"
-            state = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
-            if state:
-                optimizers.restore(made, state)
-            self._optimizers[name] = made
-        return self._optimizers[name]
+    def step(self, *parts: str, scale: float = 1.0) -> None:
+        """Step down the gradients that have gathered in parts of the server, then clear them.
+
+        The server's optimizers live as long as the run: their state is part of every checkpoint.
+        """
+        settings = self.recipe.training
+        optimizer = self._optimizer(*parts)
+        for group in optimizer.param_groups:
+            group["lr"] = settings.optimizer.lr * optimizers.rate_factor(settings.schedule, self.round, settings.rounds)
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        optimizers.step(optimizer, settings.optimizer.clip_norm)
+        optimizer.zero_grad(set_to_none=True)
+
+    def autocast(self) -> AbstractContextManager[object]:
+        """Return the context for the server's own forward passes in the run's precision."""
+        return self.compute.autocast()
 
     def rng(self, *purpose: str | int) -> Generator:
         """Return the server's stream for a purpose in this round."""
@@ -150,16 +172,18 @@ class Server:
     def visit(self, name: str) -> Iterator[Conversation]:
         """Talk with one site for several exchanges; if it is lost, the block ends there and the round goes on."""
         try:
-            yield Conversation(name, self.exchange)
+            yield Conversation(name, self.exchange, self.compute.device, self.exchange.new_visit())
         except SiteLost:
             return
 
     @contextmanager
     def quorum(self) -> Iterator[None]:
-        """Carry a round's step; without a quorum the model stays as it was, and too many such rounds end the run."""
+        """Carry a round's step; without a quorum nothing is combined, and too many such rounds end the run."""
         try:
             yield
+            self._check_quorum(len(self.exchange.record.replied - self.exchange.record.failed.keys()))
         except NoQuorum as error:
+            self.net.zero_grad(set_to_none=True)
             self._without_quorum += 1
             self.exchange.note_failure("no quorum", str(error))
             limit = self.recipe.federation.give_up_after
@@ -198,6 +222,18 @@ class Server:
         self.load({key.removeprefix("net/"): value for key, value in state.items() if key.startswith("net/")})
         self.kept = {key.removeprefix("kept/"): value for key, value in state.items() if key.startswith("kept/")}
         self.round = round_number
+
+    def _optimizer(self, *parts: str) -> Optimizer:
+        name = "+".join(parts)
+        if name not in self._optimizers:
+            parameters = [p for part in parts for p in self.net[part].parameters()]
+            made = optimizers.build(parameters, self.recipe.training.optimizer)
+            prefix = f"optimizer/{name}/"
+            state = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+            if state:
+                optimizers.restore(made, state)
+            self._optimizers[name] = made
+        return self._optimizers[name]
 
     def _check_quorum(self, replied: int) -> None:
         needed = self.recipe.federation.quorum

@@ -1,4 +1,4 @@
-"""A site as a method sees it during one turn: its data, its borrowed network, its private state, its random streams."""
+"""A site as a method sees it during one visit: data, a borrowed network, private state, random streams."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
@@ -37,10 +38,11 @@ class Batch:
 
 @dataclass
 class Site:
-    """One site in one turn.
+    """One site during one visit of the server: one order, or the several orders of a conversation.
 
-    ``net`` is a workspace borrowed for the turn, so that a thousand sites need one model in memory. ``kept`` survives
-    on the site's disk, ``scratch`` until the end of the round.
+    ``net`` is a workspace borrowed for the visit, so that a thousand sites need one model in memory. ``kept`` survives
+    on the site's disk, ``scratch`` until the end of the round, ``held`` (graphs, batches) and the optimizers until the
+    visit is over.
     """
 
     name: str
@@ -50,7 +52,8 @@ class Site:
     net: nn.ModuleDict
     compute: Compute
     kept: MutableMapping[str, Tensor]
-    scratch: MutableMapping[str, int]
+    scratch: MutableMapping[str, Any]
+    held: dict[str, Any] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])
@@ -58,7 +61,9 @@ class Site:
     def load(self, message: Message) -> None:
         """Put the parts that the server lent into the workspace."""
         for name, part in self.net.items():
-            state = {key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")}
+            state = {
+                key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")
+            }
             if state:
                 part.load_state_dict(state)
 
@@ -125,7 +130,9 @@ class Site:
         if name not in self._optimizers:
             training = self.recipe.training
             factor = optimizers.rate_factor(training.schedule, self.round, training.rounds)
-            made = optimizers.build([p for part in parts for p in self.net[part].parameters()], training.optimizer, factor)
+            made = optimizers.build(
+                [p for part in parts for p in self.net[part].parameters()], training.optimizer, factor
+            )
             prefix = f"optimizer/{name}/"
             state = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
             if state:
@@ -133,29 +140,28 @@ class Site:
             self._optimizers[name] = made
         return self._optimizers[name]
 
-    def step(self, optimizer: Optimizer, loss: Tensor) -> None:
-        """Take one optimizer step down a loss."""
+    def step(self, optimizer: Optimizer, value: Tensor, gradient: Tensor | None = None) -> None:
+        """Take one optimizer step down a loss, or down the gradient that the server sent for some output."""
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        limit = self.recipe.training.optimizer.clip_norm
-        if limit is not None:
-            nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], limit)
-        optimizer.step()
-        self.losses.append(loss.detach())
+        value.backward(gradient)  # type: ignore[no-untyped-call]
+        optimizers.step(optimizer, self.recipe.training.optimizer.clip_norm)
+        if gradient is None:
+            self.losses.append(value.detach())
 
     def statistics(self) -> Message:
-        """Return what averaging methods declare beside weights: the number of images and the turn's mean loss."""
+        """Return what averaging methods declare beside weights: the number of images and the visit's mean loss."""
         mean = float(torch.stack(self.losses).double().mean()) if self.losses else 0.0
         if not math.isfinite(mean):
             raise TrainingBroke("the training loss is not finite; a lower learning rate or clip_norm may help")
         return {"examples": torch.tensor(len(self.data)), "loss": torch.tensor(mean, dtype=torch.float64)}
 
-    def put_away(self) -> None:
-        """Move what must survive the turn from the workspace into ``kept``."""
+    def put_away(self) -> Message:
+        """Return ``kept`` with what must survive the visit."""
         if self.recipe.training.optimizer.state == "kept":
             for name, optimizer in self._optimizers.items():
                 for key, value in optimizers.state_of(optimizer).items():
                     self.kept[f"optimizer/{name}/{key}"] = value
+        return dict(self.kept)
 
     def _input(self, images: Tensor, generator: Generator) -> Tensor:
         changed = augment(as_float(images.to(self.compute.device)), self.recipe.training.augment, generator)

@@ -52,7 +52,9 @@ class SiteStore:
         self._working.unlink(missing_ok=True)
         self.generation, self._dirty = generation, False
         if generation and not self._path(generation).exists():
-            raise RunFailed(f"{self.directory}: generation {generation} of this site's private state is gone; start anew")
+            raise RunFailed(
+                f"{self.directory}: generation {generation} of this site's private state is gone; start anew"
+            )
         for path in self.directory.glob("generation-*.safetensors"):
             if path > self._path(generation):
                 path.unlink()

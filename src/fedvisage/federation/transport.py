@@ -63,11 +63,11 @@ class LocalTransport:
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site."""
-        return {name: desk.store.commit(generation) for name, desk in self.desks.items()}
+        return {name: desk.commit(generation) for name, desk in self.desks.items()}
 
     def restore(self, generations: Mapping[str, int]) -> None:
         """Restore every site."""
         for name, desk in self.desks.items():
             if name not in generations:
                 raise UserError("checkpoint", f"knows nothing of site {name}")
-            desk.store.restore(generations[name])
+            desk.restore(generations[name])

@@ -1,10 +1,15 @@
-"""One turn of a site: an order comes in, the method's call runs in the workspace, a checked reply goes out."""
+"""A site's end of the wire: an order comes in, the method's call runs in the workspace, a checked reply goes out.
+
+Orders with the same visit number are one visit. During it the site keeps the workspace, with graphs and optimizers;
+when it is over, what must survive goes to the site's store. A visit that fails leaves no trace in the private state.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -24,11 +29,12 @@ from fedvisage.streams import scoped
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks for."""
+    """What the server asks for, in which round, and as part of which visit."""
 
     call: str
     round: int
     message: Message
+    visit: int
 
 
 @dataclass
@@ -41,6 +47,7 @@ class Workspace:
     net: nn.ModuleDict = field(init=False)
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
+    guest: SiteDesk | None = None
 
     def __post_init__(self) -> None:
         """Build the network and remember what a site's own parts look like at first."""
@@ -87,38 +94,76 @@ class SiteDesk:
     def __init__(self, name: str, train: View, held_out: View, store: SiteStore, workspace: Workspace) -> None:
         """Take the site's data and directory; the workspace may be shared with other sites of this process."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
-        self._scratch: dict[str, int] = {}
-        self._scratch_round = -1
+        self._site: Site | None = None
+        self._visit = (-1, -1)
+        self._scratch: dict[str, Any] = {}
+        self._orders = 0
 
     def carry_out(self, order: Order) -> Message:
         """Run the call that was ordered and return its reply, checked against the declaration."""
-        site = self._site(order)
-        trains = order.call != heldout.NAME
-        if trains:
-            self.workspace.enter(site.kept)
-        with scoped(site.recipe.runtime.seed, self.name, order.round, order.call, "library draws"):
-            reply = self.workspace.calls[order.call].run(site, order.message)
-        check(reply, self.workspace.schemas[order.call])
-        if trains:
-            self._keep(site)
-        return reply
+        if order.call == heldout.NAME:
+            return self._reply(order, self._make_site(order.round, self.held_out, {}))
+        if self._site is None or self._visit != (order.round, order.visit):
+            self._site = self._enter(order)
+        try:
+            self._orders += 1
+            return self._reply(order, self._site)
+        except Exception:
+            self._forget_visit()
+            raise
 
-    def _site(self, order: Order) -> Site:
-        if self._scratch_round != order.round:
-            self._scratch, self._scratch_round = {}, order.round
+    def leave(self) -> None:
+        """End the visit: what must survive it is put away, and the workspace is free for another site."""
+        if self._site is not None:
+            kept = {**self._site.put_away(), **self.workspace.own_parts()}
+            if kept:
+                self.store.save(kept)
+        self._forget_visit()
+
+    def commit(self, generation: int) -> int:
+        """Make the private state durable under a generation's number, and return the number in force."""
+        self.leave()
+        return self.store.commit(generation)
+
+    def restore(self, generation: int) -> None:
+        """Go back to a generation that the server's checkpoint names."""
+        self._forget_visit()
+        self.store.restore(generation)
+
+    def _enter(self, order: Order) -> Site:
+        """Begin a visit: whoever was in the workspace leaves it, and this site's own parts are put in."""
+        if self.workspace.guest is not None:
+            self.workspace.guest.leave()
+        if self._visit[0] != order.round:
+            self._scratch, self._orders = {}, 0
+        site = self._make_site(order.round, self.train, self.store.load())
+        self.workspace.enter(site.kept)
+        self.workspace.guest, self._visit = self, (order.round, order.visit)
+        return site
+
+    def _make_site(self, number: int, data: View, kept: Message) -> Site:
+        workspace = self.workspace
         return Site(
-            name=self.name,
-            recipe=self.workspace.recipe,
-            round=order.round,
-            data=self.held_out if order.call == heldout.NAME else self.train,
-            net=self.workspace.net,
-            compute=self.workspace.compute,
-            kept=self.store.load(),
+            self.name,
+            workspace.recipe,
+            number,
+            data,
+            workspace.net,
+            workspace.compute,
+            kept=kept,
             scratch=self._scratch,
         )
 
-    def _keep(self, site: Site) -> None:
-        site.put_away()
-        kept = {**site.kept, **self.workspace.own_parts()}
-        if kept:
-            self.store.save(kept)
+    def _reply(self, order: Order, site: Site) -> Message:
+        purpose = (self.name, order.round, order.call, self._orders, "library draws")
+        with scoped(site.recipe.runtime.seed, *purpose):
+            message = {name: value.to(site.compute.device) for name, value in order.message.items()}
+            reply = self.workspace.calls[order.call].run(site, message)
+        reply = {name: plain(value) for name, value in reply.items()}
+        check(reply, self.workspace.schemas[order.call])
+        return reply
+
+    def _forget_visit(self) -> None:
+        self._site = None
+        if self.workspace.guest is self:
+            self.workspace.guest = None

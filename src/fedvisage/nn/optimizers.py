@@ -21,6 +21,13 @@ def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float 
     return SGD(parameters, lr=rate, weight_decay=settings.weight_decay, momentum=settings.momentum)
 
 
+def step(optimizer: Optimizer, clip_norm: float | None) -> None:
+    """Step down the gradients that lie in the parameters, cut to a norm when one is given."""
+    if clip_norm is not None:
+        nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
+    optimizer.step()
+
+
 def rate_factor(schedule: Schedule, round_number: int, rounds: int) -> float:
     """Return the learning rate's factor in a round (counted from 1): linear warm-up, then the named course."""
     if round_number <= schedule.warmup:

@@ -1,0 +1,78 @@
+"""A method that talks twice a round, as PrivacyFace does: first what each site has found, then training with all of it.
+
+Here every site says where its bona fide faces lie, and during training all sites pull theirs towards the common middle.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from fedvisage.federation.method import Call, Home, Message, Method, Upload
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods import averaging, fedpad
+from fedvisage.nn.resnet import pooled_features
+from fedvisage.recipe import Recipe
+
+
+class Options(fedpad.Options):
+    """How strongly faces are pulled."""
+
+    pull: float = 0.1
+
+
+def width(recipe: Recipe) -> tuple[int, ...]:
+    assert isinstance(recipe.method, Options)
+    return (8 * recipe.method.network.width,)
+
+
+def centre(site: Site, message: Message) -> Message:
+    """Return the mean feature of the bona fide images of this round's batches."""
+    site.load(message)
+    model = site.net["model"].eval()
+    with torch.no_grad():
+        found = [pooled_features(model, batch.images)[batch.labels == 1] for batch in site.batches()]
+    return {"centre": torch.cat(found).mean(dim=0)}
+
+
+def train(site: Site, message: Message) -> Message:
+    centres = [value for name, value in sorted(message.items()) if name.startswith("centre/")]
+    site.held["middle"] = torch.stack(centres).mean(dim=0)
+    return averaging.local_training(loss, "model")(site, message)
+
+
+def loss(site: Site, batch: Batch) -> Tensor:
+    assert isinstance(site.recipe.method, Options)
+    model = site.net["model"]
+    features = pooled_features(model, batch.images)
+    logits = model.get_classifier()(features).squeeze(1)
+    distance = (features[batch.labels == 1] - site.held["middle"]).square().mean()
+    classify = nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
+    return classify + site.recipe.method.pull * distance
+
+
+def server(s: Server) -> Iterator[None]:
+    for _ in s.rounds():
+        with s.quorum():
+            centres = {f"centre/{name}": reply["centre"] for name, reply in s.ask("centre", s.lent()).items()}
+            s.load(s.reduce("train", s.lent() | centres).value)
+        yield
+
+
+METHOD = Method(
+    name="two-exchanges",
+    title="Two exchanges",
+    paper="none",
+    task="pad",
+    options=Options,
+    network=fedpad.network,
+    home={"model": Home.LENT},
+    calls={
+        "centre": Call(centre, (Upload("centre", "activation", shape=width, guarantee="a mean feature"),)),
+        "train": Call(train, fedpad.TRAIN.uploads),
+    },
+    server=server,
+    user=fedpad.user,
+    features=fedpad.features,
+)

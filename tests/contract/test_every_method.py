@@ -1,0 +1,252 @@
+"""What every method promises, whatever it computes; a new method is in this test as soon as it is in the list."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.contract.examples import split, two_exchanges
+from tests.toy import ROUNDS, SITES, recipe_of, run_toy, settled, tree
+from torch import Tensor
+
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation import heldout
+from fedvisage.federation.message import encode
+from fedvisage.federation.method import Call, Message, Method
+from fedvisage.federation.server import Server
+from fedvisage.federation.transport import LocalTransport
+from fedvisage.methods import METHODS, fedpad
+from fedvisage.nn.inputs import prepare
+from fedvisage.recipe import Recipe
+from fedvisage.streams import numpy_rng, scoped
+
+EXAMPLES = {module.METHOD.name: module.METHOD for module in (two_exchanges, split)}
+ALL = {**METHODS, **EXAMPLES}
+TRAINS_PLAINLY = [name for name, method in ALL.items() if method.calls.get("train") is fedpad.TRAIN]
+
+
+class Interrupted(Exception):
+    """The power went off."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _examples_are_methods() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, method in EXAMPLES.items():
+            patch.setitem(METHODS, name, method)
+        yield
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run and every message that left a site in it."""
+
+    out: Path
+    sent: list[tuple[str, Message]]
+
+
+@pytest.fixture(scope="module", params=list(ALL))
+def method(request: pytest.FixtureRequest) -> Method:
+    return ALL[request.param]
+
+
+@pytest.fixture(scope="module")
+def finished(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run of the method that the tests below compare others with."""
+    out = tmp_path_factory.mktemp(method.name) / "run"
+    run_toy(contract(sets, method.name), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    """The same run once more, with a recorder on the wire."""
+    again = Recorded(tmp_path_factory.mktemp(f"{method.name}-recorded") / "run", [])
+    tapped = partial(LocalTransport, tap=lambda site, message: again.sent.append((site, message)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedvisage.run.LocalTransport", tapped)
+        run_toy(contract(sets, method.name), again.out)
+    return again
+
+
+def contract(sets: Mapping[str, Path], name: str, **changes: Any) -> dict[str, Any]:
+    """Return a recipe in which every site has something private to keep."""
+    return tree(sets, name, **{"training__optimizer__state": "kept", **changes})
+
+
+def weights(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, finished: Path) -> None:
+    assert all(torch.isfinite(value).all() for value in load_file(finished / "model.safetensors").values())
+    metrics = json.loads((finished / "metrics.json").read_text())
+    assert all(math.isfinite(metrics[key]) for key in ("hter", "eer", "auc", "acer", "bpcer", "threshold"))
+    assert metrics["method"] == method.name
+    assert metrics["rounds"] == ROUNDS
+
+
+def test_training_moves_every_delivered_part(method: Method, finished: Path, sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(contract(sets, method.name))
+    with scoped(recipe.runtime.seed, "initial weights"):
+        first = method.network(recipe)
+    found = load_file(finished / "model.safetensors")
+    for part in method.finished:
+        for name, before in first[part].named_parameters():
+            after = next(value for key, value in found.items() if key.endswith(f"{part}.{name}"))
+            assert not torch.equal(before, after), f"{part}.{name} is as it was at first"
+
+
+def test_the_same_seed_gives_the_same_bytes(finished: Path, recorded: Recorded) -> None:
+    assert settled(recorded.out) == settled(finished)
+
+
+def test_another_seed_gives_another_model_and_the_global_random_state_is_left_alone(
+    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
+    run_toy(contract(sets, method.name, runtime__seed=1), tmp_path / "other")
+    assert weights(tmp_path / "other") != weights(finished)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert (np.random.get_state()[1] == before_numpy).all()
+
+
+def test_the_order_of_sites_in_the_recipe_does_not_matter(
+    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    backwards = {name: str(sets[name]) for name in reversed(SITES)}
+    run_toy(contract(sets, method.name, data__sites=backwards), tmp_path / "backwards")
+    files = ("model.safetensors", "ledger.jsonl", "scores.csv")
+    assert settled(tmp_path / "backwards", names=files) == settled(finished, names=files)
+
+
+def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one(
+    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = contract(sets, method.name)
+    for stop in range(1, ROUNDS + 1):
+        monkeypatch.setitem(METHODS, method.name, replace(method, server=stopping(method, stop)))
+        with pytest.raises(Interrupted):
+            run_toy(content, tmp_path / "parts", resume=True)
+    monkeypatch.setitem(METHODS, method.name, method)
+    run_toy(content, tmp_path / "parts", resume=True)
+    assert settled(tmp_path / "parts") == settled(finished)
+
+
+def stopping(method: Method, after: int) -> Callable[[Server], Iterator[None]]:
+    """Return the method's program, cut off when a round's checkpoint has been written."""
+
+    def server(s: Server) -> Iterator[None]:
+        for _ in method.server(s):
+            yield
+            if s.round >= after:
+                raise Interrupted
+
+    return server
+
+
+def test_only_declared_fields_cross_the_wire(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
+    allowed = declared(method, recipe_of(contract(sets, method.name)))
+    assert {name for _, message in recorded.sent for name in message} == allowed
+
+
+def test_no_canary_crosses_the_wire(recorded: Recorded, sets: Mapping[str, Path]) -> None:
+    canaries = [canary for name in SITES for canary in canaries_of(sets[name])]
+    for site, message in recorded.sent:
+        data = encode(message)
+        assert not any(canary in data for canary in canaries), f"site {site} sent something of its own"
+
+
+def test_the_ledger_accounts_for_every_byte_that_left_a_site(method: Method, recorded: Recorded) -> None:
+    lines = [json.loads(line) for line in (recorded.out / "ledger.jsonl").read_text().splitlines()]
+    up = [line for line in lines if line["direction"] == "up"]
+    kinds = {upload.name: upload.kind for call in calls_of(method) for upload in call.uploads}
+    assert {line["field"]: line["kind"] for line in up} == kinds
+    sizes = [value.nbytes for _, message in recorded.sent for value in message.values()]
+    assert sum(line["bytes"] for line in up) == sum(sizes)
+    assert json.loads((recorded.out / "metrics.json").read_text())["bytes_up"] == sum(sizes)
+
+
+def calls_of(method: Method) -> list[Call]:
+    """Return the method's calls and the one that every site answers, as far as declarations go."""
+    return [*method.calls.values(), Call(lambda site, message: {}, (heldout.HISTOGRAM,))]
+
+
+def declared(method: Method, recipe: Recipe) -> set[str]:
+    """Return the names of all tensors that the declarations allow."""
+    network, found = method.network(recipe), set()
+    for upload in (upload for call in calls_of(method) for upload in call.uploads):
+        found |= {f"{part}.{name}" for part in upload.parts for name in network[part].state_dict()} or {upload.name}
+    return found
+
+
+def canaries_of(path: Path) -> list[bytes]:
+    """Return what would betray an image: its names, its pixels, and its pixels as the network sees them."""
+    found = PreparedSet.open(path)
+    texts = [text.encode() for row in ("item", "subject", "video") for text in set(getattr(found.rows, row).tolist())]
+    images = torch.from_numpy(np.array(found.images)).permute(0, 3, 1, 2)
+    seen = prepare(images, "rgb+hsv", torch.device("cpu"), False)
+    rows = [np.asarray(found.images)[:, 0].reshape(len(found), -1), images[:, 0, 0].numpy(), seen[:, 0, 0].numpy()]
+    return [b"secret-", *texts, *(line.tobytes() for kind in rows for line in kind)]
+
+
+def test_the_canaries_would_notice_a_batch_of_images(sets: Mapping[str, Path]) -> None:
+    view = View.of(PreparedSet.open(sets["A"]), "train")
+    stored = view.batch(np.arange(4)).images
+    seen = prepare(stored, "rgb+hsv", torch.device("cpu"), True)
+    for leak in ({"activation": stored}, {"activation": seen}, {"secret-subject-A0": torch.zeros(1)}):
+        data = encode({name: value.contiguous() for name, value in leak.items()})
+        assert any(canary in data for canary in canaries_of(sets["A"]))
+
+
+@pytest.mark.parametrize("name", TRAINS_PLAINLY)
+def test_one_site_trains_as_if_alone(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    changes = {
+        "data__sites": {"A": str(sets["A"])},
+        "training__optimizer__state": "kept",
+        "training__local": {"epochs": 2},
+    }
+    content = tree(sets, name, **changes, training__augment={})
+    run_toy(content, tmp_path / "run")
+    expected = trained_alone(recipe_of(content), sets["A"], "all" if METHODS[name].pooled else "A")
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    for key, value in found.items():
+        assert torch.equal(value, expected[key.split("/")[-1].removeprefix("model.")]), key
+
+
+def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]:
+    """Train one model on one set with a plain loop that knows nothing of a federation."""
+    found = PreparedSet.open(path)
+    chosen = found.rows.split == "train"
+    images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
+    labels = torch.from_numpy(found.rows.label[chosen]).float()
+    with scoped(recipe.runtime.seed, "initial weights"):
+        model = fedpad.network(recipe)["model"].train()
+    adam = torch.optim.Adam(model.parameters(), lr=recipe.training.optimizer.lr)
+    for epoch in range(recipe.training.rounds * 2):
+        shuffled = numpy_rng(recipe.runtime.seed, name, "order", epoch).permutation(len(labels))
+        for start in range(0, len(labels), recipe.training.batch.default):
+            batch = shuffled[start : start + recipe.training.batch.default]
+            inputs = prepare(images[batch], "rgb+hsv", torch.device("cpu"), False)
+            adam.zero_grad()
+            torch.nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), labels[batch]).backward()
+            adam.step()
+    return model.state_dict()
+
+
+def test_with_nothing_pulled_two_exchanges_are_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "two-exchanges")
+    content["method"]["pull"] = 0.0
+    run_toy(content, tmp_path / "null")
+    run_toy(tree(sets, "fedpad"), tmp_path / "fedpad")
+    assert weights(tmp_path / "null") == weights(tmp_path / "fedpad")

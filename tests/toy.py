@@ -1,0 +1,103 @@
+"""Runs small enough for tests: sets of noise with a trace of a class in it, a narrow network, a few rounds."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedvisage import recipe as recipes
+from fedvisage.data.prepared import Writer
+from fedvisage.methods import options
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+from fedvisage.run import run
+
+SIZE = 16
+SITES = ("A", "B", "C")
+SPECIES = ("bonafide", "print", "replay")
+ROUNDS = 3
+SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
+"""The files of a run in which every byte follows from the recipe."""
+
+
+def make_set(
+    path: Path, name: str, seed: int, *, subjects: int = 6, species: tuple[str, ...] = SPECIES, size: int = SIZE
+) -> Path:
+    """Write a set in which prints are darker; every name in it says that it must not leave its site."""
+    rng, frames = np.random.default_rng(seed), 2
+    with Writer(path, name=name, size=size, source="noise") as out:
+        for subject in range(subjects):
+            for kind in species:
+                images = rng.integers(40, 200, (frames, size, size, 3)) - 25 * (kind == "print")
+                out.add(
+                    images.astype(np.uint8),
+                    label=[int(kind == "bonafide")] * frames,
+                    species=[kind] * frames,
+                    subject=[f"secret-subject-{name}{subject}"] * frames,
+                    video=[f"secret-video-{name}{subject}-{kind}"] * frames,
+                    frame=list(range(frames)),
+                    split=["train" if subject < 2 * subjects // 3 else "heldout"] * frames,
+                    item=[f"secret-item/{name}/{subject}/{kind}/{frame}.png" for frame in range(frames)],
+                )
+    return path
+
+
+def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> dict[str, Any]:
+    """Return a recipe of plain values; ``training__rounds=2`` changes one of them."""
+    found: dict[str, Any] = {
+        "method": {"name": method},
+        "data": {"sites": {name: str(sets[name]) for name in SITES}, "user": str(sets["U"]), "user_name": "U"},
+        "input": {"size": SIZE},
+        "training": {
+            "rounds": ROUNDS,
+            "local": {"batches": 2},
+            "batch": 8,
+            "optimizer": {"lr": 0.01},
+            "augment": {"flip": 0.5},
+        },
+        "evaluation": {"every": 1, "resamples": 0},
+        "runtime": {"threads": 1, "precision": "fp32"},
+    }
+    if "network" in options()[method].model_fields:
+        found["method"]["network"] = {"width": 8}
+    for key, value in changes.items():
+        *parents, last = key.split("__")
+        section = found
+        for parent in parents:
+            section = section.setdefault(parent, {})
+        section[last] = value
+    return found
+
+
+def recipe_of(content: Mapping[str, Any]) -> Recipe:
+    """Validate a recipe of plain values."""
+    return recipes.validate(content, options())
+
+
+def silent() -> Reporter:
+    """Return a reporter that nobody reads."""
+    return Reporter(Console(file=io.StringIO()), quiet=True)
+
+
+def run_toy(
+    content: Mapping[str, Any], out: Path, *, resume: bool = False, reporter: Reporter | None = None
+) -> dict[str, Any]:
+    """Run a recipe of plain values and return its figures."""
+    return run(recipe_of(content), out, out.parent / "cache", reporter or silent(), resume=resume)
+
+
+def settled(out: Path, *, names: tuple[str, ...] = SETTLED) -> dict[str, bytes]:
+    """Return the content of a finished run that must not depend on when, where or how often it was started."""
+    metrics = json.loads((out / "metrics.json").read_text())
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    for row in (metrics, *rounds):
+        row.pop("seconds")
+    metrics.pop("peak_rss_mb")
+    found = {name: (out / name).read_bytes() for name in names}
+    return found | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
