@@ -239,6 +239,27 @@ def test_a_forged_set_json_is_refused(made: Path, text: str | None, message: str
     refused(made, "set.json", message)
 
 
+def test_a_name_that_would_act_on_a_terminal_is_refused(made: Path) -> None:
+    text = (made / "set.json").read_text().replace('"name": "T"', '"name": "\\u001b[2J"')
+    (made / "set.json").write_text(text)
+    refused(made, "set.json", "cannot be shown")
+
+
+@pytest.mark.parametrize("name", ["", "x" * 201, "a\x1bb", "\udcff"])
+def test_a_name_that_cannot_be_shown_is_refused_before_anything_is_written(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UserError, match="name: must be"):
+        Writer(tmp_path / "T", name=name, size=8, source="")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_points_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    with Writer(tmp_path / "T", name="T", size=8, source="", points=True) as out:
+        out.add(pixels(1), points=np.zeros((1, 5, 2), np.float32), **row())  # type: ignore[arg-type]
+    np.save(tmp_path / "other.npy", np.full((1, 5, 2), np.nan, np.float32))
+    rewrite(tmp_path / "T", "points.npy", (tmp_path / "other.npy").read_bytes())
+    refused(tmp_path / "T", "points.npy", "not finite")
+
+
 def test_a_file_name_that_leads_out_of_the_set_is_refused(made: Path) -> None:
     text = (made / "set.json").read_text().replace("images.npy", "../images.npy")
     (made / "set.json").write_text(text)

@@ -18,7 +18,7 @@ Positions = npt.NDArray[np.int64]
 Sampling = Literal["shuffled", "balanced"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slice:
     """Some images of one set."""
 
@@ -26,7 +26,7 @@ class Slice:
     indices: Positions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Batch:
     """Images with what a loss may need to know about them."""
 
@@ -37,7 +37,7 @@ class Batch:
     positions: Positions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class View:
     """Slices one after another, addressed by position 0 … N-1."""
 
@@ -190,7 +190,7 @@ def order(view: View, generator: np.random.Generator, *, size: int, sampling: Sa
     count = -(-len(view) // size)
     bona_fide = _cycled(np.flatnonzero(view.labels == 1), count * (size // 2), generator)
     attacks = _cycled(np.flatnonzero(view.labels == 0), count * (size - size // 2), generator)
-    halves = zip(bona_fide.reshape(count, -1), attacks.reshape(count, -1), strict=True)
+    halves = zip(bona_fide.reshape(count, size // 2), attacks.reshape(count, size - size // 2), strict=True)
     return [generator.permutation(np.concatenate(pair)) for pair in halves]
 
 

@@ -3,14 +3,16 @@
 import hashlib
 import stat
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fedvisage.errors import UserError
 
 FORMAT_VERSION: Final = 1
 SIZE_LIMIT: Final = 4096
+NAME_LIMIT: Final = 200
+SOURCE_LIMIT: Final = 4096
 DEPTH_SIZE: Final = 32
 POINT_COUNT: Final = 5
 
@@ -27,6 +29,16 @@ _BLOCK = 1 << 20
 FileName = Literal["images.npy", "depth.npy", "points.npy", "rows.csv", "import-report.json"]
 
 
+def _printable(text: str) -> str:
+    """Refuse texts that would act on a terminal instead of being shown."""
+    if not text.isprintable():
+        raise ValueError("has characters that cannot be shown")
+    return text
+
+
+Printable = Annotated[str, AfterValidator(_printable)]
+
+
 class FileEntry(BaseModel):
     """Size and digest of one file of a set."""
 
@@ -40,10 +52,10 @@ class Manifest(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     format: Literal[1]
-    name: str = Field(min_length=1, max_length=200)
+    name: Printable = Field(min_length=1, max_length=NAME_LIMIT)
     size: int = Field(ge=1, le=SIZE_LIMIT)
     count: int = Field(ge=1)
-    source: str = Field(max_length=4096)
+    source: Printable = Field(max_length=SOURCE_LIMIT)
     files: dict[FileName, FileEntry]
 
     @property

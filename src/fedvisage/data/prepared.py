@@ -35,7 +35,7 @@ from fedvisage.errors import UserError
 __all__ = ["PreparedSet", "Rows", "Writer"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PreparedSet:
     """An opened prepared set; arrays are read-only views of its files."""
 
@@ -52,23 +52,10 @@ class PreparedSet:
     @staticmethod
     def open(path: Path, verify: bool = False) -> "PreparedSet":
         """Open a set after checking its files; `verify` also compares their digests, reading everything."""
-        manifest = read_manifest(path)
-        for missing in {IMAGES, ROWS} - manifest.files.keys():
-            raise UserError(str(path / SET), f"lists no {missing}; make the set again")
-        for name, entry in manifest.files.items():
-            check_file(path / name, entry, verify)
-        count, size = manifest.count, manifest.size
-        return PreparedSet(
-            path=path,
-            name=manifest.name,
-            size=size,
-            source=manifest.source,
-            digest=manifest.digest,
-            rows=read_rows(path / ROWS, count),
-            images=_mapped(path / IMAGES, (count, size, size, 3), np.uint8),
-            depth=_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
-            points=_optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32),
-        )
+        try:
+            return _opened(path, verify)
+        except OSError as error:
+            raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
 
     def __len__(self) -> int:
         """Count the images."""
@@ -79,6 +66,29 @@ class PreparedSet:
         if split is None:
             return np.arange(len(self), dtype=np.int64)
         return np.flatnonzero(self.rows.split == split).astype(np.int64)
+
+
+def _opened(path: Path, verify: bool) -> PreparedSet:
+    manifest = read_manifest(path)
+    for missing in {IMAGES, ROWS} - manifest.files.keys():
+        raise UserError(str(path / SET), f"lists no {missing}; make the set again")
+    for name, entry in manifest.files.items():
+        check_file(path / name, entry, verify)
+    points = _optional(path, manifest, POINTS, (POINT_COUNT, 2), np.float32)
+    if points is not None and not np.isfinite(points).all():
+        raise UserError(str(path / POINTS), "holds points that are not finite; make the set again")
+    count, size = manifest.count, manifest.size
+    return PreparedSet(
+        path=path,
+        name=manifest.name,
+        size=size,
+        source=manifest.source,
+        digest=manifest.digest,
+        rows=read_rows(path / ROWS, count),
+        images=_mapped(path / IMAGES, (count, size, size, 3), np.uint8),
+        depth=_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
+        points=points,
+    )
 
 
 def _optional(path: Path, manifest: Manifest, name: FileName, shape: tuple[int, ...], dtype: Any) -> Any:

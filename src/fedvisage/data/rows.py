@@ -43,7 +43,7 @@ class Row:
         return self.item, self.label, self.species, self.subject, self.video, self.frame, self.split
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rows:
     """The rows of a set as one array a column, aligned with its images."""
 

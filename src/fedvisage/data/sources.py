@@ -17,6 +17,7 @@ _STEPS = 10
 
 def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], None] | None = None) -> Path:
     """Return the directory of the prepared set that an entry names, rendering it into the cache if need be."""
+    entry = entry.strip()
     if not entry.startswith(SYNTHETIC):
         return Path(entry).expanduser()
     # Here, because rendering needs libraries that reading a directory does not.

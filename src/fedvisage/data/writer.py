@@ -19,12 +19,14 @@ from fedvisage.data.manifest import (
     DEPTH_SIZE,
     FORMAT_VERSION,
     IMAGES,
+    NAME_LIMIT,
     POINT_COUNT,
     POINTS,
     REPORT,
     ROWS,
     SET,
     SIZE_LIMIT,
+    SOURCE_LIMIT,
     FileEntry,
     FileName,
     Manifest,
@@ -51,6 +53,10 @@ class Writer:
             raise UserError(str(path), "already exists; choose another destination or remove it first")
         if not 1 <= size <= SIZE_LIMIT:
             raise UserError("size", f"must be between 1 and {SIZE_LIMIT} pixels, got {size}")
+        if not (name.isprintable() and 1 <= len(name) <= NAME_LIMIT):
+            raise UserError("name", f"must be 1 to {NAME_LIMIT} printable characters, got {name[:80]!r}")
+        if not (source.isprintable() and len(source) <= SOURCE_LIMIT):
+            raise ValueError(f"source must be at most {SOURCE_LIMIT} printable characters")
         self.path, self.name, self.size, self.source = path, name, size, source
         self.count = 0
         self._partial = path.parent / f".{path.name}.{secrets.token_hex(4)}.partial"

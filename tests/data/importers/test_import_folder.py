@@ -12,6 +12,7 @@ from tests.data.importers.making import make_folder, picture, save, save_video
 from fedvisage.data.importers.folder import import_folder
 from fedvisage.data.importers.report import ImportReport
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.sources import resolve
 from fedvisage.errors import UserError
 
 
@@ -281,3 +282,22 @@ def test_progress_counts_the_files(root: Path) -> None:
     seen: list[tuple[int, int]] = []
     imported(root, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(done, 24) for done in range(1, 25)]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_faces_are_found_cut_out_and_their_points_kept(tmp_path: Path) -> None:
+    rendered = PreparedSet.open(resolve("synth: O subjects=3 videos=2 frames=1 size=128", tmp_path / "cache"))
+    for index in np.flatnonzero(rendered.rows.label == 1):
+        scene = np.full((200, 300, 3), 128, np.uint8)
+        scene[60:188, 20:148] = rendered.images[index]
+        save(tmp_path / "f/real" / f"{index}.png", scene)
+    found, report = imported(tmp_path / "f", size=64, crop="face", max_bad=0.5)
+    assert len(found) + len(report.skipped) == 6
+    assert {entry.reason for entry in report.skipped} <= {"no face found"}
+    assert found.points is not None
+    assert ((found.points > 0) & (found.points < 64)).all()
+    left_eye, right_eye, nose, left_mouth, right_mouth = found.points.transpose(1, 0, 2)
+    assert (left_eye[:, 0] < right_eye[:, 0]).all()
+    assert (left_mouth[:, 0] < right_mouth[:, 0]).all()
+    assert (left_eye[:, 1] < nose[:, 1]).all()
+    assert (nose[:, 1] < left_mouth[:, 1]).all()

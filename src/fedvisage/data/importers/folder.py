@@ -15,7 +15,7 @@ import numpy as np
 from fedvisage.data.importers.cropping import Crop, Cropped, Cropper, make_cropper
 from fedvisage.data.importers.listing import Found, list_folder
 from fedvisage.data.importers.pictures import read_picture
-from fedvisage.data.importers.report import BadFile, ImportReport, Skipped, reasons
+from fedvisage.data.importers.report import BadFile, ImportReport, Skipped, printable, reasons
 from fedvisage.data.importers.videos import sample_video
 from fedvisage.data.prepared import Writer
 from fedvisage.data.splits import split_subjects
@@ -57,7 +57,7 @@ def import_folder(
     )
     tally = _Tally(source, len(found) + len(skipped), max_bad, skipped)
     tally.stop_if_too_many()
-    origin = f"folder {source.resolve().name} crop={crop} frames={frames} heldout={heldout} seed={seed}"
+    origin = f"folder {printable(source.resolve().name)} crop={crop} frames={frames} heldout={heldout} seed={seed}"
     with Writer(destination, name=name, size=size, source=origin, points=crop == "face") as out:
         for done, entry in enumerate(found):
             for picture in _pictures_or_nothing(entry, frames, cropper, tally):

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from fedvisage.data.importers.report import Skipped
+from fedvisage.data.importers.report import Skipped, printable
 from fedvisage.data.rows import BONA_FIDE, is_safe_path
 from fedvisage.errors import UserError
 
@@ -65,17 +65,21 @@ def list_folder(root: Path) -> tuple[list[Found], list[Skipped]]:
             found.append(replace(entry, frame=frames[entry.video]))
             frames[entry.video] += 1
         else:
-            skipped.append(Skipped(_printable(name), entry))
+            skipped.append(Skipped(printable(name), entry))
     _check_labels(root / LABELS, found)
     return found, skipped
 
 
 def _files(root: Path) -> Iterator[Path]:
     """Walk over all files and links, leaving out hidden ones and never following linked directories."""
-    for folder, folders, files in os.walk(root, followlinks=False):
+    for folder, folders, files in os.walk(root, onerror=_refuse, followlinks=False):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         folders[:] = [name for name in folders if name not in links and not name.startswith(".")]
         yield from (Path(folder) / name for name in files + links if not name.startswith("."))
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(str(error.filename), f"cannot be read: {error.strerror}")
 
 
 def _located(path: Path, name: str, root: Path) -> Found | str:
@@ -84,7 +88,7 @@ def _located(path: Path, name: str, root: Path) -> Found | str:
     label = _polarity(first)
     if label is None:
         wanted = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
-        return f"unknown class folder {_printable(first)!r} (one of {wanted})" if below else "not in a class folder"
+        return f"unknown class folder {printable(first)!r} (one of {wanted})" if below else "not in a class folder"
     if not name.isprintable() or len(name) > _NAME_LIMIT or not is_safe_path(name):
         return f"its name is longer than {_NAME_LIMIT} characters or has characters that cannot be kept"
     if fault := _unusable(path, root):
@@ -124,7 +128,7 @@ def _unusable(path: Path, root: Path) -> str | None:
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
     if path.suffix.lower() not in IMAGE_ENDINGS + VIDEO_ENDINGS:
-        return f"not an image or video by its ending {_printable(path.suffix)!r}"
+        return f"not an image or video by its ending {printable(path.suffix)!r}"
     return "an empty file" if status.st_size == 0 else None
 
 
@@ -168,8 +172,3 @@ def _read_labels(path: Path) -> list[tuple[str, int]]:
         if label not in ("0", "1"):
             raise UserError(str(path), f"label of {name!r} must be 1 (bona fide) or 0 (attack), got {label!r}")
     return [(name, int(label)) for name, label in rows]
-
-
-def _printable(name: str) -> str:
-    """Return a name that can be shown and stored, whatever bytes it was made of."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in name)

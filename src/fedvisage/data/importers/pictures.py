@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from fedvisage.data.importers.report import BadFile
+from fedvisage.data.importers.report import BadFile, printable
 
 PIXEL_LIMIT = 64_000_000
 SIDE_MINIMUM = 16
@@ -63,4 +63,4 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _short(error: Exception) -> str:
-    return (str(error) or type(error).__name__).splitlines()[0][:120]
+    return printable((str(error) or type(error).__name__).splitlines()[0][:120])

@@ -38,7 +38,7 @@ class ImportReport:
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
-        counts = ", ".join(f"{name} {count}" for name, count in (self.species | self.splits).items())
+        counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
         lines = [f"{self.images} images of {self.subjects} subjects from {self.files} files: {counts}"]
         if self.upscaled:
             lines.append(
@@ -52,6 +52,11 @@ class ImportReport:
             lines.append(f"{len(self.skipped)} files were skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
+
+
+def printable(text: str) -> str:
+    """Return a text that can be shown and stored, whatever bytes it was made of."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
 def reasons(skipped: list[Skipped], first: int = 3) -> str:
