@@ -9,7 +9,7 @@ from fedvisage.faces.synthetic.coat import Coat, Finish
 from fedvisage.faces.synthetic.head import EDGE, Head
 from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
-from fedvisage.faces.synthetic.sheet import BOTTOM, Sheet, bell, outer, plateau, step, tint, window
+from fedvisage.faces.synthetic.sheet import BOTTOM, Sheet, Window, bell, outer, plateau, step, tint, window
 
 FAIR, RED, BLACK = (
     torch.tensor([0.42, 0.27, 0.125]),
@@ -17,6 +17,8 @@ FAIR, RED, BLACK = (
     torch.tensor([0.014, 0.010, 0.008]),
 )
 GREY = torch.tensor([0.36, 0.35, 0.33])
+LONG = 0.25
+"""Hair longer than this (``hair_length``) falls beside the face."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,15 @@ def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
     locks = noise("locks", p.seeds, "hair", *grid)
     bald = step(p["hair_bald"] - 0.35, 0.12)[..., None]
     line = _hair_line(p, sheet)
-    ragged = 0.022 * locks + 0.022 * strands
+    ragged = (0.024 * locks).add_(strands, alpha=0.012)
     scalp = step(line[:, None, :] - sheet.v[:, :, None] + ragged, 0.06)
     volume = _volume(p, sheet) * (1.0 - bald[:, :, 0]) + 0.012
     reach = EDGE - 0.01 + volume[:, :, None] + 0.03 * locks
     width = 1.5 * sheet.cell
-    curtain = _curtain(p, sheet, ragged)
-    silhouette = step(reach - head.radius, width) * scalp
-    cover = torch.maximum(silhouette, curtain) * (1.0 - bald * step(-0.15 - sheet.v[:, :, None], 0.4))
+    cover = step(reach - head.radius, width).mul_(scalp)
+    falling = window(sheet, top=-0.9)
+    falling.of(cover).copy_(torch.maximum(falling.of(cover), _curtain(p, falling, falling.of(ragged))))
+    cover.mul_(1.0 - bald * step(-0.15 - sheet.v[:, :, None], 0.4))
     skull = torch.maximum(step(EDGE - head.radius, width), head.ears)
     lift = (0.5 * volume[:, :, None] + 0.02 * locks).clamp(min=0.0)
     ground = _hanging_ground(p, sheet).add_(locks, alpha=0.03)
@@ -92,22 +95,22 @@ def _hanging_ground(people: People, sheet: Sheet) -> Tensor:
 
     It goes on beyond the edges of the hair: a cliff along each strand would tear holes when the head turns.
     """
-    long = step(people["hair_length"] - 0.25, 0.1)
+    long = step(people["hair_length"] - LONG, 0.01)
     row = -0.95 - 0.40 * (sheet.u.abs() - 0.95).clamp(min=0.0)
     return (row - 2.0 * (1.0 - long))[:, None, :].expand(-1, sheet.v.shape[1], -1).contiguous()
 
 
-def _curtain(people: People, sheet: Sheet, ragged: Tensor) -> Tensor:
-    """Return where long hair falls beside the face, B×V×U."""
+def _curtain(people: People, part: Window, ragged: Tensor) -> Tensor:
+    """Return where long hair falls beside the face, of the window's shape."""
     p = people
-    length, wavy = p["hair_length"], 0.06 * p["hair_waves"] * torch.sin(2.2 * sheet.v)
+    length, wavy = p["hair_length"], 0.06 * p["hair_waves"] * torch.sin(2.2 * part.v)
     end = (0.3 + 1.5 * length)[..., None]
-    inner = 0.90 * p["head_width"] - 0.10 * (sheet.v - 0.2).clamp(0.0, 1.2) + wavy
-    outer_edge = p["head_width"] * (1.0 + p["hair_volume"]) + 0.05 + 0.14 * step(sheet.v - 0.2, 0.9) + wavy
-    across = sheet.u.abs()[:, None, :] + ragged
+    inner = 0.90 * p["head_width"] - 0.10 * (part.v - 0.2).clamp(0.0, 1.2) + wavy
+    outer_edge = p["head_width"] * (1.0 + p["hair_volume"]) + 0.05 + 0.14 * step(part.v - 0.2, 0.9) + wavy
+    across = part.u.abs()[:, None, :] + ragged
     band = step(across - inner[:, :, None], 0.06) * step(outer_edge[:, :, None] - across, 0.05)
-    rows = step(sheet.v + 0.65, 0.5)[:, :, None] * step(end - sheet.v[:, :, None] + 2.0 * ragged, 0.12)
-    return band * rows * step(length - 0.25, 0.1)[..., None]
+    rows = step(part.v + 0.65, 0.5)[:, :, None] * step(end - part.v[:, :, None] + 2.0 * ragged, 0.12)
+    return band * rows * step(length - LONG, 0.01)[..., None]
 
 
 def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
@@ -124,11 +127,11 @@ def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
     p, part = people, window(sheet, 0.1, BOTTOM, 1.15)
     hairs = noise("fine", p.seeds, "beard", part.v.shape[1], part.u.shape[1], sheet.cell)
     mouth, side = p["mouth_height"], part.u.abs()
-    edge = mouth - 0.30 + 0.55 * plateau(side, 0.42, 6) - 0.9 * step(side - 0.75, 0.25)
-    jaw = step(part.v[:, :, None] - edge[:, None, :] + 0.03 * hairs, 0.18)
+    edge = mouth - 0.30 + 0.55 * plateau(side, 0.42, 6) - 1.1 * step(side - 0.78, 0.22)
+    jaw = step(part.v[:, :, None] - edge[:, None, :] + 0.05 * hairs, 0.22)
     moustache = outer(plateau(part.v - mouth + 0.165, 0.075, 4), step(0.40 - side, 0.08))
     lips = outer(plateau(part.v - mouth - 0.02, 0.12, 4), plateau(side, p["mouth_width"], 4))
     share = torch.maximum(jaw, moustache) * (1.0 - lips) * step(p["beard"] - 0.30, 0.25)[..., None]
-    share = share * step(1.02 - part.of(head.radius), 0.03) * (1.0 + 0.2 * hairs).clamp_(max=1.1)
-    albedo = tint((1.0 + 0.2 * hairs).clamp_(min=0.3), hair_colour(p))
-    coat.cover(part, (0.85 * share).clamp_(max=0.95), albedo, Finish(0.03, 9.0))
+    share = share * step(1.02 - part.of(head.radius), 0.03) * (1.0 + 0.1 * hairs)
+    albedo = tint((1.0 + 0.16 * hairs).clamp_(min=0.3), hair_colour(p))
+    coat.cover(part, (0.82 * share).clamp_(max=0.95), albedo, Finish(0.03, 9.0))

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedvisage.faces.synthetic.conditions import Conditions
 from fedvisage.faces.synthetic.people import People
-from fedvisage.faces.synthetic.sheet import Bell, Sheet, outer, sum_of_bells
+from fedvisage.faces.synthetic.sheet import Bell, Sheet, outer, step, sum_of_bells
 
 BACK = -1.35
 """Height of the plane at which the head ends, behind the ears."""
@@ -59,9 +59,9 @@ def make_head(people: People, conditions: Conditions, sheet: Sheet) -> Head:
     across = (people["roundness"] * 0.85 * sheet.u**2)[:, None, :]
     above = people["forehead_slope"] * (-0.35 - sheet.v).clamp(min=0) ** 2
     height = height - across - above[:, :, None] + _bells(people, conditions, sheet)
-    ears = _ears(people, sheet)
-    height = torch.maximum(height, -1.2 + (ears - 0.5) * 0.35 + (ears - 1.0) * 2.0)
-    return Head(height.clamp(min=BACK), radius, ears)
+    field = _ear_field(people, sheet)
+    height = torch.maximum(height, step(field, 0.25).mul_(0.28).add_(BACK))
+    return Head(height, radius, step(field - 0.08, 0.08))
 
 
 def _outline(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
@@ -76,12 +76,12 @@ def _outline(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:
     return value.log_().div_(power[:, :, None]).exp_()
 
 
-def _ears(people: People, sheet: Sheet) -> Tensor:
-    """Return where the ears are: an upright ellipse on each side."""
+def _ear_field(people: People, sheet: Sheet) -> Tensor:
+    """Return the ears as a field that is 1 in their middle and 0 at their rims: an upright ellipse on each side."""
     size, out = people["ear_size"], people["ear_out"]
-    row = ((sheet.u.abs() - (people["head_width"] - 0.10)) / (0.10 + out)) ** 2
+    row = ((sheet.u.abs() - (people["head_width"] - 0.16)) / (0.16 + out)) ** 2
     column = ((sheet.v - 0.18) / (size * 1.25)) ** 2
-    return (1.0 - (row[:, None, :] + column[:, :, None])).mul_(2.5).clamp_(0.0, 1.0)
+    return 1.0 - row[:, None, :] - column[:, :, None]
 
 
 def _bells(people: People, conditions: Conditions, sheet: Sheet) -> Tensor:

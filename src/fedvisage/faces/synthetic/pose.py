@@ -73,7 +73,7 @@ def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> Vie
     """
     turn = rotation(conditions)
     near = torch.full((len(conditions), size // 4, size // 4), FRONT - float(PIVOT[2]))
-    for surface, pixels, steps in ((small, size // 4, 6), (small, size // 2, 2), (height, size, 2)):
+    for surface, pixels, steps in ((small, size // 4, 7), (small, size // 2, 3), (height, size, 1)):
         if near.shape[-1] != pixels:
             near = enlarge(near, pixels, pixels)
         for _ in range(steps):

@@ -14,7 +14,7 @@ from torch import Tensor
 
 HALF_WIDTH = 1.5
 TOP, BOTTOM = -2.05, 1.95
-CELLS_PER_PIXEL = 1.15
+CELLS_PER_PIXEL = 1.1
 """Sheet cells for one image pixel when a face fills 55 % of the frame: the oversampling that keeps edges smooth."""
 UNITS_PER_FRAME = 2.0 / 0.55
 FARTHEST = -25.0

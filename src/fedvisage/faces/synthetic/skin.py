@@ -59,7 +59,7 @@ def _blood(people: People, sheet: Sheet) -> Tensor:
     p = people
     bells: list[Bell] = [
         (0.8, 0.52, 0.52, 0.22, 0.2),
-        (1.0, 0.0, p["nose_length"], 0.16, 0.13),
+        (0.7, 0.0, p["nose_length"], 0.16, 0.13),
         (0.6, p["nose_width"], p["nose_length"] + 0.05, 0.08, 0.07),
         (0.3, 0.0, p["chin"] - 0.2, 0.2, 0.12),
         (0.5, p["eye_spacing"], 0.05, 0.2, 0.07),
