@@ -18,6 +18,7 @@ from torch import Tensor
 from fedvisage.faces.synthetic.draws import Range, between, column, field, unit
 
 LUMA = (0.2126, 0.7152, 0.0722)
+TONE_STEPS = 4096  # a sensor's twelve bits: the tone curve is a table, as it is in cameras
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,17 @@ def _develop(light: Tensor, shots: Shots) -> Tensor:
     light = light * gains
     grey = luminance(light)
     light = grey + column(shots.saturation) * (light - grey)
-    shoulder = light.clamp_min(0)
-    shoulder = torch.where(shoulder > 0.6, 0.6 + 0.4 * torch.tanh((shoulder - 0.6) / 0.6), shoulder)
-    encoded = encode(shoulder)
+    encoded = _TONE_CURVE[(light * TONE_STEPS).clamp_(0, 2 * TONE_STEPS).int()]
     return torch.lerp(encoded, encoded * encoded * (3 - 2 * encoded), column(shots.contrast))
+
+
+def _tone_curve() -> Tensor:
+    """Return the encoded value of light from 0 to twice white: sRGB with a soft shoulder above 0.6."""
+    light = torch.arange(2 * TONE_STEPS + 1) / TONE_STEPS
+    return encode(torch.where(light > 0.6, 0.6 + 0.4 * torch.tanh((light - 0.6) / 0.6), light))
+
+
+_TONE_CURVE = _tone_curve()
 
 
 def _compress(image: NDArray[np.uint8], quality: int, offset: int, size: int) -> NDArray[np.uint8]:

@@ -17,7 +17,8 @@ Range = tuple[float, float]
 
 def unit(seeds: Sequence[int], name: str) -> Tensor:
     """Return one number in [0, 1) for each seed."""
-    return torch.tensor([derive(seed, name) / 2.0**63 for seed in seeds], dtype=torch.float64).float()
+    drawn = {seed: derive(seed, name) / 2.0**63 for seed in set(seeds)}  # frames of a video share its seed
+    return torch.tensor([drawn[seed] for seed in seeds], dtype=torch.float64).float()
 
 
 def between(seeds: Sequence[int], name: str, ranges: Sequence[Range] | Range) -> Tensor:

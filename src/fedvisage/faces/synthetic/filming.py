@@ -13,7 +13,7 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate
 from fedvisage.faces.synthetic.backgrounds import make_backgrounds
 from fedvisage.faces.synthetic.camera import Camera, Shots, draw_shots, expose
 from fedvisage.faces.synthetic.conditions import Conditions, draw_conditions, move
-from fedvisage.faces.synthetic.domains import Attack, Domain, Place
+from fedvisage.faces.synthetic.domain import Attack, Domain, Place
 from fedvisage.faces.synthetic.draws import unit
 from fedvisage.faces.synthetic.mask import Mask, draw_masks
 from fedvisage.faces.synthetic.people import draw_people

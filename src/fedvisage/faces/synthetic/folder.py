@@ -21,7 +21,8 @@ from torch.nn.functional import adaptive_avg_pool2d, interpolate
 from fedvisage.data.prepared import Writer
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.camera import Camera, decode, draw_shots
-from fedvisage.faces.synthetic.domains import Attack, Domain, find_domain
+from fedvisage.faces.synthetic.domain import Attack, Domain
+from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.recapture import Photographs, Setting, recapture
 from fedvisage.faces.synthetic.sets import Progress, heldout_subjects, spread
 from fedvisage.faces.synthetic.specification import Synthesis

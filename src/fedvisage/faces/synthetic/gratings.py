@@ -73,7 +73,9 @@ def _kept(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor
     """Return the amplitude that passes lens, pixel aperture and binning, B numbers; exactly 0 when invisible."""
     lens = torch.exp(-2 * math.pi**2 * blur**2 * (frequency**2).sum(1))
     aperture = torch.sinc(APERTURE * frequency).prod(1)
-    binning = torch.sinc((frequency - fold) * (1 / step).clamp_min(1)[:, None]).prod(1)
+    # The mean of b neighbouring samples of a cosine: the Dirichlet kernel.
+    residual, binned = frequency - fold, (1 / step).clamp_min(1)[:, None]
+    binning = (torch.sinc(residual * binned) / torch.sinc(residual)).prod(1)
     kept = lens * aperture * binning
     return torch.where(kept.abs() < INVISIBLE, 0.0, kept)
 

@@ -103,11 +103,19 @@ def _three(values: Tensor) -> Tensor:
 
 
 def locate(view: View, points: Tensor) -> Tensor:
-    """Return where points of the medium (B×N×2, medium coordinates) are seen, in pixels: the nearest pixel's centre."""
-    batch, size = view.coordinates.shape[:2]
-    grid = view.coordinates.reshape(batch, 1, size * size, 2)
-    nearest = (grid - points[:, :, None]).square().sum(-1).argmin(-1)
-    return torch.stack([nearest % size + 0.5, nearest // size + 0.5], dim=-1)
+    """Return where points of the medium (B×N×2, medium coordinates) are seen, in pixels: Newton's iteration."""
+    size = view.coordinates.shape[1]
+    maps = view.coordinates.permute(0, 3, 1, 2)
+    middle = size // 2
+    centre = view.coordinates[:, middle, middle]
+    columns = [view.coordinates[:, middle, middle + 1] - centre, view.coordinates[:, middle + 1, middle] - centre]
+    inverse = torch.linalg.inv(torch.stack(columns, dim=-1))
+    pixels = torch.full_like(points, middle + 0.5)
+    for _ in range(5):
+        seen = grid_sample(maps, medium_coordinates(pixels, size)[:, :, None], align_corners=False)[..., 0]
+        pixels = pixels + torch.einsum("bij,bnj->bni", inverse, points - seen.transpose(1, 2))
+        pixels = pixels.clamp(0.5, size - 0.5)
+    return pixels
 
 
 def medium_coordinates(pixels: Tensor, size: int) -> Tensor:

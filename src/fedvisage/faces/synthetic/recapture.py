@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.faces.synthetic.camera import Shots, expose
-from fedvisage.faces.synthetic.domains import Attack
+from fedvisage.faces.synthetic.domain import Attack
 from fedvisage.faces.synthetic.gratings import Sampling, sampling_of
 from fedvisage.faces.synthetic.presenting import View, align, hold, locate, medium_coordinates, show
 from fedvisage.faces.synthetic.printing import Printer, cut_attack, print_attack

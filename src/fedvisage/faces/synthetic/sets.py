@@ -16,7 +16,8 @@ import cv2
 import torch
 
 from fedvisage.data.prepared import Writer
-from fedvisage.faces.synthetic.domains import Attack, Domain, find_domain
+from fedvisage.faces.synthetic.domain import Attack, Domain
+from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.filming import Frames, Video, film
 from fedvisage.faces.synthetic.specification import RENDERER_VERSION, Synthesis, parse_synthesis
 from fedvisage.streams import derive, numpy_rng

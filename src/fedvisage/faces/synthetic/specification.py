@@ -3,7 +3,8 @@
 from dataclasses import dataclass, fields
 
 from fedvisage.errors import UserError
-from fedvisage.faces.synthetic.domains import SPECIES, find_domain
+from fedvisage.faces.synthetic.domain import SPECIES
+from fedvisage.faces.synthetic.domains import find_domain
 
 RENDERER_VERSION = 1
 """Changes whenever a specification gives other pixels than before."""
