@@ -57,7 +57,7 @@ def make_hair(people: People, head: Head, sheet: Sheet) -> Hair:
     ragged = (0.024 * locks).add_(strands, alpha=0.012)
     scalp = step(line[:, None, :] - sheet.v[:, :, None] + ragged, 0.06)
     volume = _volume(p, sheet) * (1.0 - bald[:, :, 0]) + 0.012
-    reach = EDGE - 0.01 + volume[:, :, None] + 0.03 * locks
+    reach = EDGE - 0.01 + volume[:, :, None] + 0.02 * locks
     width = 1.5 * sheet.cell
     cover = step(reach - head.radius, width).mul_(scalp)
     falling = window(sheet, top=-0.9)
@@ -124,10 +124,10 @@ def paint_hair(coat: Coat, people: People, hair: Hair, sheet: Sheet) -> None:
 
 def paint_beard(coat: Coat, people: People, head: Head, sheet: Sheet) -> None:
     """Paint a full beard and moustache on those who wear one."""
-    p, part = people, window(sheet, 0.1, BOTTOM, 1.15)
+    p, part = people, window(sheet, -0.15, BOTTOM, 1.15)
     hairs = noise("fine", p.seeds, "beard", part.v.shape[1], part.u.shape[1], sheet.cell)
     mouth, side = p["mouth_height"], part.u.abs()
-    edge = mouth - 0.30 + 0.55 * plateau(side, 0.42, 6) - 1.1 * step(side - 0.78, 0.22)
+    edge = mouth - 0.30 + 0.55 * plateau(side, 0.42, 6) - 0.55 * step(side - 0.78, 0.22)
     jaw = step(part.v[:, :, None] - edge[:, None, :] + 0.05 * hairs, 0.22)
     moustache = outer(plateau(part.v - mouth + 0.165, 0.075, 4), step(0.40 - side, 0.08))
     lips = outer(plateau(part.v - mouth - 0.02, 0.12, 4), plateau(side, p["mouth_width"], 4))

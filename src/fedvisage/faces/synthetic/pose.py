@@ -12,8 +12,9 @@ PIVOT = torch.tensor([0.0, 0.55, -0.75])
 """The point (u, v, height) about which the head turns; it is what ``Conditions.centre`` places in the frame."""
 FRONT = 0.75
 """No part of a face is higher above the sheet than this."""
-STRIDE = 0.7
-"""Share of the gap to the surface that a step takes; less than 1 because slopes close the gap faster."""
+USUAL_SPEED, GREATEST_SPEED = 1.3, 6.0
+"""How fast the gap to the surface closes along a line of sight: 1 where the surface faces the camera."""
+TINY = torch.tensor(1e-4)
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,23 @@ def project(points: Tensor, conditions: Conditions, size: int) -> Tensor:
 def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> View:
     """Find the first point of the height field on each pixel's line of sight.
 
-    Every step goes as far as it safely can: the gap to the surface divided by the steepest closing speed that the
-    shape allows. Most steps are taken at lower resolution, on the shape at half its resolution (``small``).
+    Each step goes as far as the gap to the surface divided by the speed at which the gap closes. The speed is that of
+    the last step (the secant method), so that steps shorten where the side of the head falls away steeply. Most steps
+    are taken at lower resolution, on the shape at half its resolution (``small``).
     """
     turn = rotation(conditions)
     near = torch.full((len(conditions), size // 4, size // 4), FRONT - float(PIVOT[2]))
-    for surface, pixels, steps in ((small, size // 4, 7), (small, size // 2, 3), (height, size, 1)):
+    speed = torch.full_like(near, USUAL_SPEED)
+    for surface, pixels, steps in ((small, size // 4, 8), (small, size // 2, 3), (height, size, 1)):
         if near.shape[-1] != pixels:
-            near = enlarge(near, pixels, pixels)
-        for _ in range(steps):
-            near = near - _gap(surface, turn, conditions, near) * STRIDE
+            near, speed = enlarge(near, pixels, pixels), enlarge(speed, pixels, pixels)
+        gap = _gap(surface, turn, conditions, near)
+        for _ in range(steps - 1):
+            near = near - gap / speed
+            left = _gap(surface, turn, conditions, near)
+            speed = (speed * (1.0 - left / (gap + torch.copysign(TINY, gap)))).clamp_(USUAL_SPEED, GREATEST_SPEED)
+            gap = left
+        near = near - gap / speed
     u, v, _ = _head_point(turn, conditions, near)
     return View(u, v, near)
 
