@@ -180,7 +180,7 @@ def _compress(image: NDArray[np.uint8], quality: int, offset: int, size: int) ->
     """Store as JPEG whose 8×8 blocks start anywhere (the crop is cut from a larger frame), read back, resize."""
     padded = cv2.copyMakeBorder(image, offset, 0, offset, 0, cv2.BORDER_REFLECT)
     _, stored = cv2.imencode(".jpg", padded[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
-    read = cv2.imdecode(stored, cv2.IMREAD_COLOR)[offset:, offset:, ::-1]
+    read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[offset:, offset:, ::-1]
     if len(read) == size:
         return np.ascontiguousarray(read)
     return np.asarray(cv2.resize(read, (size, size), interpolation=cv2.INTER_LINEAR), np.uint8)

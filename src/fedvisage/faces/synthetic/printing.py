@@ -61,8 +61,8 @@ def print_attack(
     picture, grain = shown[:, :3].clamp(0, 1), shown[:, 3:]
     coverage = ink_coverage(decode(picture)) * inside(view)
     white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
-    reflectance = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
-    reflectance = white * inked(reflectance, drawn("dot_gain"), drawn("purity"))
+    layers = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
+    reflectance = white * inked(layers, drawn("dot_gain"), drawn("purity"))
     reflectance = reflectance * (1 + column(drawn("grain")) * grain)
     lit = reflectance * _light_on(view, drawn("light"), drawn("warmth"), drawn("gradient"), videos)
     lit = lit + _gloss(view, drawn("gloss") * drawn("light"), videos)
@@ -111,7 +111,7 @@ def inked(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tenso
 def _dots(coverage: Tensor, view: View, dots: Tensor, strength: Tensor, grid: Sampling) -> list[Tensor]:
     """Return the four coverages as the sensor sees them: each with what is left of its screen, B×3×H×W."""
     seen = []
-    for ink, angle in zip(coverage.split(1, dim=1), SCREEN_ANGLES, strict=True):
+    for ink, angle in zip(torch.split(coverage, 1, dim=1), SCREEN_ANGLES, strict=True):
         if angle is None:
             seen.append(ink.expand(-1, 3, -1, -1))
             continue

@@ -1,5 +1,6 @@
 """Specifications: what ``fedvisage data synth`` and the ``synth:`` lines of recipes say of a rendered set."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 from fedvisage.errors import UserError
@@ -55,7 +56,7 @@ class Synthesis:
 def parse_synthesis(line: str) -> Synthesis:
     """Read a line such as ``O subjects=20 frames=2 size=96``."""
     domain, *settings = line.split() or [""]
-    readers = {
+    readers: dict[str, Callable[[str], object]] = {
         "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float, "species": _names,
     }  # fmt: skip
     values: dict[str, object] = {}
@@ -68,7 +69,7 @@ def parse_synthesis(line: str) -> Synthesis:
         try:
             values[name] = readers[name](text)
         except ValueError:
-            raise UserError(f"synth.{name}", f"cannot read {text!r} as a {readers[name].__name__}") from None
+            raise UserError(f"synth.{name}", f"cannot read {text!r} as a number") from None
     return Synthesis(domain, **values)  # type: ignore[arg-type]
 
 
