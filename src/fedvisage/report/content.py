@@ -1,0 +1,229 @@
+"""The tables and figures of one run's report, worked out from its files."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fedvisage.metrics.scores import Scores, by_video
+from fedvisage.report import curves, embedding
+from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.report.tables import Table, percent, size, table
+
+HEADLINES = {
+    "hter": ("HTER", "mean of the attacks accepted and the bona fide rejected, at the threshold"),
+    "auc": ("AUC", "chance that a living face scores above an attack"),
+    "eer": ("EER", "error where both kinds are equal; interpolated"),
+    "tpr_at_fpr_1pct": ("TPR at FPR 1 %", "attacks detected with at most 1 % false alarms"),
+    "acer": ("ACER", "mean of the worst species' APCER and BPCER"),
+}
+RATES = {
+    "hter": "HTER %",
+    "eer": "EER %",
+    "auc": "AUC %",
+    "tpr_at_fpr_1pct": "TPR at FPR 1 %",
+    "bpcer": "BPCER %",
+    "acer": "ACER %",
+}
+MOST_MODELS = 6  # curves in one figure, and histograms on one page
+MOST_SITE_ROWS = 40
+
+
+def levels(metrics: Row) -> dict[str, Row]:
+    """Return the user's figures by level, the headline's level first."""
+    if metrics.get("hter") is None and "apcer" not in metrics:
+        return {}
+    first = str(metrics.get("level", "frame"))
+    other = "video" if first == "frame" else "frame"
+    return {first: metrics} | ({other: metrics[other]} if isinstance(metrics.get(other), dict) else {})
+
+
+def bounds(metrics: Row, level: str, figure: str) -> list[float] | None:
+    """Return a figure's 95 % interval, if the run worked it out."""
+    found = ((metrics.get("intervals") or {}).get(level) or {}).get(figure)
+    return found if isinstance(found, list) and len(found) == 2 else None
+
+
+def headlines(metrics: Row) -> list[dict[str, str]]:
+    """Return the figures for the top of the page: name, value, interval, explanation."""
+    found = levels(metrics)
+    if not found:
+        return []
+    level = next(iter(found))
+    cards = []
+    for figure, (name, meaning) in HEADLINES.items():
+        interval = bounds(metrics, level, figure)
+        span = f"{100 * interval[0]:.1f} to {100 * interval[1]:.1f}" if interval else ""
+        cards.append({"name": name, "value": percent(metrics.get(figure)), "interval": span, "meaning": meaning})
+    return cards
+
+
+def user_table(metrics: Row) -> Table | None:
+    """Frame and video level side by side."""
+    rows = []
+    for level, figures in levels(metrics).items():
+        row: Row = {"level": level}
+        for figure in RATES:
+            row[figure] = percent(figures.get(figure), bounds(metrics, level, figure))
+        at_apcer = figures.get("bpcer_at_apcer") or {}
+        row |= {f"at_{name}": percent(value) for name, value in at_apcer.items()}
+        count = figures.get("count") or {}
+        row["count"] = " + ".join(str(int(count[kind])) for kind in ("bona_fide", "attack") if kind in count) or None
+        rows.append(row)
+    if not rows:
+        return None
+    at = {f"at_{name}": f"BPCER at APCER {name.replace('pct', ' %')}" for name in ("10pct", "5pct", "1pct")}
+    note = "In brackets: 95 % intervals, bootstrapped by subject. AUC is in per cent too."
+    columns = {"level": "level", **RATES, **at, "count": "bona fide + attacks"}
+    return table("At the user", rows, columns, note=note if metrics.get("intervals") else "")
+
+
+def species_table(metrics: Row) -> Table | None:
+    """Return APCER of each attack species, at each level."""
+    found = levels(metrics)
+    names = sorted({name for figures in found.values() for name in figures.get("apcer") or {}})
+    if not names:
+        return None
+    rows: list[Row] = [
+        {"species": name} | {level: percent((figures.get("apcer") or {}).get(name)) for level, figures in found.items()}
+        for name in names
+    ]
+    rows.append({"species": "all, pooled"} | {level: percent(row.get("apcer_pooled")) for level, row in found.items()})
+    columns = {"species": "species"} | {level: f"APCER %, {level}" for level in found}
+    return table("Attacks taken as live, by species", rows, columns)
+
+
+def members_table(metrics: Row) -> Table | None:
+    """Return the figures of each member model, for methods that keep one a site."""
+    members = metrics.get("members") or {}
+    rows = [
+        {"member": name, "threshold": f"{figures['threshold']:+.3f}" if "threshold" in figures else None}
+        | {figure: percent(figures.get(figure)) for figure in RATES}
+        for name, figures in members.items()
+    ]
+    columns = {"member": "model of", **RATES, "threshold": "threshold"}
+    return table("Each site's own model, at the user", rows, columns) if rows else None
+
+
+def heldout_table(metrics: Row) -> Table | None:
+    """Return what the sites' held-out histograms say."""
+    sites = metrics.get("sites_heldout") or {}
+    titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
+    rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
+    note = "From histograms of held-out scores; the scores themselves stay at the sites."
+    return table("At the sites, on held-out subjects", rows, {"site": "site"} | titles, note=note) if rows else None
+
+
+def uploads_table(ledger: list[Row]) -> Table | None:
+    """Return what left the sites: a row a declared field."""
+    groups = _grouped(ledger, lambda row: tuple(str(row.get(key, "")) for key in ("field", "kind", "guarantee")))
+    rows = [
+        {
+            "field": field,
+            "kind": kind,
+            "guarantee": guarantee or "none",
+            "sites": len({str(line.get("site")) for line in lines}),
+            "messages": len(lines),
+            "each": size(max(int(line.get("bytes", 0)) for line in lines)),
+            "all": size(sum(int(line.get("bytes", 0)) for line in lines)),
+        }
+        for (field, kind, guarantee), lines in groups.items()
+    ]
+    titles = {"field": "field", "kind": "kind", "guarantee": "guarantee", "sites": "sites"}
+    titles |= {"messages": "messages", "each": "largest", "all": "altogether"}
+    return table("What left the sites", rows, titles, names=3) if rows else None
+
+
+def site_uploads_table(ledger: list[Row]) -> Table | None:
+    """Return how much left each site, field by field."""
+    fields = sorted({str(row.get("field")) for row in ledger if row.get("direction") == "up"})
+    groups = _grouped(ledger, lambda row: (str(row.get("site")),))
+    rows = []
+    for (site,), lines in list(groups.items())[:MOST_SITE_ROWS]:
+        sums = {field: sum(int(row["bytes"]) for row in lines if str(row.get("field")) == field) for field in fields}
+        row: Row = {"site": site} | {f"field {field}": size(total) for field, total in sums.items()}
+        rows.append(row | {"all": size(sum(sums.values()))})
+    columns = {"site": "site"} | {f"field {field}": field for field in fields} | {"all": "altogether"}
+    rest = len(groups) - len(rows)
+    note = f"{rest} more sites are in ledger.jsonl." if rest > 0 else ""
+    return table("Bytes that left each site", rows, columns, note=note) if rows else None
+
+
+def failures_table(rounds: list[Row]) -> Table | None:
+    """Return the sites that did not answer in a round, and why."""
+    rows = [
+        {"round": str(row.get("round")), "site": site, "reason": reason}
+        for row in rounds
+        for site, reason in (row.get("failed") or {}).items()
+    ]
+    columns = {"round": "round", "site": "site", "reason": "reason"}
+    return table("Sites that were missing", rows[:MOST_SITE_ROWS], columns, names=3) if rows else None
+
+
+def figures(run: RunFiles) -> list[tuple[str, str, str]]:
+    """Return the drawings: title, explanation, SVG text."""
+    drawings: list[tuple[str, str, str]] = []
+    scores = run.user_scores
+    if scores is not None and 0 < scores.label.sum() < len(scores):
+        groups = curve_groups(scores)
+        drawings.append(("ROC", "Every threshold at once; up and to the left is better.", curves.roc(groups)))
+        drawings.append(("DET", "The same, on axes that spread small errors out; down is better.", curves.det(groups)))
+    drawings += _histograms(run)
+    loss = {
+        site: [(row["round"], row["loss"][site]) for row in run.rounds if _number((row.get("loss") or {}).get(site))]
+        for site in sorted({site for row in run.rounds for site in row.get("loss") or {}})
+    }
+    drawings += _rounds("Training loss", "Mean loss at each site while it trained.", loss, "loss")
+    heldout = {
+        name: [(row["round"], 100 * row["heldout"][key]) for row in run.rounds if _number(_heldout(row).get(key))]
+        for key, name in (("auc", "AUC"), ("eer", "EER"))
+    }
+    drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
+    drawing = embedding.tsne_figure(run.features) if run.features is not None else None
+    if drawing is not None:
+        drawings.append(("Features (t-SNE)", "Points that lie together look alike to the model.", drawing))
+    return drawings
+
+
+def curve_groups(scores: Scores) -> dict[str, Scores]:
+    """Return the lines of a ROC: frames and videos of one model, or the first few models."""
+    models = sorted(set(scores.model.tolist()))
+    if len(models) > 1:
+        return {f"model of {name}": scores.where(scores.model == name) for name in models[:MOST_MODELS]}
+    videos = by_video(scores)
+    return {"frames": scores} | ({"videos": videos} if len(videos) < len(scores) else {})
+
+
+def _histograms(run: RunFiles) -> list[tuple[str, str, str]]:
+    scores, members = run.user_scores, run.metrics.get("members") or {}
+    if scores is None or len(scores) == 0:
+        return []
+    drawings = []
+    for index, name in enumerate(sorted(set(scores.model.tolist()))[:MOST_MODELS]):
+        threshold = (members.get(name) or run.metrics).get("threshold")
+        drawing = curves.score_histograms(scores.where(scores.model == name), threshold, f"histogram{index}")
+        title = f"Scores, model of {name}" if name else "Scores"
+        drawings.append((title, "Frames right of the threshold are taken as live.", drawing))
+    return drawings
+
+
+def _rounds(
+    title: str, meaning: str, series: Mapping[str, list[tuple[float, float]]], label: str
+) -> list[tuple[str, str, str]]:
+    drawn = {name: points for name, points in series.items() if points}
+    return [(title, meaning, curves.over_rounds(drawn, label, title))] if drawn else []
+
+
+def _heldout(row: Row) -> Row:
+    found = row.get("heldout")
+    return found if isinstance(found, dict) else {}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value
+
+
+def _grouped(ledger: list[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in ledger:
+        if row.get("direction") == "up":
+            groups.setdefault(key(row), []).append(row)
+    return dict(sorted(groups.items()))

@@ -1,0 +1,61 @@
+"""The papers' t-SNE figure: what the features know of the site (colour) and of the label (marker)."""
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.manifold import TSNE
+
+from fedvisage.report.drawing import INK, canvas, colour, key, styled, svg
+from fedvisage.report.run_files import Features
+from fedvisage.streams import numpy_rng
+
+MOST_POINTS = 1000  # more are slow to place and only cover each other
+MOST_SITES = 6  # as many colours as can be told apart
+FEWEST_POINTS = 10
+SEED = 0  # a drawing of given features, not a draw of the run
+
+
+def tsne_figure(features: Features) -> str | None:
+    """Draw the features in two dimensions; None when there are too few to place."""
+    if len(features.label) < FEWEST_POINTS:
+        return None
+    chosen = sample(len(features.label))
+    place, label, site = project(features.values[chosen]), features.label[chosen], features.site[chosen]
+    names = np.unique(features.site).tolist()
+    shown = {name: min(index, MOST_SITES - 1) for index, name in enumerate(names)}
+    group = np.array([shown[name] for name in site.tolist()])
+    with styled():
+        figure, axes = canvas((5.0, 4.2))
+        for index in range(min(len(names), MOST_SITES)):
+            live, attack = (place[(group == index) & (label == value)] for value in (1, 0))
+            for points, marker, width in ((live, "o", 0.0), (attack, "x", 0.9)):
+                style = {"marker": marker, "color": colour(index), "linewidths": width}
+                axes.scatter(points[:, 0], points[:, 1], s=14, alpha=0.75, **style)  # type: ignore[arg-type]
+        axes.set(xticks=[], yticks=[], aspect="equal")
+        axes.grid(visible=False)
+        texts = names if len(names) <= MOST_SITES else [*names[: MOST_SITES - 1], "other sites"]
+        dots: list[Artist] = [_dot("s", colour(index)) for index in range(len(texts))]
+        key(figure, [*dots, _dot("o", INK), _dot("x", INK)], [*texts, "bona fide", "attack"], 4)
+        return svg(figure, "tsne")
+
+
+def sample(count: int) -> NDArray[np.int64]:
+    """Choose which of `count` points to draw: all, or the same MOST_POINTS each time."""
+    if count <= MOST_POINTS:
+        return np.arange(count)
+    return np.sort(numpy_rng(SEED, "tsne").choice(count, MOST_POINTS, replace=False))
+
+
+def project(values: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Place the points in two dimensions: principal components first, then t-SNE from a fixed start."""
+    components = min(50, *values.shape)
+    reduced = PCA(components, svd_solver="full").fit_transform(values.astype(np.float64))
+    perplexity = min(30.0, (len(values) - 1) / 3)
+    placed = TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(reduced)
+    return np.asarray(placed, dtype=np.float32)
+
+
+def _dot(marker: str, tint: str) -> Line2D:
+    return Line2D([], [], linestyle="", marker=marker, color=tint, markersize=5)

@@ -1,0 +1,121 @@
+"""One self-contained HTML page about a run: no script, no external resource, nothing that its files do not say."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from fedvisage.files import write_atomically
+from fedvisage.report import content
+from fedvisage.report.drawing import INK, QUIET
+from fedvisage.report.run_files import Row, RunFiles, read_run
+from fedvisage.report.tables import Table, html, size
+
+NAME = "report.html"
+
+
+def write_report(run: Path) -> Path:
+    """Draw the report of a finished run from its files and return where it is."""
+    page = render(read_run(run))
+    write_atomically(run / NAME, page.encode("utf-8", "replace"))
+    return run / NAME
+
+
+def render(run: RunFiles) -> str:
+    """Return the page's HTML."""
+    environment = Environment(
+        loader=PackageLoader("fedvisage.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["table"] = html
+    return environment.get_template("page.html.jinja").render(context(run))
+
+
+def context(run: RunFiles) -> dict[str, Any]:
+    """Return everything that the template shows."""
+    metrics = run.metrics
+    return {
+        "title": str(
+            run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
+        ),
+        "run": run.path.name,
+        "metrics": metrics,
+        "sites": [str(site) for site in metrics.get("sites") or []],
+        "headlines": content.headlines(metrics),
+        "threshold": threshold_sentence(metrics),
+        "results": _present(
+            content.user_table(metrics),
+            content.species_table(metrics),
+            content.members_table(metrics),
+            content.heldout_table(metrics),
+        ),
+        "figures": [(title, meaning, themed(drawing, title)) for title, meaning, drawing in content.figures(run)],
+        "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
+        "failures": _present(content.failures_table(run.rounds)),
+        "costs": costs(metrics),
+        "recipe": yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True) if run.recipe else "",
+        "environment": flat(run.environment),
+    }
+
+
+def threshold_sentence(metrics: Row) -> str:
+    """Say which threshold was used, how it was chosen, and what errors it made where it was chosen."""
+    rule, value = metrics.get("threshold_rule"), metrics.get("threshold")
+    if rule is None or value is None:
+        return ""
+    origin = {"fixed": "fixed beforehand", "target-eer": "chosen with the user's own labels, so HTER is an oracle's"}
+    how = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the user")
+    one = "mean threshold of the sites' models" if metrics.get("members") else "threshold"
+    source = metrics.get("threshold_source") or {}
+    there = (
+        f"; there it accepts {100 * source['far']:.2f} % of attacks and rejects {100 * source['frr']:.2f} % of bona fide"
+        if source.get("far") is not None and source.get("frr") is not None
+        else ""
+    )
+    return f"{one.capitalize()} {value:+.3f} (logit), rule {rule}: {how}{there}."
+
+
+def costs(metrics: Row) -> list[tuple[str, str]]:
+    """Return what the run took."""
+    seconds, memory = metrics.get("seconds"), metrics.get("peak_rss_mb")
+    rows = [
+        ("left the sites", size(metrics.get("bytes_up"))),
+        ("came to the sites", size(metrics.get("bytes_down"))),
+        ("time in rounds", f"{seconds:,.0f} s" if seconds is not None else "–"),
+        ("peak memory", f"{memory:,.0f} MB" if memory is not None else "–"),
+    ]
+    return [(name, value) for name, value in rows if value != "–"]
+
+
+def themed(drawing: str, title: str) -> Markup:
+    """Make an SVG drawing part of the page: its ink and quiet colours follow the page's theme.
+
+    The drawing's texts were escaped when it was made; it holds no script and no link.
+    """
+    body = drawing[drawing.index("<svg") :]
+    body = re.sub(
+        r'(<svg\b[^>]*?)\swidth="[^"]*"', r"\1", re.sub(r'(<svg\b[^>]*?)\sheight="[^"]*"', r"\1", body, count=1)
+    )
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = body.replace(INK, "currentColor").replace(QUIET, "var(--quiet)")
+    label = Markup('<svg role="img" aria-label="{}"').format(title)
+    return Markup(body.replace("<svg", label, 1))
+
+
+def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
+    """Return a nested mapping as pairs of dotted key and text."""
+    pairs = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        pairs += flat(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
+    return pairs
+
+
+def _present(*tables: Table | None) -> list[Table]:
+    return [found for found in tables if found is not None]

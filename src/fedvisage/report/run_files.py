@@ -1,0 +1,100 @@
+"""What a report is drawn from: the files of a finished run directory, read and nothing else."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from numpy.typing import NDArray
+
+from fedvisage.errors import UserError
+from fedvisage.federation.ledger import read_lines
+from fedvisage.files import read_tensors
+from fedvisage.metrics.scores import Scores, read_scores
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Features of some images, with the site and the label of each."""
+
+    values: NDArray[np.float32]
+    label: NDArray[np.int64]
+    site: NDArray[np.str_]
+
+
+@dataclass(frozen=True, eq=False)
+class RunFiles:
+    """A run directory in memory; what a run may lack is empty or None."""
+
+    path: Path
+    metrics: Row
+    recipe: Row
+    environment: Row
+    rounds: list[Row]
+    ledger: list[Row]
+    scores: Scores | None
+    features: Features | None
+
+    @property
+    def user_scores(self) -> Scores | None:
+        """Return the user's scores; all of them if none is marked as the user's."""
+        if self.scores is None:
+            return None
+        mine = self.scores.site == str(self.metrics.get("user"))
+        return self.scores.where(mine) if mine.any() else self.scores
+
+
+def read_run(path: Path) -> RunFiles:
+    """Read a finished run; without `metrics.json` there is nothing to report yet."""
+    if not path.is_dir():
+        raise UserError(str(path), "is not a directory; give the directory of a run")
+    if not (path / "metrics.json").exists():
+        raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
+    return RunFiles(
+        path=path,
+        metrics=read_mapping(path / "metrics.json"),
+        recipe=read_mapping(path / "recipe.yaml"),
+        environment=read_mapping(path / "environment.json"),
+        rounds=_lines(path / "rounds.jsonl"),
+        ledger=_lines(path / "ledger.jsonl"),
+        scores=read_scores(path / "scores.csv") if (path / "scores.csv").exists() else None,
+        features=read_features(path / "features.safetensors"),
+    )
+
+
+def read_mapping(path: Path) -> Row:
+    """Read a JSON or YAML mapping; an absent file is an empty one."""
+    if not path.exists():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(str(path), f"cannot be read ({' '.join(str(error).split())})") from None
+    if not isinstance(value, dict):
+        raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
+    return value
+
+
+def read_features(path: Path) -> Features | None:
+    """Read tensors `features`, `label`, `site`; the file's text is JSON with the names of the sites."""
+    if not path.exists():
+        return None
+    tensors, text = read_tensors(path)
+    try:
+        names = np.asarray(json.loads(text)["sites"], dtype=np.str_)
+        values, label, site = (tensors[name].numpy() for name in ("features", "label", "site"))
+        return Features(values.astype(np.float32), label.astype(np.int64), names[site])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UserError(str(path), f"does not hold features, label and site ({error})") from None
+
+
+def _lines(path: Path) -> list[Row]:
+    try:
+        return read_lines(path)
+    except ValueError as error:
+        raise UserError(str(path), f"has a line that is not JSON ({error})") from None
