@@ -73,9 +73,10 @@ def threshold_sentence(metrics: Row) -> str:
     how = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the user")
     one = "mean threshold of the sites' models" if metrics.get("members") else "threshold"
     source = metrics.get("threshold_source") or {}
+    accepts, rejects = (source.get(kind) for kind in ("far", "frr"))
     there = (
-        f"; there it accepts {100 * source['far']:.2f} % of attacks and rejects {100 * source['frr']:.2f} % of bona fide"
-        if source.get("far") is not None and source.get("frr") is not None
+        f"; it accepts {100 * accepts:.2f} % of attacks and rejects {100 * rejects:.2f} % of bona fide there"
+        if accepts is not None and rejects is not None
         else ""
     )
     return f"{one.capitalize()} {value:+.3f} (logit), rule {rule}: {how}{there}."
@@ -98,10 +99,8 @@ def themed(drawing: str, title: str) -> Markup:
 
     The drawing's texts were escaped when it was made; it holds no script and no link.
     """
-    body = drawing[drawing.index("<svg") :]
-    body = re.sub(
-        r'(<svg\b[^>]*?)\swidth="[^"]*"', r"\1", re.sub(r'(<svg\b[^>]*?)\sheight="[^"]*"', r"\1", body, count=1)
-    )
+    head, rest = drawing[drawing.index("<svg") :].split(">", 1)
+    body = re.sub(r'\s(width|height)="[^"]*"', "", head) + ">" + rest  # the page gives the width
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = body.replace(INK, "currentColor").replace(QUIET, "var(--quiet)")
     label = Markup('<svg role="img" aria-label="{}"').format(title)

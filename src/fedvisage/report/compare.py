@@ -1,0 +1,199 @@
+"""Runs side by side: mean ± standard deviation over seeds, and differences paired over user and seed.
+
+Runs belong together when their recipes differ in nothing but the seed, the title and whose data it was. Users differ
+much more than methods do, so a method is compared with the first one pair by pair: the same user, the same sites and
+the same seed. The test flips the signs of the differences: if the methods were alike, either sign would be as likely.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from fedvisage.errors import UserError
+from fedvisage.report.page import flat
+from fedvisage.report.run_files import read_mapping
+from fedvisage.report.tables import MISSING, Table, markdown, table
+from fedvisage.streams import numpy_rng
+
+FIGURES = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
+NOT_SETTINGS = ("title", "data", "runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every")
+EXACT_UP_TO = 12  # pairs: 4096 sign patterns
+RESAMPLES = 10_000
+CLOSE = 1e-12
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A mean over seeds (of each seed's mean over users) and its standard deviation, None with one seed."""
+
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Mean paired difference to the first group, its 95 % bootstrap interval, and the sign-flip test's p."""
+
+    mean: float
+    low: float
+    high: float
+    p: float
+    pairs: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One group of runs."""
+
+    label: str
+    method: str
+    runs: int
+    users: tuple[str, ...]
+    seeds: tuple[int, ...]
+    figures: dict[str, Figure]
+    differences: dict[str, Difference]  # empty for the first group, or without common pairs
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a comparison needs of a run: its settings, what it is paired by, and its figures."""
+
+    method: str
+    settings: tuple[tuple[str, str], ...]
+    pair: tuple[str, str, int]  # sites, user, seed
+    figures: dict[str, float]
+
+
+def compare(runs: Sequence[Path]) -> list[Comparison]:
+    """Compare runs, in groups of equal settings; the first run's group is what the others are paired with."""
+    members = [read_member(path) for path in runs]
+    groups: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+    for member in members:
+        groups.setdefault(member.settings, []).append(member)
+    labels, first = labels_of(list(groups)), next(iter(groups.values()), [])
+    return [
+        Comparison(
+            label=labels[settings],
+            method=group[0].method,
+            runs=len(group),
+            users=tuple(sorted({member.pair[1] for member in group})),
+            seeds=tuple(sorted({member.pair[2] for member in group})),
+            figures={name: found for name in FIGURES if (found := over_seeds(group, name))},
+            differences={}
+            if group is first
+            else {name: found for name in FIGURES if (found := paired(first, group, name))},
+        )
+        for settings, group in groups.items()
+    ]
+
+
+def read_member(path: Path) -> Member:
+    """Read a run's figures and settings; a run without figures of a user cannot be compared."""
+    metrics = read_mapping(path / "metrics.json")
+    figures = {name: float(metrics[name]) for name in FIGURES if isinstance(metrics.get(name), int | float)}
+    if not figures:
+        raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
+    settings = tuple((key, value) for key, value in flat(read_mapping(path / "recipe.yaml")) if _is_setting(key))
+    pair = (json.dumps(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
+    return Member(str(metrics.get("method")), settings or (("method.name", str(metrics.get("method"))),), pair, figures)
+
+
+def labels_of(groups: Sequence[tuple[tuple[str, str], ...]]) -> dict[tuple[tuple[str, str], ...], str]:
+    """Call each group by its method and, where groups share that, by the settings in which those differ."""
+    labels = {}
+    for settings in groups:
+        name = dict(settings).get("method.name", "run")
+        rivals = [dict(other) for other in groups if dict(other).get("method.name", "run") == name]
+        keys = sorted({key for rival in rivals for key in rival})
+        differing = [key for key in keys if len({rival.get(key) for rival in rivals}) > 1]
+        shown = ", ".join(f"{key}={dict(settings).get(key, MISSING)}" for key in differing)
+        labels[settings] = f"{name} ({shown})" if shown else name
+    return labels
+
+
+def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
+    """Average a figure over users within each seed, then give mean and standard deviation over seeds."""
+    by_seed: dict[int, list[float]] = {}
+    for member in group:
+        if figure in member.figures:
+            by_seed.setdefault(member.pair[2], []).append(member.figures[figure])
+    means = [fmean(values) for values in by_seed.values()]
+    return Figure(fmean(means), stdev(means) if len(means) > 1 else None) if means else None
+
+
+def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
+    """Return the differences other − first over the pairs that both have."""
+    base = {member.pair: member.figures[figure] for member in first if figure in member.figures}
+    found = {member.pair: member.figures[figure] for member in other if figure in member.figures}
+    values = np.array([found[pair] - base[pair] for pair in sorted(found) if pair in base])
+    if len(values) == 0:
+        return None
+    rng = numpy_rng(0, "compare", figure)
+    means = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Difference(float(values.mean()), float(low), float(high), sign_flip(values, rng), len(values))
+
+
+def sign_flip(values: np.ndarray[Any, np.dtype[np.float64]], rng: np.random.Generator) -> float:
+    """Return the share of sign patterns whose mean is at least as far from zero: exact for few pairs."""
+    if len(values) <= EXACT_UP_TO:
+        signs = np.array(list(product((1.0, -1.0), repeat=len(values))))
+        return float(np.mean(np.abs(signs @ values) >= abs(values.sum()) - CLOSE))
+    signs = rng.choice((1.0, -1.0), size=(RESAMPLES, len(values)))
+    hits = int((np.abs(signs @ values) >= abs(values.sum()) - CLOSE).sum())
+    return (hits + 1) / (RESAMPLES + 1)
+
+
+def tables(rows: Sequence[Comparison]) -> list[Table]:
+    """Return the comparison as tables: the figures, and the paired differences where there are any."""
+    titles = {"label": "method", "runs": "runs", "users": "users", "seeds": "seeds"}
+    figures = [
+        {"label": row.label, "runs": row.runs, "users": ", ".join(row.users), "seeds": ", ".join(map(str, row.seeds))}
+        | {name: _figure(found) for name, found in row.figures.items()}
+        for row in rows
+    ]
+    found = [table("Mean ± standard deviation over seeds", figures, titles | FIGURES)]
+    differences = [
+        {"label": row.label, "pairs": next(iter(row.differences.values())).pairs}
+        | {name: _difference(difference) for name, difference in row.differences.items()}
+        for row in rows
+        if row.differences
+    ]
+    if differences:
+        note = (
+            "In brackets: 95 % bootstrap interval of the mean. p: sign-flip test; with n pairs it cannot be below 2/2ⁿ."
+        )
+        caption = f"Difference to {rows[0].label}, paired over user and seed, in per cent points"
+        found.append(table(caption, differences, {"label": "method", "pairs": "pairs"} | FIGURES, note=note))
+    return found
+
+
+def compare_runs(runs: Sequence[Path], console: Console, *, as_json: bool = False) -> None:
+    """Print a comparison as Markdown, or as JSON."""
+    rows = compare(runs)
+    if as_json:
+        text = json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False)
+    else:
+        text = "\n".join(markdown(found) for found in tables(rows))
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _figure(found: Figure) -> str:
+    spread = "" if found.std is None else f" ± {100 * found.std:.2f}"
+    return f"{100 * found.mean:.2f}{spread}"
+
+
+def _difference(found: Difference) -> str:
+    p = f"p = {found.p:.3f}" if found.p >= 0.001 else "p < 0.001"
+    return f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}], {p}"
+
+
+def _is_setting(key: str) -> bool:
+    return not any(key == name or key.startswith(f"{name}.") for name in NOT_SETTINGS)
