@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -41,7 +43,8 @@ def demo(
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
     from fedvisage.demo import demonstrate
 
-    demonstrate(out or Path("runs/demo"), cache, _console(), resume=resume)
+    with _resumable():
+        demonstrate(out or Path("runs/demo"), cache, _console(), resume=resume)
 
 
 @app.command()
@@ -65,7 +68,8 @@ def run(
         raise UserError("--on", f"{on!r} is no transport of this version; choose local")
     loaded = load(recipe, overrides or [], options())
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
-    run_and_report(loaded, where, cache, _console(), resume=resume)
+    with _resumable():
+        run_and_report(loaded, where, cache, _console(), resume=resume)
 
 
 @app.command()
@@ -77,7 +81,8 @@ def study(
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
     from fedvisage.study import conduct
 
-    conduct(study, out or Path("runs") / study.stem, cache, _console())
+    with _resumable():
+        conduct(study, out or Path("runs") / study.stem, cache, _console())
 
 
 @app.command()
@@ -207,8 +212,6 @@ def main() -> None:
         _fail(str(error), 2)
     except RunFailed as error:
         _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail("interrupted; a run continues with --resume", 1)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
@@ -218,6 +221,15 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, soft_wrap=True)
     sys.exit(code)
+
+
+@contextmanager
+def _resumable() -> Iterator[None]:
+    """Turn Ctrl-C into the end of a run that can be continued."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunFailed("interrupted; the same command with --resume continues (a study continues by itself)") from None
 
 
 def _console() -> Console:

@@ -48,7 +48,7 @@ class Study(Section):
     """A study file."""
 
     title: str
-    recipe: str
+    recipe: str | dict[str, Any]
     sets: dict[str, str] = Field(min_length=2)
     users: list[str] | None = None
     rows: dict[str, Row] = Field(min_length=1)
@@ -116,10 +116,7 @@ def read(path: Path) -> Study:
 
 def cells_of(study: Study, base: Path, out: Path) -> Iterator[Cell]:
     """List the grid's cells; all of them are validated before the first one runs."""
-    try:
-        tree = yaml.safe_load((base / study.recipe).read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError("study.recipe", f"{base / study.recipe} cannot be read") from error
+    tree = study.recipe if isinstance(study.recipe, dict) else recipes.read_tree(base / study.recipe)
     cells = []
     for seed in study.seeds:
         for user in study.users or list(study.sets):

@@ -1,0 +1,232 @@
+"""The command line as a person meets it: what it prints, and how it ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from tests.toy import SITES, tree
+
+from fedvisage import cli
+from fedvisage.data.prepared import PreparedSet
+
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run a command line; return its exit code and what it printed to both streams."""
+
+    def run(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["fedvisage", *map(str, words)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def recipe_file(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("recipe") / "toy.yaml"
+    path.write_text(yaml.safe_dump(tree(sets)))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(recipe_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, made through the command line."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["fedvisage", "run", str(recipe_file), "--out", str(out)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert not ended.value.code
+    return out
+
+
+def test_run_leaves_the_files_that_the_contract_names(finished: Path) -> None:
+    names = {path.name for path in finished.iterdir()}
+    assert names >= {
+        "recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "model.safetensors",
+        "model.json", "scores.csv", "metrics.json", "report.html",
+    }  # fmt: skip
+    metrics = json.loads((finished / "metrics.json").read_text())
+    assert metrics.keys() >= {
+        "method", "task", "sites", "user", "seed", "rounds", "threshold_rule", "threshold", "hter", "eer", "auc",
+        "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bytes_up", "bytes_down", "seconds", "peak_rss_mb",
+    }  # fmt: skip
+
+
+def test_an_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+    code, out, _ = call("run", recipe_file, "training.rounds=1", "runtime.seed=7", "--out", tmp_path / "run")
+    resolved = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
+    assert code == 0
+    assert (resolved["training"]["rounds"], resolved["runtime"]["seed"]) == (1, 7)
+    assert "round 1/1" in out
+
+
+def test_a_finished_run_is_not_run_over(call: Call, recipe_file: Path, finished: Path) -> None:
+    code, _, err = call("run", recipe_file, "--out", finished)
+    assert code == 2
+    assert "--resume" in err
+
+
+def test_resuming_a_finished_run_changes_no_byte(call: Call, recipe_file: Path, finished: Path) -> None:
+    before = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in finished.rglob("*") if path.is_file()}
+    code, out, _ = call("run", recipe_file, "--out", finished, "--resume")
+    after = {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in finished.rglob("*") if path.is_file()}
+    assert code == 0
+    assert "finished already" in out
+    assert after == before
+
+
+def test_resuming_where_nothing_is_starts(call: Call, recipe_file: Path, tmp_path: Path) -> None:
+    code, _, _ = call("run", recipe_file, "training.rounds=1", "--out", tmp_path / "new", "--resume")
+    assert code == 0
+    assert (tmp_path / "new" / "metrics.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["training.rouns=1"], "recipe.training.rouns: unknown key"),
+        (["training.rounds=0"], "recipe.training.rounds"),
+        (["method.name=nothing"], "choose one of"),
+        (["data.user=/nowhere"], "/nowhere"),
+        (["runtime.device=cuda:7"], "recipe.runtime.device"),
+        (["input.size=64"], "input.size"),
+        (["--on", "pigeon"], "--on"),
+        (["rounds"], "key=value"),
+    ],
+)
+def test_a_users_mistake_is_named_without_a_traceback(
+    call: Call, recipe_file: Path, tmp_path: Path, words: list[str], message: str
+) -> None:
+    code, _, err = call("run", recipe_file, *words, "--out", tmp_path / "run")
+    assert code == 2
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> None:
+    code, out, _ = call("evaluate", finished, "--json")
+    again, first = json.loads(out), json.loads((finished / "metrics.json").read_text())
+    assert code == 0
+    assert {key: again[key] for key in ("hter", "eer", "auc", "threshold", "apcer")} == {
+        key: first[key] for key in ("hter", "eer", "auc", "threshold", "apcer")
+    }
+
+
+def test_evaluate_judges_other_data_with_the_stored_threshold(
+    call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    code, out, _ = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged")
+    judged = json.loads((tmp_path / "judged" / "metrics.json").read_text())
+    assert code == 0
+    assert judged["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
+    assert len((tmp_path / "judged" / "scores.csv").read_text().splitlines()) == 1 + len(PreparedSet.open(sets["A"]))
+    assert "at user A" in out
+
+
+def test_predict_gives_the_score_of_the_run_and_its_operating_point(
+    call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    user = PreparedSet.open(sets["U"])
+    Image.fromarray(np.asarray(user.images[0])).save(tmp_path / "face.png")
+    (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff not a picture")
+    code, out, _ = call("predict", finished, tmp_path, "--crop", "none", "--json")
+    answer = {Path(row["path"]).name: row for row in json.loads(out)["images"]}
+    first = (finished / "scores.csv").read_text().splitlines()[1].split(",")
+    assert code == 0
+    assert answer["face.png"]["logit"] == pytest.approx(float(first[-2]), abs=1e-4)
+    assert (answer["face.png"]["logit"] >= json.loads(out)["threshold"]["logit"]) == (
+        answer["face.png"]["decision"] == "live"
+    )
+    assert answer["broken.jpg"]["decision"] == "rejected"
+    assert answer["broken.jpg"]["reason"]
+    assert "chosen by source-eer" in call("predict", finished, tmp_path, "--crop", "none")[1]
+
+
+def test_a_damaged_model_is_refused(call: Call, finished: Path, tmp_path: Path) -> None:
+    for name in ("model.safetensors", "model.json"):
+        (tmp_path / name).write_bytes((finished / name).read_bytes())
+    data = bytearray((tmp_path / "model.safetensors").read_bytes())
+    data[-5] ^= 1
+    (tmp_path / "model.safetensors").write_bytes(data)
+    code, _, err = call("predict", tmp_path, tmp_path)
+    assert code == 2
+    assert "damaged" in err
+
+
+def test_methods_says_what_leaves_a_site(call: Call) -> None:
+    code, out, _ = call("methods", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    fields = {field["field"]: field["kind"] for field in rows["fedpad"]["leaves_a_site"]}
+    assert code == 0
+    assert fields == {"weights": "weights", "examples": "statistic", "loss": "statistic", "histogram": "statistic"}
+    assert rows["pooled"]["simulation_only"]
+    assert "fedpad" in call("methods")[1]
+
+
+def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("data", "synth", tmp_path / "O", "--domain", "O", "--size", 32, "--subjects", 3, "--frames", 1,
+                        "--workers", 1)  # fmt: skip
+    assert code == 0
+    assert "30 images of 32×32" in out
+    made = PreparedSet.open(tmp_path / "O")
+    for index in range(len(made)):
+        kind = str(made.rows.species[index])
+        folder = tmp_path / "raw" / ("real" if kind == "bonafide" else f"attack/{kind}") / str(made.rows.subject[index])
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.asarray(made.images[index])).save(folder / f"{index}.png")
+    code, out, _ = call(
+        "data", "import", "folder", tmp_path / "raw", tmp_path / "again", "--size", 32, "--crop", "none"
+    )
+    assert code == 0
+    assert f"{len(made)} images of 3 subjects" in out
+    code, _, _ = call("data", "show", tmp_path / "again", "--sheet", tmp_path / "sheet.png", "--verify")
+    assert code == 0
+    assert Image.open(tmp_path / "sheet.png").size[0] > 100
+
+
+def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> None:
+    code, out, _ = call("compare", finished)
+    assert code == 0
+    assert "fedpad" in out.lower()
+    (finished / "report.html").unlink()
+    assert call("report", finished)[0] == 0
+    assert all(site in (finished / "report.html").read_text() for site in SITES)
+
+
+def test_an_interrupted_run_ends_with_one_line_and_1(
+    call: Call, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.progress.Reporter.advance", _interrupt)
+    code, _, err = call("run", recipe_file, "--out", tmp_path / "run")
+    assert code == 1
+    assert "--resume" in err
+    monkeypatch.undo()
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_run_can_be_resumed(
+    call: Call, recipe_file: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("fedvisage.progress.Reporter.advance", _interrupt)
+        call("run", recipe_file, "--out", tmp_path / "run")
+    code, _, _ = call("run", recipe_file, "--out", tmp_path / "run", "--resume")
+    assert code == 0
+    for name in ("model.safetensors", "ledger.jsonl", "scores.csv"):
+        assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()

@@ -1,0 +1,82 @@
+"""Documentation is run: the examples of docs/extending.md as they stand, and the commands that README shows."""
+
+from __future__ import annotations
+
+import csv
+import re
+import types
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.toy import run_toy, tree
+
+from fedvisage import methods
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import UserError
+
+ROOT = Path(__file__).parents[1]
+
+
+def example(number: int) -> types.ModuleType:
+    """Execute one Python block of docs/extending.md as a module of its own."""
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), flags=re.DOTALL)[number]
+    module = types.ModuleType(f"extending_{number}")
+    exec(compile(block, f"docs/extending.md, example {number}", "exec"), module.__dict__)
+    return module
+
+
+def test_the_example_method_trains(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smoothed = example(0).METHOD
+    monkeypatch.setitem(methods.METHODS, smoothed.name, smoothed)
+    content = tree(sets, "smoothed", training__rounds=1)
+    first = run_toy(content, tmp_path / "smoothed")
+    content["method"]["smoothing"] = 0
+    run_toy(content, tmp_path / "null")
+    run_toy(tree(sets, training__rounds=1), tmp_path / "fedpad")
+    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("smoothed", "null", "fedpad")}
+    assert first["method"] == "smoothed"
+    assert weights["null"] == weights["fedpad"]
+    assert weights["smoothed"] != weights["fedpad"]
+
+
+def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
+    source, rng = tmp_path / "source", np.random.default_rng(0)
+    source.mkdir()
+    rows = [("1.png", "live", "", "ann", "train"), ("2.png", "spoof", "print", "bob", "heldout")]
+    for name, *_ in rows:
+        Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(source / name)
+    with (source / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("file", "label", "kind", "person", "part"), *rows])
+    importer = example(1)
+    importer.import_table(source, tmp_path / "set", name="T", size=32)
+    made = PreparedSet.open(tmp_path / "set", verify=True)
+    assert made.rows.label.tolist() == [1, 0]
+    assert made.rows.species.tolist() == ["bonafide", "print"]
+    (source / "table.csv").write_text("file,label,kind,person,part\n1.png,genuine,,ann,train\n")
+    with pytest.raises(UserError, match="genuine"):
+        importer.import_table(source, tmp_path / "other", name="T", size=32)
+    assert not (tmp_path / "other").exists()
+
+
+def test_every_file_that_the_documentation_links_exists() -> None:
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            if not link.startswith("http"):
+                assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_command_that_the_documentation_shows_exists() -> None:
+    from typer.main import get_command
+
+    from fedvisage.cli import app
+
+    known = get_command(app).commands  # type: ignore[attr-defined]
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for verb in re.findall(r"^\s*(?:\.venv/bin/)?fedvisage ([a-z]+)", page.read_text(), flags=re.MULTILINE):
+            assert verb in known, f"{page.name}: fedvisage {verb}"
+        for target in re.findall(r"`make ([a-z-]+)`", page.read_text()):
+            assert target in targets, f"{page.name}: make {target}"
