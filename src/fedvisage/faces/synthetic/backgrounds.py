@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedvisage.faces.synthetic.conditions import CLUTTER, GRADIENT, OUTDOOR, PLAIN, ROOM, Conditions
 from fedvisage.faces.synthetic.noise import noise
-from fedvisage.faces.synthetic.sheet import step
+from fedvisage.faces.synthetic.sheet import UNITS_PER_FRAME, step
 from fedvisage.streams import numpy_rng
 
 RECTANGLES = 14
@@ -56,7 +56,7 @@ def make_backgrounds(conditions: Conditions, size: int) -> Tensor:
     down = step(boxes[:, :, 3, None] - (t - boxes[:, :, 1, None]).abs(), softness[:, None, None])
     painted = torch.einsum("bkc,bkh,bkw->bchw", colours, down, across).contiguous()
     painted.add_(base[:, :, None, None] + (t - 0.5)[None, None, :, None] * slope[:, :, None, None])
-    cell = 3.6 / size
+    cell = UNITS_PER_FRAME / size
     rough = amounts[:, 0, None, None] * noise("coarse", conditions.seeds, "background", size, size, cell)
     rough.addcmul_(noise("medium", conditions.seeds, "background", size, size, cell), amounts[:, 1, None, None])
     # The sky is smooth: where there is a horizon, only what lies below it is rough.

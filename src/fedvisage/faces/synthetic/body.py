@@ -9,7 +9,7 @@ from fedvisage.faces.synthetic.light import colour_of
 from fedvisage.faces.synthetic.noise import noise
 from fedvisage.faces.synthetic.people import People
 from fedvisage.faces.synthetic.pose import pixel_grid, units_per_frame
-from fedvisage.faces.synthetic.sheet import step, tint
+from fedvisage.faces.synthetic.sheet import UNITS_PER_FRAME, step, tint
 from fedvisage.faces.synthetic.skin import skin_colour
 from fedvisage.streams import numpy_rng
 
@@ -34,7 +34,7 @@ def put_body(picture: Tensor, people: People, conditions: Conditions) -> None:
     lower = picture[:, :, -y.shape[1] :]
     lower.lerp_(lit_neck.mul_(skin), neck[:, None])
     upright = _irradiance(conditions, (x / 2.2).clamp(-0.9, 0.9))
-    cloth = tint(_folds(conditions, size)[:, -y.shape[1] :], clothes[:, :3]).mul_(upright)
+    cloth = tint(_folds(conditions, y.shape[1], size), clothes[:, :3]).mul_(upright)
     lower.lerp_(cloth, fabric[:, None])
 
 
@@ -53,12 +53,12 @@ def _below_chin(people: People, y: Tensor) -> Tensor:
     return 0.30 + 0.60 * step(y - people["chin"][..., None] + 0.22, 0.42)
 
 
-def _folds(conditions: Conditions, size: int) -> Tensor:
-    """Return the light and dark of folds and weave, B×H×W."""
-    cell = 3.6 / size
-    folds = noise("coarse", conditions.seeds, "folds", size, size, cell)
-    weave = noise("fine", conditions.seeds, "weave", size, size, cell)
-    return (1.0 + 0.14 * folds + 0.06 * weave).clamp(min=0.2)
+def _folds(conditions: Conditions, rows: int, columns: int) -> Tensor:
+    """Return the light and dark of folds and weave in the lower rows of the picture, B×rows×columns."""
+    cell = UNITS_PER_FRAME / columns
+    folds = noise("coarse", conditions.seeds, "folds", rows, columns, cell)
+    weave = noise("fine", conditions.seeds, "weave", rows, columns, cell)
+    return folds.mul_(0.14).add_(weave, alpha=0.06).add_(1.0).clamp_(min=0.2)
 
 
 def _draw_clothes(seed: int) -> np.ndarray:

@@ -73,35 +73,50 @@ def see(height: Tensor, small: Tensor, conditions: Conditions, size: int) -> Vie
     the last step (the secant method), so that steps shorten where the side of the head falls away steeply. Most steps
     are taken at lower resolution, on the shape at half its resolution (``small``).
     """
-    turn = rotation(conditions)
     near = torch.full((len(conditions), size // 4, size // 4), FRONT - float(PIVOT[2]))
     speed = torch.full_like(near, USUAL_SPEED)
     for surface, pixels, steps in ((small, size // 4, 8), (small, size // 2, 3), (height, size, 1)):
         if near.shape[-1] != pixels:
             near, speed = enlarge(near, pixels, pixels), enlarge(speed, pixels, pixels)
-        gap = _gap(surface, turn, conditions, near)
+        sight = _sight(conditions, pixels)
+        gap = _gap(surface, sight, near)
         for _ in range(steps - 1):
             near = near - gap / speed
-            left = _gap(surface, turn, conditions, near)
+            left = _gap(surface, sight, near)
             speed = (speed * (1.0 - left / (gap + torch.copysign(TINY, gap)))).clamp_(USUAL_SPEED, GREATEST_SPEED)
             gap = left
         near = near - gap / speed
-    u, v, _ = _head_point(turn, conditions, near)
-    return View(u, v, near)
+    return View(_along(sight, 0, near), _along(sight, 1, near), near)
 
 
-def _head_point(turn: Tensor, conditions: Conditions, near: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the point (u, v, height) that lies at this nearness on each pixel's line of sight."""
-    x, y = pixel_grid(conditions, near.shape[-1])
-    axes = turn[..., None, None]
-    u, v, w = (
-        (axes[:, 0, k] * x + (axes[:, 1, k] * y + float(PIVOT[k]))).addcmul_(near, axes[:, 2, k]) for k in range(3)
-    )
-    return u, v, w
+@dataclass(frozen=True)
+class _Sight:
+    """The lines of sight of all pixels in head axes: where they meet the plane of the pivot, and where they point.
+
+    Attributes:
+        start: for each of u, v and height, B×H×W.
+        direction: for each of u, v and height, B×1×1.
+
+    """
+
+    start: tuple[Tensor, ...]
+    direction: tuple[Tensor, ...]
 
 
-def _gap(height: Tensor, turn: Tensor, conditions: Conditions, near: Tensor) -> Tensor:
+def _sight(conditions: Conditions, pixels: int) -> _Sight:
+    """Return the lines of sight for a picture of so many pixels a side."""
+    x, y = pixel_grid(conditions, pixels)
+    turn = rotation(conditions)[..., None, None]
+    start = tuple(turn[:, 0, axis] * x + (turn[:, 1, axis] * y + float(PIVOT[axis])) for axis in range(3))
+    return _Sight(start, tuple(turn[:, 2, axis] for axis in range(3)))
+
+
+def _along(sight: _Sight, axis: int, near: Tensor) -> Tensor:
+    """Return one coordinate of the points at this nearness on the lines of sight."""
+    return torch.addcmul(sight.start[axis], near, sight.direction[axis])
+
+
+def _gap(height: Tensor, sight: _Sight, near: Tensor) -> Tensor:
     """Return how far above the surface the points at this nearness are."""
-    u, v, w = _head_point(turn, conditions, near)
-    surface = look_up(height[:, None], u, v)[:, 0]
-    return w - surface
+    surface = look_up(height[:, None], _along(sight, 0, near), _along(sight, 1, near))[:, 0]
+    return _along(sight, 2, near).sub_(surface)
