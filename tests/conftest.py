@@ -1,11 +1,14 @@
 """Fixtures that tests of the core share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 import torch
+from tests.contract.examples import EXAMPLES
 from tests.toy import SITES, make_set
+
+from fedvisage.methods import METHODS
 
 torch.set_num_threads(1)
 
@@ -15,3 +18,12 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Three sites and a user."""
     root = tmp_path_factory.mktemp("sets")
     return {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
+
+
+@pytest.fixture(scope="session")
+def example_methods() -> Iterator[None]:
+    """The example methods of the contract tests, in the list of methods."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, method in EXAMPLES.items():
+            patch.setitem(METHODS, name, method)
+        yield

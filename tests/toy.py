@@ -62,7 +62,7 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
             "augment": {"flip": 0.5},
         },
         "evaluation": {"every": 1, "resamples": 0},
-        "runtime": {"threads": 1, "precision": "fp32"},
+        "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
     }
     if "network" in options()[method].model_fields:
         found["method"]["network"] = {"width": 8}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.data.batches import View
+from fedvisage.errors import RunFailed
 from fedvisage.federation import heldout
 from fedvisage.federation.method import Message, Method
 from fedvisage.federation.scoring import Logits, Scorer, members_of
@@ -86,13 +87,22 @@ def judge(scorer: Scorer, finished: Message, thresholds: Mapping[str, Threshold]
     parts, members = [], {}
     for name, logits in scorer.scores(finished, view).items():
         scores = as_scores(logits, view, user, name)
-        threshold = thresholds.get(name) or threshold_from_target(scores)
+        threshold = _threshold_of(name, thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)
         parts.append(scores)
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
     if list(members) != [""]:
         headline["members"] = members
     return Judged(concatenate(parts), headline)
+
+
+def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:
+    """Return a member's threshold; the user's labels choose it only if the rule says so."""
+    if recipe.evaluation.threshold == "target-eer":
+        return threshold_from_target(scores)
+    if name not in thresholds:
+        raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
+    return thresholds[name]
 
 
 def as_scores(logits: Logits, view: View, site: str, model: str) -> Scores:

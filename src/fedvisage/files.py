@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -13,25 +14,41 @@ from torch import Tensor
 
 from fedvisage.errors import RunFailed, UserError
 
+PART = ".part"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 META = "fedvisage"
 """The single metadata key in use: with two, their order in the header would change from process to process."""
 
 
+@contextmanager
+def needing_room(place: Path) -> Iterator[None]:
+    """Say plainly that the disk is full, whichever file it was that did not fit."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise RunFailed(f"{place}: the disk is full; free some space and continue with --resume") from error
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Write beside, make durable, then rename over."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
     try:
-        with beside.open("wb") as file:
+        with needing_room(path), beside.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
-        _sync_directory(path.parent)
-    except OSError as error:
+    finally:
         beside.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise RunFailed(f"{path}: the disk is full; free some space and continue with --resume") from error
-        raise
+    sync_directory(path.parent)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a killed process had not finished writing; only for whoever holds the directory alone."""
+    for path in directory.rglob(f".*{PART}"):
+        path.unlink(missing_ok=True)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> None:
@@ -52,7 +69,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
         raise UserError(str(path), f"is not a whole safetensors file ({error})") from error
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make a directory's entries durable."""
     handle = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(handle)

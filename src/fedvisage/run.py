@@ -22,7 +22,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.store import SiteStore
 from fedvisage.federation.transport import LocalTransport
 from fedvisage.federation.turn import SiteDesk, Workspace
-from fedvisage.files import write_atomically, write_tensors
+from fedvisage.files import needing_room, sweep, write_atomically, write_tensors
 from fedvisage.gather import Gathered, gather
 from fedvisage.methods import find
 from fedvisage.metrics.scores import write_scores
@@ -49,7 +49,8 @@ def run(recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: b
     method = find(recipe.method.name)
     data = gather(recipe, method, cache, recipe.runtime.threads, reporter.say)
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out), ExitStack() as stack:
+    with _locked(out), needing_room(out), ExitStack() as stack:
+        sweep(out)
         _write_once(out / RECIPE, recipes.text_of(recipe))
         _write_once(out / ENVIRONMENT, _json(environment.describe(compute, recipe.runtime.threads)))
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
@@ -125,15 +126,13 @@ def _costs(out: Path) -> dict[str, Any]:
 
 def _finished(out: Path, text: str, resume: bool) -> dict[str, Any] | None:
     """Return a finished run's figures; refuse a directory that is in use for something else."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
+    if not out.exists() or (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
+        return None  # a run that was killed before it wrote its recipe leaves hidden files only
     if not out.is_dir():
         raise UserError(str(out), "is a file; --out names a directory")
     if not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
     if not (out / RECIPE).exists():
-        if (out / LEDGER).exists() or not any(path.suffix != ".lock" for path in out.iterdir()):
-            return None
         raise UserError(str(out), "holds no run that could be resumed")
     if (out / RECIPE).read_text(encoding="utf-8") != text:
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")

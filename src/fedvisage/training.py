@@ -78,6 +78,7 @@ class Course:
             self.server.restore(state, progress.round)
             self.watch = Watch(**progress.notes["watch"])
             self.server.stopped = bool(progress.notes["stopped"])
+            self.server.without_quorum = int(progress.notes["without_quorum"])
             self.reporter.say(f"continuing after round {progress.round}")
 
     def _evaluate(self) -> dict[str, float]:
@@ -132,6 +133,10 @@ class Course:
             generations=generations,
             ledger=self.ledger.flush(),
             rounds=self.rounds.flush(),
-            notes={"watch": asdict(self.watch), "stopped": self.server.stopped},
+            notes={
+                "watch": asdict(self.watch),
+                "stopped": self.server.stopped,
+                "without_quorum": self.server.without_quorum,
+            },
         )
         self.checkpoints.write(self.server.state(), progress)

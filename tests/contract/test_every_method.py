@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.contract.examples import split, two_exchanges
+from tests.contract.examples import EXAMPLES
 from tests.toy import ROUNDS, SITES, recipe_of, run_toy, settled, tree
 from torch import Tensor
 
@@ -30,21 +30,13 @@ from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng, scoped
 
-EXAMPLES = {module.METHOD.name: module.METHOD for module in (two_exchanges, split)}
 ALL = {**METHODS, **EXAMPLES}
+pytestmark = pytest.mark.usefixtures("example_methods")
 TRAINS_PLAINLY = [name for name, method in ALL.items() if method.calls.get("train") is fedpad.TRAIN]
 
 
 class Interrupted(Exception):
     """The power went off."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _examples_are_methods() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, method in EXAMPLES.items():
-            patch.setitem(METHODS, name, method)
-        yield
 
 
 @dataclass(frozen=True)

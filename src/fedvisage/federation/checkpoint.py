@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,8 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from fedvisage.errors import UserError
-from fedvisage.federation.message import digest_of
-from fedvisage.files import read_tensors, write_tensors
+from fedvisage.federation import sealed
 
 KEPT = 2
 
@@ -40,8 +38,7 @@ class Checkpoints:
     def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
         """Write the checkpoint of a round, then forget those before the last two."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        state = {"recipe": self.recipe_digest, "digest": digest_of(dict(tensors)), **asdict(progress)}
-        write_tensors(self._path(progress.round), tensors, json.dumps(state, sort_keys=True))
+        sealed.write(self._path(progress.round), tensors, {"recipe": self.recipe_digest, **asdict(progress)})
         for old in sorted(self.directory.glob("*.safetensors"))[:-KEPT]:
             old.unlink()
 
@@ -51,18 +48,11 @@ class Checkpoints:
         return self._read(paths[-1]) if paths else None
 
     def _read(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
-        tensors, meta = read_tensors(path)
-        try:
-            state = json.loads(meta)
-            recipe, digest = state.pop("recipe"), state.pop("digest")
-            progress = Progress(**state)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise UserError(str(path), "is not a checkpoint of this program") from error
+        tensors, values = sealed.read(path, "delete it to resume from the checkpoint before")
+        recipe = values.pop("recipe", None)
         if recipe != self.recipe_digest:
             raise UserError(str(path), "belongs to another recipe; resume with the recipe that started the run")
-        if digest != digest_of(tensors):
-            raise UserError(str(path), "is damaged (its digest differs); delete it to resume from the one before")
-        return tensors, progress
+        return tensors, Progress(**values)
 
     def _path(self, number: int) -> Path:
         return self.directory / f"{number:06d}.safetensors"

@@ -5,11 +5,12 @@ Scores never leave a site; counts in fixed bins do, as a declared statistic. The
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from fedvisage.federation.method import Call, Message, Upload
 from fedvisage.federation.scoring import Scorer
-from fedvisage.federation.site import Site
+from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.metrics.threshold import BINS, histogram
 
 NAME = "heldout"
@@ -23,6 +24,8 @@ def call(scorer: Scorer) -> Call:
 
     def run(site: Site, finished: Message) -> Message:
         (logits,) = scorer.scores(finished, site.data).values()
+        if not np.isfinite(logits).all():
+            raise TrainingBroke("the model's held-out scores are not finite")
         return {"histogram": torch.from_numpy(histogram(logits, site.data.labels.astype("int64")))}
 
     return Call(run, (HISTOGRAM,))

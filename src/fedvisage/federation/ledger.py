@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedvisage.errors import UserError
+
 
 class JsonLines:
     """A file of JSON lines that remembers its length, so that a resumed run continues exactly at its checkpoint."""
@@ -31,6 +33,8 @@ class JsonLines:
     def cut(self, length: int) -> None:
         """Drop what was written after a checkpoint."""
         self._file.flush()
+        if self._file.seek(0, os.SEEK_END) < length:
+            raise UserError(str(self.path), "is shorter than it was at the last checkpoint; put it back to resume")
         os.truncate(self.path, length)
         self._file.seek(0, os.SEEK_END)
 

@@ -19,6 +19,13 @@ ABSURD = 1e6
 """No weight, statistic or gradient of a sound model comes near this magnitude; one that does would swamp a mean."""
 
 
+MOST_EXAMPLES = 100_000_000
+"""No site has more images; a weight beyond would leave nothing of the other sites in a mean."""
+
+EXACT = 2**53
+"""Whole numbers beyond are not exact in the float64 of a mean."""
+
+
 class Refused(Exception):
     """A reply that does not fit its declaration, with the field and the reason."""
 
@@ -82,8 +89,8 @@ def check(message: Message, schema: Schema) -> None:
         if name not in message:
             raise Refused(name, "is missing")
         _check_tensor(name, message[name], expected)
-    if "examples" in message and int(message["examples"]) < 1:
-        raise Refused("examples", f"must be ≥ 1, got {int(message['examples'])}")
+    if "examples" in message and not 1 <= int(message["examples"]) <= MOST_EXAMPLES:
+        raise Refused("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
 
 
 def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
@@ -91,7 +98,7 @@ def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
         raise Refused(name, f"has type {tensor.dtype}, declared {expected.dtype}")
     shape = tuple(tensor.shape)
     fits = len(shape) == len(expected.shape) and all(
-        want in (-1, got) for got, want in zip(shape, expected.shape, strict=True)
+        got == want or (want == -1 and got > 0) for got, want in zip(shape, expected.shape, strict=True)
     )
     if not fits:
         raise Refused(name, f"has shape {shape}, declared {expected.shape}")
@@ -99,8 +106,8 @@ def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
         raise Refused(name, f"has {tensor.numel()} elements, at most {expected.most} are allowed")
     if tensor.is_floating_point():
         _check_values(name, tensor)
-    elif tensor.dtype != torch.bool and tensor.numel() and int(tensor.min()) < 0:
-        raise Refused(name, "is a count below zero")
+    elif tensor.dtype != torch.bool and tensor.numel():
+        _check_counts(name, tensor)
 
 
 def _check_values(name: str, tensor: Tensor) -> None:
@@ -112,3 +119,10 @@ def _check_values(name: str, tensor: Tensor) -> None:
         raise Refused(name, "is not finite")
     if largest > ABSURD:
         raise Refused(name, f"reaches {largest:.3g}, beyond {ABSURD:.0g}")
+
+
+def _check_counts(name: str, tensor: Tensor) -> None:
+    if int(tensor.min()) < 0:
+        raise Refused(name, "is a count below zero")
+    if int(tensor.max()) > EXACT:
+        raise Refused(name, f"is a count beyond {EXACT}")

@@ -22,7 +22,7 @@ from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
 
 
-class NoQuorum(Exception):
+class NoQuorum(RunFailed):
     """Fewer sites than the quorum sent a usable reply."""
 
 
@@ -76,9 +76,9 @@ class Server:
     compute: Compute
     round: int = 0
     stopped: bool = False
+    without_quorum: int = 0
     kept: dict[str, Tensor] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
-    _without_quorum: int = 0
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -184,13 +184,13 @@ class Server:
             self._check_quorum(len(self.exchange.record.replied - self.exchange.record.failed.keys()))
         except NoQuorum as error:
             self.net.zero_grad(set_to_none=True)
-            self._without_quorum += 1
+            self.without_quorum += 1
             self.exchange.note_failure("no quorum", str(error))
             limit = self.recipe.federation.give_up_after
-            if self._without_quorum >= limit:
+            if self.without_quorum >= limit:
                 raise RunFailed(f"{limit} rounds in a row without a quorum; last: {error}") from error
         else:
-            self._without_quorum = 0
+            self.without_quorum = 0
 
     def finished(self) -> Message:
         """Return the finished model: the delivered parts, or one member a site."""

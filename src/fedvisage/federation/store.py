@@ -12,7 +12,8 @@ from pathlib import Path
 from torch import Tensor
 
 from fedvisage.errors import RunFailed
-from fedvisage.files import read_tensors, write_tensors
+from fedvisage.federation import sealed
+from fedvisage.files import sync_directory
 
 KEPT = 2
 
@@ -29,19 +30,20 @@ class SiteStore:
     def load(self) -> dict[str, Tensor]:
         """Return the state as the site left it."""
         if self._dirty:
-            return read_tensors(self._working)[0]
-        return read_tensors(self._path(self.generation))[0] if self.generation else {}
+            return self._read(self._working)
+        return self._read(self._path(self.generation)) if self.generation else {}
 
     def save(self, kept: dict[str, Tensor]) -> None:
         """Put the state away until the next turn."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        write_tensors(self._working, kept)
+        sealed.write(self._working, kept, {})
         self._dirty = True
 
     def commit(self, generation: int) -> int:
         """Make the present state durable under a generation's number, and return the number in force."""
         if self._dirty:
             self._working.replace(self._path(generation))
+            sync_directory(self.directory)
             self.generation, self._dirty = generation, False
             for old in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT]:
                 old.unlink()
@@ -58,6 +60,9 @@ class SiteStore:
         for path in self.directory.glob("generation-*.safetensors"):
             if path > self._path(generation):
                 path.unlink()
+
+    def _read(self, path: Path) -> dict[str, Tensor]:
+        return sealed.read(path, "this site's private state is lost: start anew")[0]
 
     @property
     def _working(self) -> Path:

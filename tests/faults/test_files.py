@@ -1,0 +1,147 @@
+"""Damaged, missing, half-written and unwritable files of a run: refused by name or survived, never believed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.faults.machine import FAILED, FINISHED, KILLED, REFUSED, Machine
+from tests.toy import run_toy, settled, tree
+
+from fedvisage.errors import RunFailed, UserError
+
+
+@pytest.fixture(scope="module")
+def half(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> Path:
+    """A run with private state that was killed in its last round."""
+    out = tmp_path_factory.mktemp("half") / "run"
+    number = 30
+    while True:
+        machine.run(tree(sets, training__optimizer__state="kept"), out, kill_at=number)
+        if (out / "checkpoints" / "000002.safetensors").exists():
+            return out
+        number += 3
+
+
+@pytest.fixture
+def stopped(half: Path, tmp_path: Path) -> Path:
+    """A copy of that run for one test."""
+    shutil.copytree(half, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def flip(path: Path, position: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.0005, 0.002, 0.01, 0.05, 0.2, 0.5, 0.9, 1.0])
+def test_a_damaged_checkpoint_is_refused(share: float, stopped: Path, sets: Mapping[str, Path]) -> None:
+    newest = max(stopped.glob("checkpoints/*.safetensors"))
+    flip(newest, int(share * (newest.stat().st_size - 1)))
+    with pytest.raises(UserError, match="delete it to resume from the checkpoint before") as caught:
+        run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
+    assert caught.value.place == str(newest)
+
+
+def test_without_the_damaged_checkpoint_the_one_before_leads_to_the_same_end(
+    stopped: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, training__optimizer__state="kept")
+    max(stopped.glob("checkpoints/*.safetensors")).unlink()
+    run_toy(content, stopped, resume=True)
+    run_toy(content, tmp_path / "whole")
+    assert settled(stopped) == settled(tmp_path / "whole")
+
+
+def test_a_sites_damaged_private_state_is_refused(stopped: Path, sets: Mapping[str, Path]) -> None:
+    newest = stopped / "sites" / "B" / "generation-000002.safetensors"
+    flip(newest, newest.stat().st_size // 2)
+    with pytest.raises(UserError, match="private state is lost") as caught:
+        run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
+    assert caught.value.place == str(newest)
+
+
+def test_a_sites_missing_private_state_ends_the_run(stopped: Path, sets: Mapping[str, Path]) -> None:
+    (stopped / "sites" / "B" / "generation-000002.safetensors").unlink()
+    with pytest.raises(RunFailed, match="generation 2 of this site's private state is gone"):
+        run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
+
+
+def test_half_written_files_are_ignored_and_removed(stopped: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, training__optimizer__state="kept")
+    newest = max(stopped.glob("checkpoints/*.safetensors"))
+    leftover = newest.with_name(".000003.safetensors.123.part")
+    leftover.write_bytes(newest.read_bytes()[:1000])
+    run_toy(content, stopped, resume=True)
+    run_toy(content, tmp_path / "whole")
+    assert not leftover.exists()
+    assert settled(stopped) == settled(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "rounds.jsonl"])
+def test_a_ledger_that_lost_lines_is_refused(name: str, stopped: Path, sets: Mapping[str, Path]) -> None:
+    (stopped / name).write_bytes((stopped / name).read_bytes()[:100])
+    with pytest.raises(UserError, match="is shorter than it was") as caught:
+        run_toy(tree(sets, training__optimizer__state="kept"), stopped, resume=True)
+    assert caught.value.place == str(stopped / name)
+
+
+def test_a_full_disk_ends_the_run_with_a_plain_message_and_it_can_be_resumed(
+    machine: Machine, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets)
+    assert machine.run(content, tmp_path / "whole").how == FINISHED
+    largest = max(path.stat().st_size for path in (tmp_path / "whole").rglob("*") if path.is_file())
+    ledger = (tmp_path / "whole" / "ledger.jsonl").stat().st_size
+    for limit in (2_000, ledger // 2, largest - 1):
+        end = machine.run(content, tmp_path / "run", largest_file=limit)
+        assert end.how == FAILED
+        assert "the disk is full" in end.message
+        assert "--resume" in end.message
+        assert not list((tmp_path / "run").rglob("*.part"))
+    assert machine.run(content, tmp_path / "run").how == FINISHED
+    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+
+
+def test_two_processes_cannot_work_in_one_directory(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, training__rounds=1000)
+    machine.start(content, tmp_path / "run")
+    while not (tmp_path / "run" / "ledger.jsonl").exists():
+        time.sleep(0.01)  # until the other process has begun
+    with pytest.raises(UserError, match="in use by another process"):
+        run_toy(content, tmp_path / "run", resume=True)
+    os.killpg(machine.pid, signal.SIGKILL)
+    assert machine.wait().how == KILLED
+
+
+def test_a_run_is_not_resumed_with_a_changed_recipe(stopped: Path, sets: Mapping[str, Path], machine: Machine) -> None:
+    changed = tree(sets, training__optimizer__state="kept", training__optimizer__lr=0.02)
+    before = inventory(stopped)
+    end = machine.run(changed, stopped)
+    assert end.how == REFUSED
+    assert "another recipe" in end.message
+    assert inventory(stopped) == before
+
+
+def test_resuming_a_finished_run_changes_no_byte(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    first = run_toy(tree(sets), tmp_path / "run")
+    before = inventory(tmp_path)
+    assert run_toy(tree(sets), tmp_path / "run", resume=True) == first
+    assert inventory(tmp_path) == before
+
+
+def inventory(directory: Path) -> dict[str, tuple[int, str]]:
+    """Return time of change and digest of every file."""
+    return {
+        str(path): (path.stat().st_mtime_ns, hashlib.sha256(path.read_bytes()).hexdigest())
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }

@@ -1,0 +1,75 @@
+"""A run that is killed, however often and wherever, ends in the same bytes as one that was left alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.faults.machine import FINISHED, KILLED, Machine
+from tests.toy import settled, tree
+
+from fedvisage.streams import numpy_rng
+
+pytestmark = pytest.mark.usefixtures("example_methods")
+METHODS = ("fedpad", "single", "split")
+KILLS = 5
+"""At least so many for each method and way of killing: 30 in all."""
+PATIENCE = 8
+"""After so many kills a run is left alone, lest it never ends on a machine that has become slow."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A run that was left alone."""
+
+    content: dict[str, Any]
+    files: dict[str, bytes]
+    seconds: float
+
+
+@pytest.fixture(scope="module", params=METHODS)
+def whole(
+    request: pytest.FixtureRequest, machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> Whole:
+    """A run in which the sites keep private state."""
+    content = tree(sets, request.param, training__optimizer__state="kept")
+    out, began = tmp_path_factory.mktemp(request.param) / "whole", time.monotonic()
+    assert machine.run(content, out).how == FINISHED
+    return Whole(content, settled(out), time.monotonic() - began)
+
+
+def test_killed_at_random_file_operations(machine: Machine, whole: Whole, tmp_path: Path) -> None:
+    draws, kills, runs = numpy_rng(0, "operations", whole.content["method"]["name"]), 0, 0
+    while kills < KILLS:
+        out, runs, patience = tmp_path / str(runs), runs + 1, PATIENCE
+        while machine.run(whole.content, out, kill_at=int(draws.integers(1, 150)) if patience else None).how == KILLED:
+            kills, patience = kills + 1, patience - 1
+        assert settled(out) == whole.files
+        assert not list(out.rglob("*.part")), "half-written files are swept away"
+
+
+def test_killed_at_random_moments(machine: Machine, whole: Whole, tmp_path: Path) -> None:
+    draws, kills, runs = numpy_rng(0, "moments", whole.content["method"]["name"]), 0, 0
+    while kills < KILLS:
+        out, runs, patience = tmp_path / str(runs), runs + 1, PATIENCE
+        while (
+            machine.run(whole.content, out, kill_after=draws.random() * whole.seconds if patience else None).how
+            == KILLED
+        ):
+            kills, patience = kills + 1, patience - 1
+        assert settled(out) == whole.files
+
+
+@pytest.mark.parametrize("operation", range(1, 9))
+def test_killed_at_one_of_the_first_file_operations(
+    operation: int, machine: Machine, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, training__rounds=1, evaluation__every=0)
+    assert machine.run(content, tmp_path / "whole").how == FINISHED
+    assert machine.run(content, tmp_path / "run", kill_at=operation).how == KILLED
+    assert machine.run(content, tmp_path / "run").how == FINISHED
+    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
