@@ -88,7 +88,7 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
             figures={name: found for name in FIGURES if (found := over_seeds(group, name))},
             differences={}
             if group is first
-            else {name: found for name in FIGURES if (found := paired(first, group, name))},
+            else {name: gap for name in FIGURES if (gap := paired(first, group, name))},
         )
         for settings, group in groups.items()
     ]

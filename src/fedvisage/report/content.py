@@ -16,12 +16,13 @@ HEADLINES = {
     "acer": ("ACER", "mean of the worst species' APCER and BPCER"),
 }
 RATES = {
-    "hter": "HTER %",
-    "eer": "EER %",
-    "auc": "AUC %",
+    "hter": "HTER",
+    "eer": "EER",
+    "auc": "AUC",
     "tpr_at_fpr_1pct": "TPR at FPR 1 %",
-    "bpcer": "BPCER %",
-    "acer": "ACER %",
+    "apcer_pooled": "APCER, pooled",
+    "bpcer": "BPCER",
+    "acer": "ACER",
 }
 MOST_MODELS = 6  # curves in one figure, and histograms on one page
 MOST_SITE_ROWS = 40
@@ -57,23 +58,22 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
 
 
 def user_table(metrics: Row) -> Table | None:
-    """Frame and video level side by side."""
-    rows = []
-    for level, figures in levels(metrics).items():
-        row: Row = {"level": level}
-        for figure in RATES:
-            row[figure] = percent(figures.get(figure), bounds(metrics, level, figure))
-        at_apcer = figures.get("bpcer_at_apcer") or {}
-        row |= {f"at_{name}": percent(value) for name, value in at_apcer.items()}
-        count = figures.get("count") or {}
-        row["count"] = " + ".join(str(int(count[kind])) for kind in ("bona_fide", "attack") if kind in count) or None
-        rows.append(row)
-    if not rows:
+    """Return the user's figures, a row a figure, with frame and video level side by side."""
+    found = levels(metrics)
+    if not found:
         return None
-    at = {f"at_{name}": f"BPCER at APCER {name.replace('pct', ' %')}" for name in ("10pct", "5pct", "1pct")}
-    note = "In brackets: 95 % intervals, bootstrapped by subject. AUC is in per cent too."
-    columns = {"level": "level", **RATES, **at, "count": "bona fide + attacks"}
-    return table("At the user", rows, columns, note=note if metrics.get("intervals") else "")
+    rows: list[Row] = [
+        {"figure": title}
+        | {level: percent(figures.get(name), bounds(metrics, level, name)) for level, figures in found.items()}
+        for name, title in RATES.items()
+    ]
+    for name, share in (("10pct", "10 %"), ("5pct", "5 %"), ("1pct", "1 %")):
+        row = {level: percent((figures.get("bpcer_at_apcer") or {}).get(name)) for level, figures in found.items()}
+        rows.append({"figure": f"BPCER at APCER {share}"} | row)
+    rows.append({"figure": "bona fide + attacks"} | {level: _counts(figures) for level, figures in found.items()})
+    note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.get("intervals") else ""
+    columns = {"figure": "in per cent"} | {level: f"{level}s" for level in found}
+    return table("At the user", rows, columns, note=note)
 
 
 def species_table(metrics: Row) -> Table | None:
@@ -100,13 +100,14 @@ def members_table(metrics: Row) -> Table | None:
         for name, figures in members.items()
     ]
     columns = {"member": "model of", **RATES, "threshold": "threshold"}
-    return table("Each site's own model, at the user", rows, columns) if rows else None
+    return table("Each site's own model, at the user (per cent)", rows, columns) if rows else None
 
 
 def heldout_table(metrics: Row) -> Table | None:
     """Return what the sites' held-out histograms say."""
     sites = metrics.get("sites_heldout") or {}
     titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
+    titles = {key: title for key, title in titles.items() if any(row.get(key) is not None for row in sites.values())}
     rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
     note = "From histograms of held-out scores; the scores themselves stay at the sites."
     return table("At the sites, on held-out subjects", rows, {"site": "site"} | titles, note=note) if rows else None
@@ -210,6 +211,11 @@ def _rounds(
 ) -> list[tuple[str, str, str]]:
     drawn = {name: points for name, points in series.items() if points}
     return [(title, meaning, curves.over_rounds(drawn, label, title))] if drawn else []
+
+
+def _counts(figures: Row) -> str | None:
+    count = figures.get("count") or {}
+    return " + ".join(f"{count[kind]:.0f}" for kind in ("bona_fide", "attack")) if len(count) == 2 else None
 
 
 def _heldout(row: Row) -> Row:

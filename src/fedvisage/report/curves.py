@@ -14,7 +14,6 @@ from fedvisage.report.drawing import INK, QUIET, canvas, colour, dash, key, styl
 DET_TICKS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
 DET_ENDS = (0.0005, 0.9)
 MANY_SITES = 8
-HISTOGRAM_BINS = 48
 
 
 def roc(groups: Mapping[str, Scores]) -> str:
@@ -59,7 +58,8 @@ def score_histograms(scores: Scores, threshold: float | None, name: str = "histo
     with styled():
         figure, axes = canvas()
         low, high = np.quantile(scores.live, [0.002, 0.998]) if len(scores) else (-1.0, 1.0)
-        edges = np.linspace(low - 0.5, high + 0.5, HISTOGRAM_BINS + 1)
+        bins = int(np.clip(2.5 * len(scores) ** (1 / 3), 12, 60))  # as many as the scores can fill evenly
+        edges = np.linspace(low - 0.3, high + 0.3, bins + 1)
         handles: list[Artist] = []
         for index, live in enumerate(groups.values()):
             share = 100 * np.histogram(np.clip(live, edges[0], edges[-1]), edges)[0] / len(live)

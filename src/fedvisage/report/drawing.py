@@ -72,7 +72,7 @@ def canvas(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 3) -> None:
+def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4) -> None:
     """Put the legend under the axes, where it hides no data."""
     figure.legend(handles, [printable(label) for label in labels], loc="outside lower center", ncols=columns)
 

@@ -33,8 +33,8 @@ def tsne_figure(features: Features) -> str | None:
             for points, marker, width in ((live, "o", 0.0), (attack, "x", 0.9)):
                 style = {"marker": marker, "color": colour(index), "linewidths": width}
                 axes.scatter(points[:, 0], points[:, 1], s=14, alpha=0.75, **style)  # type: ignore[arg-type]
-        axes.set(xticks=[], yticks=[], aspect="equal")
-        axes.grid(visible=False)
+        axes.set_aspect("equal", adjustable="datalim")
+        axes.set_axis_off()
         texts = names if len(names) <= MOST_SITES else [*names[: MOST_SITES - 1], "other sites"]
         dots: list[Artist] = [_dot("s", colour(index)) for index in range(len(texts))]
         key(figure, [*dots, _dot("o", INK), _dot("x", INK)], [*texts, "bona fide", "attack"], 4)

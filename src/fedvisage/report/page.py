@@ -15,6 +15,7 @@ from fedvisage.report.run_files import Row, RunFiles, read_run
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"
+SHOWN = ("method", "rounds", "user", "seed", "level", "members", "intervals")
 
 
 def write_report(run: Path) -> Path:
@@ -45,7 +46,7 @@ def context(run: RunFiles) -> dict[str, Any]:
             run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
         ),
         "run": run.path.name,
-        "metrics": metrics,
+        "metrics": {name: metrics.get(name) for name in SHOWN},
         "sites": [str(site) for site in metrics.get("sites") or []],
         "headlines": content.headlines(metrics),
         "threshold": threshold_sentence(metrics),
@@ -102,6 +103,7 @@ def themed(drawing: str, title: str) -> Markup:
     head, rest = drawing[drawing.index("<svg") :].split(">", 1)
     body = re.sub(r'\s(width|height)="[^"]*"', "", head) + ">" + rest  # the page gives the width
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r'<g id="[\w.]+">', "<g>", body)  # the same in every drawing, and nothing refers to them
     body = body.replace(INK, "currentColor").replace(QUIET, "var(--quiet)")
     label = Markup('<svg role="img" aria-label="{}"').format(title)
     return Markup(body.replace("<svg", label, 1))

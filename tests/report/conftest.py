@@ -1,0 +1,12 @@
+"""A finished run that several tests look at."""
+
+from pathlib import Path
+
+import pytest
+from tests.report.making import make_run
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of FedPAD on three sites; tests that change it copy it."""
+    return make_run(tmp_path_factory.mktemp("runs") / "fedpad")

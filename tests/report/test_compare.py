@@ -1,0 +1,97 @@
+"""Comparison of runs: grouping, spread over seeds, pairing, and the sign-flip test."""
+
+import io
+import json
+from itertools import product
+from pathlib import Path
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+
+from fedvisage.errors import UserError
+from fedvisage.report.compare import compare, compare_runs, sign_flip
+
+
+def small_run(path: Path, method: str, user: str, seed: int, hter: float, **training: int) -> Path:
+    """Write the two files that a comparison reads."""
+    path.mkdir(parents=True)
+    metrics = {"method": method, "sites": ["A", "B"], "user": user, "seed": seed, "hter": hter, "eer": None}
+    (path / "metrics.json").write_text(json.dumps(metrics))
+    recipe = {"method": {"name": method}, "data": {"user": user}, "training": training, "runtime": {"seed": seed}}
+    (path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    return path
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> list[Path]:
+    """Two methods × two users × three seeds; users differ far more than methods."""
+    return [
+        small_run(tmp_path / f"{method}{user}{seed}", method, user, seed, base + 0.01 * seed + gain)
+        for method, gain in (("fedpad", 0.0), ("fused", 0.03))
+        for user, base in (("M", 0.05), ("O", 0.35))
+        for seed in range(3)
+    ]
+
+
+def test_mean_and_spread_are_over_seeds_not_over_users(grid: list[Path]) -> None:
+    fedpad, fused = compare(grid)
+    by_seed = [fmean([0.05 + 0.01 * seed, 0.35 + 0.01 * seed]) for seed in range(3)]
+    assert (fedpad.label, fedpad.runs, fedpad.users, fedpad.seeds) == ("fedpad", 6, ("M", "O"), (0, 1, 2))
+    assert fedpad.figures["hter"].mean == pytest.approx(fmean(by_seed))
+    assert fedpad.figures["hter"].std == pytest.approx(stdev(by_seed))
+    assert "eer" not in fedpad.figures
+    assert fused.figures["hter"].mean == pytest.approx(fmean(by_seed) + 0.03)
+
+
+def test_differences_are_paired_so_that_users_cancel(grid: list[Path]) -> None:
+    first, second = compare(grid)
+    assert first.differences == {}
+    found = second.differences["hter"]
+    assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03, 0.03))
+    assert found.pairs == 6
+    assert found.p == pytest.approx(2 / 2**6)
+
+
+def test_only_common_pairs_are_compared(grid: list[Path]) -> None:
+    _, second = compare(grid[:-2])  # fused lacks user O's seeds 1 and 2
+    assert second.differences["hter"].pairs == 4
+
+
+def test_recipes_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> None:
+    runs = [small_run(tmp_path / str(rounds), "fedpad", "M", 0, 0.1, rounds=rounds, batch=8) for rounds in (5, 10)]
+    assert [row.label for row in compare(runs)] == ["fedpad (training.rounds=5)", "fedpad (training.rounds=10)"]
+
+
+def test_one_seed_has_no_spread(tmp_path: Path) -> None:
+    (row,) = compare([small_run(tmp_path / "a", "fedpad", "M", 0, 0.1)])
+    assert row.figures["hter"].std is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_sign_flip_counts_every_pattern(seed: int) -> None:
+    values = np.random.default_rng(seed).normal(0.3, 1, 7)
+    patterns = [abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in product((1, -1), repeat=7)]
+    expected = sum(total >= abs(values.sum()) - 1e-12 for total in patterns) / len(patterns)
+    assert sign_flip(values, np.random.default_rng(0)) == pytest.approx(expected)
+
+
+def test_sampled_sign_flips_agree_with_the_normal_limit() -> None:
+    values = np.array([1.0, -1.0] * 20)  # sum 0: every pattern is at least as far
+    assert sign_flip(values, np.random.default_rng(0)) == 1
+    assert sign_flip(np.full(40, 1.0), np.random.default_rng(0)) < 0.001
+
+
+def test_printing_gives_markdown_or_json(grid: list[Path]) -> None:
+    text, data = io.StringIO(), io.StringIO()
+    compare_runs(grid, Console(file=text))
+    compare_runs(grid, Console(file=data), as_json=True)
+    assert "| fused | 6 | +3.00 [+3.00, +3.00], p = 0.031 |" in text.getvalue()
+    assert json.loads(data.getvalue())[1]["differences"]["hter"]["pairs"] == 6
+
+
+def test_a_directory_without_figures_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="finished runs"):
+        compare([tmp_path])

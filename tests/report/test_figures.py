@@ -1,0 +1,104 @@
+"""Drawings and TensorBoard files: what they hold, and that they can be drawn again."""
+
+import re
+import shutil
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from tensorboardX.proto.event_pb2 import Event
+from tests.report.making import make_run, user_scores
+
+from fedvisage.report import curves
+from fedvisage.report.embedding import project, sample, tsne_figure
+from fedvisage.report.run_files import Features, read_run
+from fedvisage.report.tensorboard import write_events
+
+
+def test_curves_keep_every_visible_step_and_drop_the_rest() -> None:
+    rng = np.random.default_rng(0)
+    scores = user_scores(rng, "U")
+    far, frr = curves.rates(scores)
+    assert (far[0], frr[0]) == (1, 0)
+    assert (far[-1], frr[-1]) == pytest.approx((0, 1))
+    for threshold in np.linspace(-3, 3, 13):
+        exact = ((scores.attack >= threshold).mean(), (scores.bona_fide < threshold).mean())
+        assert min(np.hypot(far - exact[0], frr - exact[1])) < 0.002
+
+
+def test_normal_deviates_are_finite_at_the_ends() -> None:
+    found = curves.deviate(np.array([0.0, 0.5, 1.0]))
+    assert np.isfinite(found).all()
+    assert found[1] == 0
+    assert found[2] == pytest.approx(NormalDist().inv_cdf(1 - 1e-5))
+
+
+def test_many_sites_are_drawn_quietly_with_their_mean() -> None:
+    series = {f"s{number}": [(1.0, float(number)), (2.0, float(number))] for number in range(30)}
+    assert curves.mean_by_round(series) == ([1.0, 2.0], [14.5, 14.5])
+    drawing = curves.over_rounds(series, "loss", "many")
+    assert "30 sites" in drawing
+    assert "s17" not in drawing
+
+
+def test_every_class_is_named_in_the_histogram() -> None:
+    drawing = curves.score_histograms(user_scores(np.random.default_rng(0), "U"), 0.5)
+    texts = set(re.findall(r"<text[^>]*>([^<]*)</text>", drawing))
+    assert {"bona fide", "cut", "print", "replay", "threshold"} <= texts
+
+
+def test_scores_of_one_class_can_be_drawn() -> None:
+    scores = user_scores(np.random.default_rng(0), "U")
+    drawing = curves.score_histograms(scores.where(scores.label == 0), None)
+    assert "bona fide" not in drawing
+
+
+def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Path) -> None:
+    features = read_run(finished).features
+    assert features is not None
+    place = project(features.values)
+    assert np.array_equal(place, project(features.values))
+    group = np.array([f"{site}{label}" for site, label in zip(features.site, features.label, strict=True)])
+    distance = np.linalg.norm(place[:, None] - place[None], axis=-1)
+    np.fill_diagonal(distance, np.inf)
+    assert (group[distance.argmin(axis=1)] == group).mean() > 0.95
+
+
+def test_too_few_features_are_not_drawn() -> None:
+    few = Features(np.zeros((3, 4), np.float32), np.array([0, 1, 1]), np.array(["A", "A", "B"]))
+    assert tsne_figure(few) is None
+
+
+def test_large_sets_are_sampled_the_same_way_each_time() -> None:
+    assert np.array_equal(sample(5000), sample(5000))
+    assert len(set(sample(5000).tolist())) == 1000
+
+
+def events_of(directory: Path) -> dict[tuple[str, int], float]:
+    """Read the scalars of the one event file in a directory, record by record."""
+    (path,) = directory.glob("events.out.tfevents.*")
+    data, position, found = path.read_bytes(), 0, {}
+    while position < len(data):
+        length = int.from_bytes(data[position : position + 8], "little")
+        event = Event.FromString(data[position + 12 : position + 12 + length])
+        found |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        position += 12 + length + 4
+    return found
+
+
+def test_event_files_hold_each_round_and_are_not_doubled(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", rounds=4, resamples=0)
+    write_events(run)
+    found = events_of(write_events(run))
+    rows = read_run(run).rounds
+    assert found["loss/O", 4] == pytest.approx(rows[3]["loss"]["O"])
+    assert ("loss/C", 3) not in found  # it was offline
+    assert found["sites_failed", 3] == 1
+    assert found["user/hter", 4] == pytest.approx(read_run(run).metrics["hter"])
+
+
+def test_event_files_of_a_run_that_is_not_finished_hold_its_rounds(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "metrics.json").unlink()
+    assert ("heldout/auc", 12) in events_of(write_events(run))

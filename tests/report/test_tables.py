@@ -1,0 +1,41 @@
+"""Tables: numbers as people read them, names made harmless."""
+
+import pytest
+
+from fedvisage.report.tables import html, markdown, percent, size, table
+
+
+def test_shares_become_per_cent_with_two_decimals() -> None:
+    assert percent(0.10625) == "10.62"
+    assert percent(1.0, (0.5, 1.0)) == "100.00 [50.00, 100.00]"
+    assert percent(None) == "–"
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (44_700_000, "44.7 MB"), (2.5e12, "2.5 TB")]
+)
+def test_bytes_get_the_unit_that_suits_them(count: float, expected: str) -> None:
+    assert size(count) == expected
+
+
+def test_markdown_has_a_line_a_row_and_figures_to_the_right() -> None:
+    found = table("Rates", [{"name": "O", "hter": "1.00"}, {"name": "C"}], {"name": "site", "hter": "HTER %"})
+    assert markdown(found).splitlines() == [
+        "**Rates**",
+        "",
+        "| site | HTER % |",
+        "| --- | ---: |",
+        "| O | 1.00 |",
+        "| C | – |",
+    ]
+
+
+def test_hostile_names_break_neither_markdown_nor_html() -> None:
+    found = table("T", [{"name": "a|b\n| <script>", "n": 1234567}], {"name": "site", "n": "count"})
+    lines = markdown(found).splitlines()
+    assert len(lines) == 5
+    assert "<script>" not in markdown(found)
+    assert "a\\|b" in lines[-1]
+    assert "<script>" not in html(found)
+    assert "&lt;script&gt;" in html(found)
+    assert "1\u202f234\u202f567" in html(found)
