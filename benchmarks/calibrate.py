@@ -6,7 +6,7 @@ AUC of at least 0.97 at home, and from 0.60 to 0.90 on average abroad (the real 
 
     python -m benchmarks.calibrate
 
-writes docs/calibration.md and docs/pictures/contact-sheet-*.png. About 3 minutes on two cores with AMX, 10 without.
+writes docs/calibration.md and docs/pictures/contact-sheet-*.png. About 3 minutes on two cores with AMX, 6 without.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ SHEET_BYTES = 300_000
 class Settings:
     """What is rendered, and how the network is trained."""
 
-    frames: int = 900  # about, a domain
-    epochs: int = 14
-    batch: int = 32
+    frames: int = 480  # about, a domain
+    epochs: int = 12
+    batch: int = 16
     rate: float = 5e-4
     seed: int = 0
 

@@ -92,8 +92,7 @@ def expose(radiance: Tensor, shots: Shots, noise_seeds: Sequence[int]) -> NDArra
     """Photograph the scene: B×3×S×S linear radiance to uint8 B×S×S×3 (RGB)."""
     size = radiance.shape[-1]
     pixels = sensor_pixels(shots, size)
-    light = radiance * _falloff(shots.vignette, size)
-    light = light * _metered_gain(light, shots.exposure)
+    light = radiance * (_falloff(shots.vignette, size) * _metered_gain(radiance, shots.exposure))
     # A sensor finer than the crop is binned, which averages its blur and its noise too.
     binning = (shots.pixels / pixels).clamp_min(1.0)
     sampled = _separable(light, _sampling(size, pixels, shots.blur / binning))
@@ -114,9 +113,10 @@ def _falloff(vignette: Tensor, size: int) -> Tensor:
 
 def _metered_gain(light: Tensor, stops: Tensor) -> Tensor:
     """Return B×1×1×1 gain that brings the centre-weighted mean to middle grey, plus the photographer's error."""
-    axis = torch.linspace(-1, 1, light.shape[-1])
+    sparse = light[..., ::4, ::4]
+    axis = torch.linspace(-1, 1, sparse.shape[-1])
     weight = torch.exp(-(axis[:, None] ** 2 + axis[None, :] ** 2))
-    mean = (luminance(light) * weight).sum((1, 2, 3)) / weight.sum()
+    mean = (luminance(sparse) * weight).sum((1, 2, 3)) / weight.sum()
     return column(0.2 * 2**stops / mean.clamp_min(1e-4))
 
 
@@ -153,18 +153,21 @@ def _separable(images: Tensor, matrices: Tensor) -> Tensor:
 
 def _with_noise(light: Tensor, level: Tensor, seeds: Sequence[int]) -> Tensor:
     """Add noise with a shot part (variance grows with light) and a read part; `level` is the deviation at mid grey."""
-    variance = column(level) ** 2 * (0.25 + 0.75 * light.clamp_min(0) / 0.18)
-    return light + variance.sqrt() * field(seeds, "camera/noise", *light.shape[1:])
+    deviation = (light.clamp_min(0) * (0.75 / 0.18)).add_(0.25).sqrt_().mul_(column(level))
+    return torch.addcmul(light, deviation, field(seeds, "camera/noise", *light.shape[1:]))
 
 
 def _develop(light: Tensor, shots: Shots) -> Tensor:
-    """White balance, saturation and tone curve: linear light to encoded values in [0, 1]."""
-    gains = torch.stack([1 + shots.warmth, 1 + shots.tint, 1 - shots.warmth], dim=1)[:, :, None, None]
-    light = light * gains
-    grey = luminance(light)
-    light = grey + column(shots.saturation) * (light - grey)
-    encoded = _TONE_CURVE[(light * TONE_STEPS).clamp_(0, 2 * TONE_STEPS).int()]
-    return torch.lerp(encoded, encoded * encoded * (3 - 2 * encoded), column(shots.contrast))
+    """White balance, saturation (one colour matrix) and tone curve: linear light to encoded values in [0, 1]."""
+    gains = torch.stack([1 + shots.warmth, 1 + shots.tint, 1 - shots.warmth], dim=1)
+    grey = torch.tensor(LUMA).expand(3, 3)
+    mixing = torch.lerp(grey, torch.eye(3), shots.saturation[:, None, None]) * gains[:, None, :] * TONE_STEPS
+    curves = torch.lerp(_TONE_CURVE, _TONE_CURVE**2 * (3 - 2 * _TONE_CURVE), shots.contrast[:, None])
+    developed = [
+        curve[(matrix @ image.flatten(1)).clamp_(0, 2 * TONE_STEPS).int()]
+        for matrix, image, curve in zip(mixing, light, curves, strict=True)
+    ]
+    return torch.stack(developed).view_as(light)
 
 
 def _tone_curve() -> Tensor:

@@ -37,7 +37,7 @@ OULU = Domain(
     videos=2,
     ratio=4,
     cameras=_OULU_CAMERAS,
-    attack_cameras=sessions(_OULU_CAMERAS, -0.4, 0.07, 1.6),
+    attack_cameras=sessions(_OULU_CAMERAS, -0.2, 0.08, 1.6),
     attacks=(
         Attack("print", Printer("photo printer 1", (420, 640), gloss=(0.0, 0.15), purity=(0.7, 1.0))),
         Attack("print", Printer("photo printer 2", (300, 460), white=(0.9, 0.88, 0.82), purity=(0.5, 0.8))),
@@ -68,7 +68,7 @@ CASIA = Domain(
     videos=3,
     ratio=3,
     cameras=_CASIA_CAMERAS,
-    attack_cameras=sessions(_CASIA_CAMERAS, 0.4, -0.07, 1.5),
+    attack_cameras=sessions(_CASIA_CAMERAS, 0.2, -0.08, 1.6),
     attacks=(Attack("print", _WARPED), Attack("cut", _FLAT_CUT), Attack("replay", _IPAD)),
     photographer=GOOD_PHOTOGRAPHER,
     place=Place(INDOOR, (ROOM, CLUTTER, OUTDOOR)),
@@ -86,7 +86,7 @@ IDIAP = Domain(
     videos=2,
     ratio=5,
     cameras=_IDIAP_CAMERAS,
-    attack_cameras=sessions(_IDIAP_CAMERAS, 0.4, 0.07, 0.6),
+    attack_cameras=sessions(_IDIAP_CAMERAS, 0.2, 0.08, 0.6),
     attacks=(
         Attack("print", Printer("laser printer, fixed", (130, 260), (0.6, 1.0), purity=(0.2, 0.6), holding=_FIXED)),
         Attack("print", Printer("laser printer, hand", (130, 260), (0.6, 1.0), purity=(0.2, 0.6), holding=_HAND)),
@@ -111,7 +111,7 @@ MSU = Domain(
     videos=2,
     ratio=3,
     cameras=_MSU_CAMERAS,
-    attack_cameras=sessions(_MSU_CAMERAS, -0.4, -0.07, 0.6),
+    attack_cameras=sessions(_MSU_CAMERAS, -0.2, -0.08, 0.6),
     attacks=(
         Attack("print", Printer("HP colour laser, A3", (420, 620), purity=(0.6, 0.9), gloss=(0.0, 0.1))),
         Attack("replay", Display("iPad Air", (300, 480), leak=(0.001, 0.005), glare=(0.0, 0.6))),

@@ -98,22 +98,22 @@ def ink_coverage(reflectance: Tensor) -> Tensor:
 
 def inked(coverage: Sequence[Tensor], dot_gain: Tensor, purity: Tensor) -> Tensor:
     """Return the reflectance of paper of white 1 under four inks (Neugebauer's product, dots that spread)."""
+    gain = 4 * column(dot_gain)
     reflectance = torch.ones_like(coverage[0])
     for ink, absorbed in zip(coverage, ABSORPTION, strict=True):
-        spread = ink + column(dot_gain) * 4 * ink * (1 - ink)
-        own = max(absorbed)
-        taken = torch.tensor([part if part == own else part * 0.5 for part in absorbed])
-        clean = torch.lerp(torch.tensor(absorbed)[None], taken[None], purity[:, None])[:, :, None, None]
-        reflectance = reflectance * (1 - clean * spread.clamp(0, 1))
+        corrected = torch.tensor([part if part == max(absorbed) else part / 2 for part in absorbed])
+        taken = torch.lerp(torch.tensor(absorbed)[None], corrected[None], purity[:, None])[:, :, None, None]
+        spread = (ink * -gain).add_(1 + gain).mul_(ink).clamp_(0, 1)
+        reflectance = torch.addcmul(reflectance, reflectance * spread, taken, value=-1)
     return reflectance
 
 
 def _dots(coverage: Tensor, view: View, dots: Tensor, strength: Tensor, grid: Sampling) -> list[Tensor]:
-    """Return the four coverages as the sensor sees them: each with what is left of its screen, B×3×H×W."""
+    """Return the four coverages as the sensor sees them, in its three colours: each with what is left of its screen."""
     seen = []
     for ink, angle in zip(torch.split(coverage, 1, dim=1), SCREEN_ANGLES, strict=True):
         if angle is None:
-            seen.append(ink.expand(-1, 3, -1, -1))
+            seen.append(ink)
             continue
         cosine, sine = math.cos(math.radians(angle)), math.sin(math.radians(angle))
         first = wave(view, dots * cosine, dots * sine, (0.0, 0.0, 0.0), grid)
