@@ -4,11 +4,11 @@ import time
 
 import numpy as np
 import pytest
+from tests.metrics.examples import random_scores, scores_of
 
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import FIGURES, clusters, intervals, resampled
 from fedvisage.metrics.scores import Scores, from_columns
-from tests.metrics.examples import random_scores, scores_of
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score, roc_curve
+from tests.metrics.examples import random_scores, scores_of, two_class_scores
 
 from fedvisage.metrics import pad
 from fedvisage.metrics.scores import Scores
-from tests.metrics.examples import random_scores, scores_of, two_class_scores
 
 TEN = scores_of(
     bona_fide=[-1.0, 0.5, 1.0, 2.0, 3.0],
@@ -73,9 +73,7 @@ def test_tpr_at_fpr_is_the_best_detection_with_few_enough_false_alarms(scores: S
 @pytest.mark.parametrize("target", [0.10, 0.05, 0.34])
 @pytest.mark.parametrize("attacks", ["worst-species", "pooled"])
 @given(scores=two_class_scores)
-def test_bpcer_at_apcer_is_the_lowest_over_all_thresholds(
-    scores: Scores, target: float, attacks: pad.Attacks
-) -> None:
+def test_bpcer_at_apcer_is_the_lowest_over_all_thresholds(scores: Scores, target: float, attacks: pad.Attacks) -> None:
     possible = [
         pad.bpcer(scores, threshold)
         for value in scores.live

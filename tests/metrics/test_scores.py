@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.metrics.examples import random_scores, scores_of
 
 from fedvisage.errors import UserError
 from fedvisage.metrics.scores import by_video, concatenate, from_columns, read_scores, write_scores
-from tests.metrics.examples import random_scores, scores_of
 
 
 def test_scores_survive_the_file_bit_for_bit_with_awkward_names(tmp_path: Path) -> None:
@@ -69,9 +69,7 @@ def test_video_score_is_the_mean_of_frame_probabilities() -> None:
 
 
 def test_videos_of_the_same_name_stay_apart_by_model_and_set() -> None:
-    one = from_columns(
-        [1.0, 3.0], [1, 1], item=["a", "b"], video=["v", "v"], subject=["s"] * 2, species=[""] * 2
-    )
+    one = from_columns([1.0, 3.0], [1, 1], item=["a", "b"], video=["v", "v"], subject=["s"] * 2, species=[""] * 2)
     other = from_columns(
         [-1.0, -3.0], [1, 1], item=["a", "b"], video=["v"] * 2, subject=["s"] * 2, species=[""] * 2, model="M"
     )
@@ -92,9 +90,7 @@ def test_saturated_frames_do_not_overflow() -> None:
 
 
 def test_items_without_video_are_videos_of_their_own() -> None:
-    frames = from_columns(
-        [1.0, 2.0], [1, 1], item=["a", "b"], video=["", ""], subject=["s"] * 2, species=[""] * 2
-    )
+    frames = from_columns([1.0, 2.0], [1, 1], item=["a", "b"], video=["", ""], subject=["s"] * 2, species=[""] * 2)
     assert by_video(frames).live == pytest.approx([1.0, 2.0])
 
 

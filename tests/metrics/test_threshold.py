@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.metrics.examples import random_scores, scores_of, two_class_scores
 
 from fedvisage.errors import UserError
 from fedvisage.metrics import pad, threshold
 from fedvisage.metrics.scores import Scores
-from tests.metrics.examples import random_scores, scores_of, two_class_scores
 
 WIDTH = 40 / 4096
 
@@ -58,9 +58,7 @@ def test_source_eer_of_many_scores_splits_the_errors_evenly(seed: int) -> None:
 
 
 def test_well_separated_classes_get_the_middle_of_the_gap() -> None:
-    found = threshold.threshold_from_histograms(
-        [histogram_of(scores_of([3.0, 4.0], {"print": [-1.0, -5.0]}))]
-    )
+    found = threshold.threshold_from_histograms([histogram_of(scores_of([3.0, 4.0], {"print": [-1.0, -5.0]}))])
     assert found.value == pytest.approx(1.0, abs=WIDTH)
     assert (found.far, found.frr) == (0.0, 0.0)
 

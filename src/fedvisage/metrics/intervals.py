@@ -42,9 +42,7 @@ def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.G
     both = ((draws @ _totals(scores.label == row, cluster, count) > 0) for row in (0, 1))
     kept = draws[np.logical_and(*both)]
     block = max(1, VALUES_AT_ONCE // len(scores))
-    parts = [
-        resampled(scores, threshold, kept[i : i + block][:, cluster]) for i in range(0, len(kept), block)
-    ]
+    parts = [resampled(scores, threshold, kept[i : i + block][:, cluster]) for i in range(0, len(kept), block)]
     if not parts:
         return Intervals({}, 0, resamples)
     figures = {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
@@ -61,9 +59,7 @@ def clusters(scores: Scores) -> NDArray[np.int64]:
     known = [("subject", scores.subject), ("video", scores.video), ("item", scores.item)]
     name = np.full(len(scores), "", dtype=object)
     for kind, texts in known:
-        name = np.where(
-            (name == "") & (texts != ""), np.array([f"{kind}:{text}" for text in texts], object), name
-        )
+        name = np.where((name == "") & (texts != ""), np.array([f"{kind}:{text}" for text in texts], object), name)
     return np.unique(name.astype(str), return_inverse=True)[1].astype(np.int64)
 
 

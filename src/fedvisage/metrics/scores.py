@@ -5,6 +5,7 @@ Higher means more live. Probabilities in the file are for readers; they saturate
 """
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
+from fedvisage.files import write_atomically
 
 FloatArray = NDArray[np.float64]
 TextArray = NDArray[np.str_]
@@ -141,12 +143,13 @@ def by_video(scores: Scores) -> Scores:
 def write_scores(path: Path, scores: Scores) -> None:
     """Write `scores.csv`; logits are written so that they read back bit for bit."""
     texts = [getattr(scores, name).tolist() for name in TEXTS]
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        numbers = zip(scores.label.tolist(), scores.live.tolist(), scores.probability.tolist(), strict=True)
-        for names, (label, live, probability) in zip(zip(*texts, strict=True), numbers, strict=True):
-            writer.writerow([*names, label, repr(live), f"{probability:.6f}"])
+    numbers = zip(scores.label.tolist(), scores.live.tolist(), scores.probability.tolist(), strict=True)
+    table = io.StringIO(newline="")
+    writer = csv.writer(table, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for names, (label, live, probability) in zip(zip(*texts, strict=True), numbers, strict=True):
+        writer.writerow([*names, label, repr(live), f"{probability:.6f}"])
+    write_atomically(path, table.getvalue().encode())
 
 
 def read_scores(path: Path) -> Scores:

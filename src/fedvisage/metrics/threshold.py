@@ -79,9 +79,7 @@ def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "sour
         value = FIXED
     elif rates.far is None or rates.frr is None:
         lacking = "attacks" if rates.far is None else "bona fide images"
-        message = (
-            f"rule {rule!r} needs both classes, but no site holds out {lacking}; use 'fixed' or add some"
-        )
+        message = f"rule {rule!r} needs both classes, but no site holds out {lacking}; use 'fixed' or add some"
         raise UserError("evaluation.threshold", message)
     elif rule == "source-eer":
         value = _crossing(rates.far - rates.frr)
