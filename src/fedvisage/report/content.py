@@ -120,7 +120,7 @@ def uploads_table(ledger: list[Row]) -> Table | None:
         {
             "field": field,
             "kind": kind,
-            "guarantee": guarantee or "none",
+            "guarantee": guarantee or None,
             "sites": len({str(line.get("site")) for line in lines}),
             "messages": len(lines),
             "each": size(max(int(line.get("bytes", 0)) for line in lines)),
@@ -128,7 +128,7 @@ def uploads_table(ledger: list[Row]) -> Table | None:
         }
         for (field, kind, guarantee), lines in groups.items()
     ]
-    titles = {"field": "field", "kind": "kind", "guarantee": "guarantee", "sites": "sites"}
+    titles = {"field": "field", "kind": "kind", "guarantee": "what is declared of it", "sites": "sites"}
     titles |= {"messages": "messages", "each": "largest", "all": "altogether"}
     return table("What left the sites", rows, titles, names=3) if rows else None
 
