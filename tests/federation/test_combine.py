@@ -1,0 +1,42 @@
+"""The mean of uploads: right also for counts, exact for a single site, and the same bytes for the same order."""
+
+import numpy as np
+import torch
+
+from fedvisage.federation.combine import Mean
+
+
+def test_counts_are_rounded_and_keep_their_type() -> None:
+    mean = Mean()
+    for batches in (3, 4, 4):
+        mean.add({"seen": torch.tensor(batches), "weights": torch.tensor([float(batches)])}, 1.0)
+    result = mean.result()
+    assert result["seen"].dtype == torch.int64
+    assert int(result["seen"]) == 4
+    assert result["weights"].dtype == torch.float32
+
+
+def test_a_single_site_gets_its_own_upload_back_bit_for_bit() -> None:
+    draws = np.random.default_rng(0)
+    upload = {"w": torch.from_numpy(draws.normal(size=1000).astype(np.float32)), "n": torch.tensor(2**40 + 1)}
+    for weight in (1.0, 37.0, 12_345.0):
+        mean = Mean()
+        mean.add(upload, weight)
+        assert all(torch.equal(mean.result()[name], value) for name, value in upload.items())
+
+
+def test_adding_does_not_change_what_was_added() -> None:
+    first, second = torch.ones(3, dtype=torch.float64), torch.full((3,), 3.0, dtype=torch.float64)
+    mean = Mean()
+    mean.add({"w": first}, 1.0)
+    mean.add({"w": second}, 1.0)
+    assert first.tolist() == [1.0] * 3
+    assert second.tolist() == [3.0] * 3
+    assert mean.result()["w"].tolist() == [2.0] * 3
+
+
+def test_bfloat16_is_summed_in_full_precision() -> None:
+    mean = Mean()
+    for _ in range(1000):
+        mean.add({"w": torch.tensor([1.0 + 2**-7], dtype=torch.bfloat16)}, 1.0)
+    assert mean.result()["w"].item() == 1.0 + 2**-7

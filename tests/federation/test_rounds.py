@@ -1,0 +1,185 @@
+"""Sites drop out, send nonsense or break, and the round goes on with the others as if it had been theirs alone."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.toy import ROUNDS, run_toy, tree
+
+from fedvisage.errors import RunFailed
+from fedvisage.federation.method import Message
+from fedvisage.federation.participation import offline
+from fedvisage.federation.transport import LocalTransport, Reply
+from fedvisage.federation.turn import Order
+from fedvisage.recipe import Federation
+
+pytestmark = pytest.mark.usefixtures("example_methods")
+
+
+class Wire(LocalTransport):
+    """A transport on whose way to and from site B something happens to messages."""
+
+    down: Callable[[Order], Order] = staticmethod(lambda order: order)
+    up: Callable[[Order, Message], Message | None] = staticmethod(lambda order, message: message)
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        changed = {name: self.down(order) if name == "B" else order for name, order in orders.items()}
+        for reply in super().call(changed):
+            if reply.site == "B" and reply.message is not None:
+                message = self.up(orders["B"], reply.message)
+                yield Reply("B", message, "" if message is not None else "lost")
+            else:
+                yield reply
+
+
+def rounds_of(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+
+
+def weights(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def without_b(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that B was never part of."""
+    out = tmp_path_factory.mktemp("without") / "run"
+    run_toy(without(sets, "B"), out)
+    return out
+
+
+def without(sets: Mapping[str, Path], *names: str, **changes: Any) -> dict[str, Any]:
+    return tree(sets, data__sites={name: str(sets[name]) for name in "ABC" if name not in names}, **changes)
+
+
+def spoil(order: Order, message: Message) -> Message:
+    return {name: value.double() if name == "loss" else value * math.nan for name, value in message.items()}
+
+
+def drop_a_field(order: Order, message: Message) -> Message:
+    return dict(list(message.items())[1:])
+
+
+def one_row(order: Order, message: Message) -> Message:
+    return {name: value[:1] if value.dim() else value for name, value in message.items()}
+
+
+def claim(order: Order, message: Message) -> Message:
+    return message | {"examples": torch.tensor(10**12)} if "examples" in message else {}
+
+
+@pytest.mark.parametrize("up", [spoil, drop_a_field, one_row, claim])
+def test_a_site_that_sends_nonsense_is_refused_by_name_and_the_rest_is_as_if_it_were_not_there(
+    up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Hostile", (Wire,), {"up": staticmethod(up)}))
+    run_toy(tree(sets), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(without_b)
+    for row in rounds_of(tmp_path / "run"):
+        assert row["replied"] == ["A", "C"]
+        assert row["failed"]["B"].startswith("refused: ")
+
+
+def test_a_site_whose_loss_is_not_finite_fails_alone(
+    sets: Mapping[str, Path], without_b: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(order: Order) -> Order:
+        broken = {
+            name: torch.full_like(value, math.nan) for name, value in order.message.items() if value.is_floating_point()
+        }
+        return replace(order, message={**order.message, **broken})
+
+    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Poisoned", (Wire,), {"down": staticmethod(down)}))
+    run_toy(tree(sets), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(without_b)
+    first = rounds_of(tmp_path / "run")[0]
+    assert first["replied"] == ["A", "C"]
+    assert "not finite" in first["failed"]["B"]
+
+
+def test_a_round_without_a_site_equals_the_round_of_the_survivors(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    settings = {"offline": 0.4}
+    seed = next(s for s in range(100) if offline("ABC", Federation(**settings), s, 1) == {"B"})
+    common = {"runtime__seed": seed, "training__rounds": 1}
+    run_toy(tree(sets, federation=settings, **common), tmp_path / "away")
+    run_toy(without(sets, "B", **common), tmp_path / "without")
+    assert weights(tmp_path / "away") == weights(tmp_path / "without")
+    assert rounds_of(tmp_path / "away")[0]["failed"] == {"B": "offline"}
+
+
+def test_sites_that_are_not_asked_hear_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, federation={"participation": 0.34}, evaluation__every=0), tmp_path / "run")
+    ledger = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    for row in rounds_of(tmp_path / "run"):
+        heard = {line["site"] for line in ledger if line["round"] == row["round"] and line["call"] == "train"}
+        assert heard == set(row["asked"])
+        assert len(heard) == 1
+
+
+def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    settings = {"offline": 0.4, "quorum": 3}
+    drawn = Federation(**settings)
+    seed = next(s for s in range(100) if [bool(offline("ABC", drawn, s, r)) for r in (1, 2)] == [False, True])
+    common = {"runtime__seed": seed, "evaluation__every": 0}
+    run_toy(tree(sets, federation=settings, training__rounds=1, **common), tmp_path / "one")
+    run_toy(tree(sets, federation=settings, training__rounds=2, **common), tmp_path / "two")
+    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+    assert "3 needed" in rounds_of(tmp_path / "two")[1]["failed"]["no quorum"]
+
+
+@pytest.mark.parametrize("method", ["fedpad", "single", "two-exchanges", "split"])
+def test_too_many_rounds_without_a_quorum_end_the_run(method: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, method, federation={"offline": 1.0, "give_up_after": 2}, training__rounds=9)
+    with pytest.raises(RunFailed, match="2 rounds in a row without a quorum"):
+        run_toy(content, tmp_path / "run")
+    assert len(rounds_of(tmp_path / "run")) == 1, "the second of the rounds was the last straw"
+
+
+def test_training_that_breaks_everywhere_ends_the_run_with_the_reason(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, training__optimizer={"lr": 1e30}, federation={"give_up_after": 2})
+    with pytest.raises(RunFailed, match="without a quorum"):
+        run_toy(content, tmp_path / "run")
+
+
+def lost_at(call: str, number: int) -> Callable[[Order, Message], Message | None]:
+    """Lose B's reply to one of the orders of round 2."""
+    count = 0
+
+    def up(order: Order, message: Message) -> Message | None:
+        nonlocal count
+        count += order.call == call and order.round == 2
+        return None if order.call == call and order.round == 2 and count == number else message
+
+    return up
+
+
+@pytest.mark.parametrize(("call", "number"), [("tokens", 1), ("tokens", 2), ("head", 1), ("finish", 1)])
+def test_a_site_lost_in_a_conversation_ends_it_and_the_round_goes_on(
+    call: str, number: int, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "fedvisage.run.LocalTransport", type("Lossy", (Wire,), {"up": staticmethod(lost_at(call, number))})
+    )
+    metrics = run_toy(tree(sets, "split", training__optimizer__state="kept"), tmp_path / "run")
+    rows = rounds_of(tmp_path / "run")
+    assert len(rows) == ROUNDS
+    assert [row["failed"] for row in rows] == [{}, {"B": "lost"}, {}]
+    assert math.isfinite(metrics["eer"])
+
+
+def test_a_gradient_of_another_shape_is_refused_and_the_server_goes_on(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def up(order: Order, message: Message) -> Message:
+        return {"gradient": message["gradient"][:3]} if order.call == "head" else message
+
+    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Short", (Wire,), {"up": staticmethod(up)}))
+    run_toy(tree(sets, "split"), tmp_path / "run")
+    assert all("gradient: has shape (3, 16)" in row["failed"]["B"] for row in rounds_of(tmp_path / "run"))

@@ -1,0 +1,108 @@
+"""A site's private state goes back to the generation that the server's checkpoint names."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.checkpoint import Checkpoints, Progress
+from fedvisage.federation.ledger import JsonLines, read_lines
+from fedvisage.federation.store import SiteStore
+
+
+def stored(directory: Path) -> SiteStore:
+    """Return a store with generations 1, 2 and 3, each holding its number."""
+    store = SiteStore(directory)
+    for number in (1, 2, 3):
+        store.save({"number": torch.tensor(number)})
+        assert store.commit(number) == number
+    return store
+
+
+def number_in(store: SiteStore) -> int:
+    return int(store.load()["number"])
+
+
+def test_a_site_without_private_state_writes_nothing(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path / "site")
+    assert store.load() == {}
+    assert store.commit(5) == 0
+    assert not (tmp_path / "site").exists()
+
+
+def test_the_last_two_generations_are_kept_and_either_can_be_restored(tmp_path: Path) -> None:
+    stored(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "generation-000002.safetensors",
+        "generation-000003.safetensors",
+    ]
+    for generation in (3, 2):
+        again = SiteStore(tmp_path)
+        again.restore(generation)
+        assert number_in(again) == generation
+
+
+def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    store.save({"number": torch.tensor(4)})
+    store.restore(2)
+    assert number_in(store) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["generation-000002.safetensors"]
+
+
+def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    assert store.commit(4) == 3
+    assert store.commit(5) == 3
+    assert number_in(store) == 3
+
+
+def test_a_generation_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    stored(tmp_path)
+    with pytest.raises(RunFailed, match="generation 1"):
+        SiteStore(tmp_path).restore(1)
+
+
+def test_going_back_to_the_beginning_forgets_everything(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    store.restore(0)
+    assert store.load() == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_return_what_was_written_and_the_last_two_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "digest")
+    assert checkpoints.latest() is None
+    for number in (1, 2, 3):
+        progress = Progress(number, {"A": number - 1}, 10 * number, 20 * number, {"stopped": False})
+        checkpoints.write({"w": torch.full((2,), float(number))}, progress)
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[0]["w"].tolist() == [3.0, 3.0]
+    assert found[1] == Progress(3, {"A": 2}, 30, 60, {"stopped": False})
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["000002", "000003"]
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, "one").write({}, Progress(1))
+    with pytest.raises(UserError, match="another recipe"):
+        Checkpoints(tmp_path, "two").latest()
+
+
+def test_a_ledger_is_cut_back_to_a_length_and_grows_from_there(tmp_path: Path) -> None:
+    ledger = JsonLines(tmp_path / "ledger.jsonl")
+    ledger.append({"line": 1})
+    length = ledger.flush()
+    ledger.append({"line": 2, "not": "durable"})
+    ledger.cut(length)
+    ledger.append({"line": 3})
+    ledger.close()
+    assert read_lines(tmp_path / "ledger.jsonl") == [{"line": 1}, {"line": 3}]
+
+
+def test_a_ledger_shorter_than_a_checkpoint_says_is_not_filled_up(tmp_path: Path) -> None:
+    ledger = JsonLines(tmp_path / "ledger.jsonl")
+    ledger.append({"line": 1})
+    with pytest.raises(UserError, match="shorter"):
+        ledger.cut(1000)

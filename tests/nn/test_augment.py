@@ -1,0 +1,76 @@
+"""Random changes of training images: drawn from the generator that is given, within their ranges."""
+
+import colorsys
+
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from fedvisage.nn.augment import augment
+from fedvisage.recipe import Augment
+
+EVERYTHING = Augment(flip=0.5, shift=0.1, brightness=0.2, contrast=0.2, saturation=0.2, hue=0.1)
+
+
+def images(count: int = 64) -> Tensor:
+    return torch.rand(count, 3, 8, 8, generator=Generator().manual_seed(1))
+
+
+def seeded(seed: int = 0) -> Generator:
+    return Generator().manual_seed(seed)
+
+
+def test_everything_off_changes_nothing_and_draws_nothing() -> None:
+    generator = seeded()
+    assert torch.equal(augment(images(), Augment(), generator), images())
+    assert torch.equal(generator.get_state(), seeded().get_state())
+
+
+def test_the_generator_decides_and_the_global_one_is_not_asked() -> None:
+    before = torch.get_rng_state()
+    first, again, other = (augment(images(), EVERYTHING, seeded(seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_images_stay_images() -> None:
+    changed = augment(images(), Augment(brightness=1, contrast=1, saturation=1, hue=0.5, shift=0.3), seeded())
+    assert changed.shape == images().shape
+    assert 0 <= changed.min() <= changed.max() <= 1
+
+
+def test_the_share_of_mirrored_images_is_as_set_and_the_rest_is_as_it_was() -> None:
+    changed, source = augment(images(1000), Augment(flip=0.3), seeded()), images(1000)
+    mirrored = (changed == source.flip(-1)).all(dim=(1, 2, 3))
+    kept = (changed == source).all(dim=(1, 2, 3))
+    assert (mirrored ^ kept).all()
+    assert 0.26 < mirrored.float().mean() < 0.34
+
+
+def test_shifted_images_are_moved_by_whole_pixels() -> None:
+    source = images()
+    changed = augment(source, Augment(shift=0.25), seeded())
+    moves = set()
+    for before, after in zip(source.numpy(), changed.numpy(), strict=True):
+        padded = np.pad(before, ((0, 0), (2, 2), (2, 2)), mode="reflect")
+        fits = [(y, x) for y in range(5) for x in range(5) if (padded[:, y : y + 8, x : x + 8] == after).all()]
+        assert len(fits) == 1
+        moves |= set(fits)
+    assert len(moves) > 15
+
+
+def test_brightness_scales_each_image_by_one_factor_in_its_range() -> None:
+    source = images() * 0.5
+    ratio = (augment(source, Augment(brightness=0.3), seeded()) / source).flatten(1)
+    assert (ratio.amax(1) - ratio.amin(1)).max() < 1e-4
+    assert 0.7 <= ratio.min() < 0.75
+    assert 1.25 < ratio.max() <= 1.3001
+
+
+def test_hue_turns_the_colour_and_nothing_else() -> None:
+    source = images(8) * 0.8 + 0.1
+    changed = augment(source, Augment(hue=0.5), seeded())
+    for before, after in zip(source[:, :, 0, 0].tolist(), changed[:, :, 0, 0].tolist(), strict=True):
+        assert colorsys.rgb_to_hsv(*after)[1:] == pytest.approx(colorsys.rgb_to_hsv(*before)[1:], abs=1e-4)

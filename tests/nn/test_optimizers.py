@@ -1,0 +1,92 @@
+"""Optimizers from a recipe: the rate's course, clipping, and a state that survives being taken apart."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedvisage.nn import optimizers
+from fedvisage.recipe import Optimizer, Schedule
+
+
+def problem() -> tuple[nn.Linear, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    model = nn.Linear(4, 3)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+    return model, torch.randn(16, 4, generator=generator)
+
+
+def train(model: nn.Linear, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, steps: int) -> None:
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizers.step(optimizer, None)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [Optimizer(lr=0.1), Optimizer(name="sgd", lr=0.1, momentum=0.9), Optimizer(lr=0.1, weight_decay=0.1)],
+)
+def test_an_optimizer_continues_from_its_state_as_if_never_stopped(settings: Optimizer) -> None:
+    model, inputs = problem()
+    train(model, optimizers.build(list(model.parameters()), settings), inputs, 6)
+    parts, _ = problem()
+    first = optimizers.build(list(parts.parameters()), settings)
+    train(parts, first, inputs, 3)
+    second = optimizers.build(list(parts.parameters()), settings)
+    optimizers.restore(second, optimizers.state_of(first))
+    train(parts, second, inputs, 3)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), parts.parameters(), strict=True))
+
+
+def test_a_restored_optimizer_keeps_its_own_rate() -> None:
+    model, inputs = problem()
+    first = optimizers.build(list(model.parameters()), Optimizer(lr=0.1))
+    train(model, first, inputs, 1)
+    second = optimizers.build(list(model.parameters()), Optimizer(lr=0.1), factor=0.5)
+    optimizers.restore(second, optimizers.state_of(first))
+    assert second.param_groups[0]["lr"] == 0.05
+
+
+def test_the_state_is_a_copy() -> None:
+    model, inputs = problem()
+    optimizer = optimizers.build(list(model.parameters()), Optimizer(lr=0.1))
+    train(model, optimizer, inputs, 1)
+    state = {name: value.clone() for name, value in optimizers.state_of(optimizer).items()}
+    kept = optimizers.state_of(optimizer)
+    train(model, optimizer, inputs, 1)
+    assert all(torch.equal(kept[name], value) for name, value in state.items())
+
+
+def test_clipping_shortens_a_gradient_to_the_norm_and_leaves_short_ones_alone() -> None:
+    for norm, length in ((1.0, 1.0), (100.0, 5.0)):
+        weight = nn.Parameter(torch.zeros(2))
+        weight.grad = torch.tensor([3.0, 4.0])
+        optimizers.step(optimizers.build([weight], Optimizer(name="sgd", lr=1.0)), norm)
+        assert weight.detach().norm().item() == pytest.approx(length, rel=1e-4)
+
+
+def test_a_constant_rate_is_constant() -> None:
+    assert {optimizers.rate_factor(Schedule(), number, 10) for number in range(1, 11)} == {1.0}
+
+
+def test_warm_up_rises_linearly_to_the_full_rate() -> None:
+    found = [optimizers.rate_factor(Schedule(warmup=3), number, 10) for number in range(1, 6)]
+    assert found == pytest.approx([1 / 4, 2 / 4, 3 / 4, 1, 1])
+
+
+def test_the_cosine_starts_at_the_full_rate_and_falls_towards_the_floor() -> None:
+    found = [optimizers.rate_factor(Schedule(name="cosine", floor=0.2), number, 10) for number in range(1, 11)]
+    assert found[0] == 1.0
+    assert found == sorted(found, reverse=True)
+    assert found[5] == pytest.approx(0.6)
+    assert found[-1] == pytest.approx(0.2 + 0.8 * (1 + math.cos(0.9 * math.pi)) / 2)
+
+
+def test_steps_come_every_so_many_rounds_and_stop_at_the_floor() -> None:
+    schedule = Schedule(name="step", every=2, factor=0.5, floor=0.2)
+    found = [optimizers.rate_factor(schedule, number, 9) for number in range(1, 10)]
+    assert found == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2])

@@ -1,0 +1,33 @@
+"""Members' scores, averaged as Fused does, and members put into one model and taken out again."""
+
+import numpy as np
+import torch
+
+from fedvisage.federation.scoring import joined, mean_score, members_of
+
+
+def test_the_mean_score_is_the_mean_probability() -> None:
+    draws = np.random.default_rng(0)
+    logits = [draws.normal(0, 4, 50) for _ in range(3)]
+    expected = np.mean([1 / (1 + np.exp(-values)) for values in logits], axis=0)
+    np.testing.assert_allclose(1 / (1 + np.exp(-mean_score(logits))), expected, rtol=1e-12)
+
+
+def test_the_mean_score_of_saturated_members_is_finite_and_keeps_their_order() -> None:
+    scores = mean_score([np.array([-40.0, -39.0, 0.0, 39.0, 40.0])] * 2)
+    np.testing.assert_allclose(scores, [-40.0, -39.0, 0.0, 39.0, 40.0], rtol=1e-9)
+
+
+def test_the_mean_score_of_opposed_members_is_undecided() -> None:
+    assert mean_score([np.array([17.0]), np.array([-17.0])])[0] == 0.0
+
+
+def test_members_are_taken_out_as_they_were_put_in() -> None:
+    members = {name: {"model.w": torch.rand(2), "model.deep.b": torch.rand(1)} for name in ("A", "B")}
+    assert members_of(joined(members)) == members
+
+
+def test_one_model_is_the_member_without_a_name() -> None:
+    model = {"model.w": torch.rand(2)}
+    assert members_of(model) == {"": model}
+    assert joined({"": model}) == model

@@ -1,0 +1,88 @@
+"""Files are whole or not there, and a file of tensors is read back as it was written or refused."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedvisage.errors import UserError
+from fedvisage.federation import sealed
+from fedvisage.files import read_tensors, sweep, write_atomically, write_tensors
+
+TENSORS = {
+    "weights": torch.arange(12, dtype=torch.float32).reshape(3, 4).T,
+    "count": torch.tensor(3),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+    "empty": torch.empty(0, 3),
+    "flags": torch.tensor([True, False]),
+}
+
+
+def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "t.safetensors", TENSORS, "some text")
+    found, text = read_tensors(tmp_path / "t.safetensors")
+    assert text == "some text"
+    assert {name: (value.dtype, value.tolist()) for name, value in found.items()} == {
+        name: (value.dtype, value.tolist()) for name, value in TENSORS.items()
+    }
+
+
+def test_the_same_tensors_are_the_same_bytes_in_whatever_order(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "a", TENSORS, "x")
+    write_tensors(tmp_path / "b", dict(reversed(TENSORS.items())), "x")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_file_that_is_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", b"old")
+    write_atomically(tmp_path / "file", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"new")]
+
+
+def test_what_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    with pytest.raises(OSError, match="irectory"):
+        write_atomically(tmp_path / "target", b"a directory cannot be replaced by a file")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_sweeping_removes_leftovers_only(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in (".a.12.part", "deep/.b.safetensors.3.part", "a", "deep/b.part", ".lock"):
+        (tmp_path / name).write_text("x")
+    sweep(tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {"a", "deep", "deep/b.part", ".lock"}
+
+
+@pytest.mark.parametrize("content", [b"", b"not tensors", (2**40).to_bytes(8, "little") + b"{}"])
+def test_what_is_no_file_of_tensors_is_the_users_to_know(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="not a whole safetensors file") as caught:
+        read_tensors(path)
+    assert caught.value.place == str(path)
+
+
+def test_a_missing_file_of_tensors_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_tensors(tmp_path / "nowhere")
+
+
+def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
+    path = tmp_path / "sealed"
+    sealed.write(path, TENSORS, {"round": 3, "generations": {"A": 2}})
+    whole = path.read_bytes()
+    assert sealed.read(path, "")[1] == {"round": 3, "generations": {"A": 2}}
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << (position % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="mend it"):
+            sealed.read(path, "mend it")
+
+
+def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(1)}, tmp_path / "t")
+    with pytest.raises(UserError, match="not written by this program"):
+        sealed.read(tmp_path / "t", "")

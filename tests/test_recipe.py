@@ -1,0 +1,140 @@
+"""A mistake in a recipe is named with its place, before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.toy import recipe_of, tree
+
+from fedvisage.errors import UserError
+from fedvisage.methods import options
+from fedvisage.recipe import Recipe, apply, load, text_of, tree_of, validate
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    return tree({name: Path(f"sets/{name}") for name in "ABCU"})
+
+
+def mistake(content: dict[str, Any], override: str) -> UserError:
+    with pytest.raises(UserError) as caught:
+        changed(content, override)
+    return caught.value
+
+
+def changed(content: dict[str, Any], override: str) -> Recipe:
+    apply(content, override)
+    return validate(content, options())
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "message"),
+    [
+        ("training.epoch=3", "recipe.training.epoch", "unknown key"),
+        ("speed=3", "recipe.speed", "unknown key"),
+        ("method.widht=3", "recipe.method.widht", "unknown key"),
+        ("method.network.width=12", "recipe.method.network.width", "multiple of 8, got 12"),
+        ("training.rounds=0", "recipe.training.rounds", "got 0"),
+        ("training.rounds=many", "recipe.training.rounds", "got 'many'"),
+        ("training.batch=1", "recipe.training.batch.default", "got 1"),
+        ("training.batch.per_site.A=1", "recipe.training.batch", "got 1"),
+        ("training.optimizer.lr=-1", "recipe.training.optimizer.lr", "got -1"),
+        ("training.optimizer.lr=.nan", "recipe.training.optimizer.lr", "finite"),
+        ("training.optimizer.lr=.inf", "recipe.training.optimizer.lr", "finite"),
+        ("training.optimizer.name=lion", "recipe.training.optimizer.name", "'adam' or 'sgd'"),
+        ("training.local={}", "recipe.training.local", "either epochs or batches"),
+        ("training.local.epochs=2", "recipe.training.local", "either epochs or batches"),
+        ("federation.participation=0", "recipe.federation.participation", "got 0"),
+        ("federation.offline=1.5", "recipe.federation.offline", "got 1.5"),
+        ("runtime.device=tpu", "recipe.runtime.device", "got 'tpu'"),
+        ("runtime.seed=-1", "recipe.runtime.seed", "got -1"),
+        ("data.sites={}", "recipe.data.sites", "at least 1"),
+        ("data.sites.a/b=x", "recipe.data.sites", "site name 'a/b'"),
+        ("data.sites.A=sets/U", "recipe.data", "data of site A"),
+        ("data.user_name=B", "recipe.data", "site"),
+        ("federation.quorum=4", "recipe", "there are 3 sites"),
+        ("training.batch.per_site.D=8", "recipe", "names D"),
+        ("evaluation={keep: best, every: 0}", "recipe", "evaluation.every"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(content: dict[str, Any], override: str, place: str, message: str) -> None:
+    if "per_site" in override:
+        content["training"]["batch"] = {"default": 8}
+    found = mistake(content, override)
+    assert found.place.startswith(place)
+    assert message in str(found)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("training.rounds", "key=value"),
+        ("=3", "key=value"),
+        ("training.rounds.deep=3", "rounds is not a section"),
+        ("training.rounds=[1", "not YAML"),
+    ],
+)
+def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, message: str) -> None:
+    found = mistake(content, override)
+    assert found.place == override
+    assert message in found.message
+
+
+@pytest.mark.parametrize("method", ["fedavgg", None, 3, {}, ["fedpad"]])
+def test_an_unknown_method_is_answered_with_the_list(content: dict[str, Any], method: Any) -> None:
+    content["method"] = method if isinstance(method, dict) else {"name": method}
+    with pytest.raises(UserError, match="choose one of fedpad, fused, pooled, single") as caught:
+        validate(content, options())
+    assert caught.value.place == "recipe.method.name"
+
+
+def test_several_mistakes_are_told_at_once(content: dict[str, Any]) -> None:
+    content["training"] |= {"rounds": 0, "batch": 1}
+    with pytest.raises(UserError) as caught:
+        validate(content, options())
+    assert "recipe.training.rounds" in str(caught.value)
+    assert "recipe.training.batch" in str(caught.value)
+
+
+def test_a_resolved_recipe_is_a_recipe_again_and_means_the_same(content: dict[str, Any]) -> None:
+    recipe = recipe_of(content)
+    again = validate(yaml.safe_load(text_of(recipe)), options())
+    assert again == recipe
+    assert text_of(again) == text_of(recipe)
+    assert tree_of(recipe)["method"]["network"] == {"width": 8}
+
+
+def test_a_recipe_cannot_be_changed(content: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        recipe_of(content).training.rounds = 5  # type: ignore[misc]
+
+
+def test_overrides_are_read_as_yaml_and_make_sections(content: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
+    overrides = ["training.rounds=7", "federation.quorum=2", "training.local={epochs: 4}"]
+    recipe = load(tmp_path / "recipe.yaml", overrides, options())
+    assert (recipe.training.rounds, recipe.federation.quorum, recipe.training.local.epochs) == (7, 2, 4)
+
+
+def test_site_names_that_yaml_takes_for_numbers_are_names(content: dict[str, Any]) -> None:
+    content["data"]["sites"] = {3: "sets/three", "H": "sets/H"}
+    assert recipe_of(content).data.sites == {"3": "sets/three", "H": "sets/H"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), [("a: [", "not YAML"), ("- a", "mapping"), ("", "mapping"), ("\x00", "not YAML")]
+)
+def test_a_file_that_is_no_recipe_is_named(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message) as caught:
+        load(path, [], options())
+    assert caught.value.place == str(path)
+
+
+def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        load(tmp_path / "none.yaml", [], options())
