@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import ROUNDS, SITES, make_set, run_toy, settled, silent, tree
 
-from fedvisage.errors import UserError
+from fedvisage.errors import RunFailed, UserError
 from fedvisage.progress import Reporter
 
 
@@ -87,20 +87,37 @@ def test_how_often_checkpoints_are_written_does_not_change_the_result(sets: Mapp
 
 
 class Impatient(Reporter):
-    """Somebody who presses Ctrl-C when the second round has ended."""
+    """Somebody who presses Ctrl-C when a certain round has ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(silent().console)
+        self.number = number
 
     def advance(self, done: int, total: int, note: str) -> None:
-        if done == 2:
+        if done == self.number:
             raise KeyboardInterrupt
 
 
-def test_a_run_that_was_interrupted_by_hand_is_resumed(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = tree(sets)
-    with pytest.raises(KeyboardInterrupt):
-        run_toy(content, tmp_path / "run", reporter=Impatient(silent().console))
-    run_toy(content, tmp_path / "run", resume=True)
+@pytest.mark.parametrize("watching", [{}, {"evaluation__keep": "best", "training__early_stop": {"patience": 2}}])
+def test_a_run_that_was_interrupted_by_hand_is_resumed(
+    watching: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, training__rounds=5, **watching)
     run_toy(content, tmp_path / "whole")
+    for number in range(2, len(rows(tmp_path / "whole")) + 1):
+        with pytest.raises(KeyboardInterrupt):
+            run_toy(content, tmp_path / "run", resume=True, reporter=Impatient(number))
+    run_toy(content, tmp_path / "run", resume=True)
     assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+
+
+def test_rounds_without_a_quorum_are_counted_across_interruptions(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, training__rounds=9, federation={"offline": 1.0, "give_up_after": 3}, evaluation__every=0)
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(content, tmp_path / "run", reporter=Impatient(2))
+    with pytest.raises(RunFailed, match="3 rounds in a row without a quorum"):
+        run_toy(content, tmp_path / "run", resume=True)
+    assert [row["round"] for row in rows(tmp_path / "run")] == [1, 2]
 
 
 def test_a_directory_that_holds_something_is_not_taken(

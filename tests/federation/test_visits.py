@@ -1,0 +1,115 @@
+"""What a site keeps, for how long: during a visit, until the end of a round, from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tests.contract.examples import split
+from tests.test_gather import gathered
+from tests.toy import recipe_of, tree
+from torch import nn
+
+from fedvisage.federation.method import EXAMPLES, Call, Home, Message, Method
+from fedvisage.federation.schema import Refused
+from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.store import SiteStore
+from fedvisage.federation.transport import LocalTransport
+from fedvisage.federation.turn import Order, SiteDesk, Workspace
+from fedvisage.nn.precision import choose
+from fedvisage.recipe import Recipe
+
+pytestmark = pytest.mark.usefixtures("example_methods")
+
+
+def count(site: Site, message: Message) -> Message:
+    """Count the calls in everything that a site can keep, and return what was found there."""
+    bias = site.net["head"].bias.data
+    found = {
+        "held": torch.tensor(site.held.get("calls", 0)),
+        "scratch": torch.tensor(site.scratch.get("calls", 0)),
+        "kept": site.kept.get("calls", torch.tensor(0)),
+        "part": bias.round().to(torch.int64)[0],
+    }
+    site.held["calls"] = int(found["held"]) + 1
+    site.scratch["calls"] = int(found["scratch"]) + 1
+    site.kept["calls"] = found["kept"] + 1
+    bias += 1
+    if "fail" in message:
+        raise TrainingBroke("as asked")
+    return {"examples": 1000 * found["held"] + 100 * found["scratch"] + 10 * found["kept"] + found["part"] + 1}
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    net = split.network(recipe)
+    nn.init.zeros_(net["head"].bias)
+    return net
+
+
+def leak(site: Site, message: Message) -> Message:
+    return {"examples": torch.tensor(1), "pixels": site.next_batch().images}
+
+
+METHOD: Method = replace(
+    split.METHOD, network=network, calls={"count": Call(count, (EXAMPLES,)), "leak": Call(leak, (EXAMPLES,))}
+)
+
+
+@pytest.fixture
+def desks(sets: Mapping[str, Path], tmp_path: Path) -> dict[str, SiteDesk]:
+    recipe = recipe_of(tree(sets, "split"))
+    workspace = Workspace(METHOD, recipe, choose("cpu", "fp32"))
+    return {
+        name: SiteDesk(name, site.train, site.heldout, SiteStore(tmp_path / name), workspace)
+        for name, site in gathered(tree(sets, "split"), tmp_path).sites.items()
+    }
+
+
+def found(desk: SiteDesk, number: int, visit: int, **message: torch.Tensor) -> dict[str, int]:
+    value = int(desk.carry_out(Order("count", number, message, visit))["examples"]) - 1
+    return {name: value // unit % 10 for name, unit in (("held", 1000), ("scratch", 100), ("kept", 10), ("part", 1))}
+
+
+def test_what_is_held_ends_with_the_visit_scratch_with_the_round_and_the_rest_stays(desks: dict[str, SiteDesk]) -> None:
+    desk = desks["A"]
+    assert found(desk, 1, 1) == {"held": 0, "scratch": 0, "kept": 0, "part": 0}
+    assert found(desk, 1, 1) == {"held": 1, "scratch": 1, "kept": 1, "part": 1}
+    assert found(desk, 1, 2) == {"held": 0, "scratch": 2, "kept": 2, "part": 2}
+    assert found(desk, 2, 1) == {"held": 0, "scratch": 0, "kept": 3, "part": 3}
+
+
+def test_sites_that_share_a_workspace_see_nothing_of_each_other(desks: dict[str, SiteDesk]) -> None:
+    for visit in (1, 2, 3):
+        for desk in desks.values():
+            assert found(desk, 1, visit) == {"held": 0, "scratch": visit - 1, "kept": visit - 1, "part": visit - 1}
+
+
+def test_a_visit_that_fails_leaves_no_trace_in_the_private_state(desks: dict[str, SiteDesk]) -> None:
+    desk = desks["A"]
+    found(desk, 1, 1)
+    found(desk, 1, 2)
+    with pytest.raises(TrainingBroke):
+        found(desk, 1, 2, fail=torch.tensor(1))
+    assert found(desk, 1, 3) | {"scratch": 0} == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
+
+
+def test_what_a_method_did_not_declare_cannot_leave_the_site(desks: dict[str, SiteDesk]) -> None:
+    with pytest.raises(Refused, match="pixels: is not declared"):
+        desks["A"].carry_out(Order("leak", 1, {}, 1))
+
+
+def test_private_state_goes_back_to_the_generation_that_the_server_names(desks: dict[str, SiteDesk]) -> None:
+    transport = LocalTransport(list(desks.values()))
+    for number in (1, 2):
+        assert found(desks["A"], number, 1)["kept"] == number - 1
+        assert transport.commit(number) == {"A": number, "B": 0, "C": 0}
+    found(desks["A"], 3, 1)
+    transport.restore({"A": 1, "B": 0, "C": 0})
+    assert found(desks["A"], 2, 1) == {"held": 0, "scratch": 0, "kept": 1, "part": 1}
+
+
+def test_no_part_that_lives_at_the_server_is_in_a_sites_network(desks: dict[str, SiteDesk]) -> None:
+    assert set(desks["A"].workspace.net) == set(METHOD.parts_at(Home.SITE)) == {"tokenizer", "head"}
