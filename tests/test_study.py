@@ -91,6 +91,14 @@ def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, d
     assert lost.exists()
 
 
+def test_cells_that_run_beside_each_other_give_the_same_table(
+    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    root, table = conducted
+    beside = conduct(root / "study.yaml", tmp_path / "out", root / "cache", Console(file=io.StringIO()), workers=2)
+    assert beside == table
+
+
 @pytest.mark.parametrize(
     ("change", "place"),
     [

@@ -76,13 +76,16 @@ def run(
 def study(
     study: Annotated[Path, typer.Argument(help="A study file (YAML): a grid of recipes.")],
     out: Out = None,
+    workers: Annotated[
+        int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
+    ] = 1,
     cache: Cache = CACHE,
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
     from fedvisage.study import conduct
 
     with _resumable():
-        conduct(study, out or Path("runs") / study.stem, cache, _console())
+        conduct(study, out or Path("runs") / study.stem, cache, _console(), workers=workers)
 
 
 @app.command()

@@ -9,7 +9,10 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
+from itertools import groupby
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ from pydantic import Field, ValidationError
 from rich.console import Console
 
 from fedvisage import recipe as recipes
+from fedvisage.data.sources import resolve
 from fedvisage.errors import UserError
 from fedvisage.files import write_atomically
 from fedvisage.methods import options
@@ -69,21 +73,20 @@ class Cell:
     trained: Path | None
 
 
-def conduct(path: Path, out: Path, cache: Path, console: Console) -> dict[str, Any]:
-    """Run what is missing of a study, and write and print its table."""
+def conduct(path: Path, out: Path, cache: Path, console: Console, *, workers: int = 1) -> dict[str, Any]:
+    """Run what is missing of a study, and write and print its table; different users and seeds may run side by side."""
     study = read(path)
     cells = list(cells_of(study, path.parent, out))
-    reporter = Reporter(console, quiet=True)
+    groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
-    for number, cell in enumerate(cells, start=1):
-        metrics = run(cell.recipe, cell.out, cache, reporter, resume=True, trained=cell.trained)
+    for cell, metrics in _finished_cells(groups, cache, workers):
         results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics})
         shown = "  ".join(
             f"{name} {100 * metrics[name]:.1f}" for name in study.figures if metrics.get(name) is not None
         )
-        console.print(
-            f"{number}/{len(cells)}  {cell.row:10} user {cell.user}  seed {cell.seed}  {shown}", soft_wrap=True
-        )
+        place = f"{len(results)}/{len(cells)}  {cell.row:10} user {cell.user}  seed {cell.seed}"
+        console.print(f"{place}  {shown}", markup=False, soft_wrap=True)
+    results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "table.json", (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
@@ -91,6 +94,26 @@ def conduct(path: Path, out: Path, cache: Path, console: Console) -> dict[str, A
     write_atomically(out / "table.md", text.encode())
     console.print(text, markup=False, soft_wrap=True)
     return table
+
+
+def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
+    if workers == 1:
+        yield from ((cell, _run_cell(cell, cache)) for group in groups for cell in group)
+        return
+    for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.sites.values()}):
+        resolve(entry, cache, workers=workers)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_run_group, group, cache) for group in groups]):
+            yield from done.result()
+
+
+def _run_group(group: list[Cell], cache: Path) -> list[tuple[Cell, dict[str, Any]]]:
+    return [(cell, _run_cell(cell, cache)) for cell in group]
+
+
+def _run_cell(cell: Cell, cache: Path) -> dict[str, Any]:
+    return run(cell.recipe, cell.out, cache, Reporter(Console(), quiet=True), resume=True, trained=cell.trained)
 
 
 def read(path: Path) -> Study:
