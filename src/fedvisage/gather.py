@@ -52,7 +52,8 @@ def _open(entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say
     found = PreparedSet.open(resolve(entry, cache, workers=workers, say=say))
     if found.size != recipe.input.size:
         raise UserError(
-            place, f"images are {found.size}×{found.size}, but input.size is {recipe.input.size}; prepare the set at that size"
+            place,
+            f"images are {found.size}×{found.size}, but input.size is {recipe.input.size}; prepare the set at that size",
         )
     return found
 

@@ -40,7 +40,8 @@ def save(run: Path, recipe: Mapping[str, Any], finished: Message, thresholds: Ma
         },
         "output": "a logit; its sigmoid is the probability that the face is live",
         "thresholds": {
-            name: {"logit": t.value, "rule": t.rule, "far": t.far, "frr": t.frr} for name, t in sorted(thresholds.items())
+            name: {"logit": t.value, "rule": t.rule, "far": t.far, "frr": t.frr}
+            for name, t in sorted(thresholds.items())
         },
         "recipe": recipe,
     }

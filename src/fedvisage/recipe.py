@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -54,6 +54,8 @@ class Data(Section):
         for name, entry in self.sites.items():
             if self.user is not None and entry == self.user:
                 raise ValueError(f"the user's data is also the data of site {name}: a user must be unseen in training")
+        if self.user_name in self.sites:
+            raise ValueError(f"user_name {self.user_name!r} is also the name of a site; tables could not tell them apart")
         return self
 
 
@@ -102,7 +104,7 @@ class Batch(Section):
     """Images a batch; single sites can have their own number."""
 
     default: int = Field(64, ge=2)
-    per_site: dict[str, int] = {}
+    per_site: dict[str, Annotated[int, Field(ge=2)]] = {}
 
     def of(self, site: str) -> int:
         """Return the batch size of this site."""
@@ -196,14 +198,26 @@ class Recipe(Section):
             raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, not among data.sites")
         watches = self.evaluation.keep == "best" or self.training.early_stop is not None
         if watches and self.evaluation.every == 0:
-            raise ValueError("keep: best and early_stop need evaluation.every ≥ 1, which scores held-out images at the sites")
+            raise ValueError(
+                "keep: best and early_stop need evaluation.every ≥ 1, which scores held-out images at the sites"
+            )
         if self.federation.quorum > len(self.data.sites):
-            raise ValueError(f"federation.quorum is {self.federation.quorum}, but there are {len(self.data.sites)} sites")
+            raise ValueError(
+                f"federation.quorum is {self.federation.quorum}, but there are {len(self.data.sites)} sites"
+            )
         return self
 
 
 def load(path: Path, overrides: Sequence[str], options: Mapping[str, type[MethodOptions]]) -> Recipe:
     """Read a recipe file, apply ``key=value`` overrides and validate it against the options of the known methods."""
+    tree = read_tree(path)
+    for override in overrides:
+        apply(tree, override)
+    return validate(tree, options)
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """Read a YAML file that must hold a mapping."""
     try:
         tree = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -211,10 +225,8 @@ def load(path: Path, overrides: Sequence[str], options: Mapping[str, type[Method
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(str(path), f"is not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(tree, dict):
-        raise UserError(str(path), "must be a mapping with method, data and training")
-    for override in overrides:
-        apply(tree, override)
-    return validate(tree, options)
+        raise UserError(str(path), "must be a mapping of sections, such as method, data and training")
+    return tree
 
 
 def apply(tree: dict[str, Any], override: str) -> None:
@@ -239,10 +251,10 @@ def validate(tree: Mapping[str, Any], options: Mapping[str, type[MethodOptions]]
     section = tree.get("method")
     section = {"name": section} if isinstance(section, str) else section
     name = section.get("name") if isinstance(section, Mapping) else None
-    if name not in options:
+    if not isinstance(name, str) or name not in options:
         raise UserError("recipe.method.name", f"{name!r} is no method; choose one of {', '.join(sorted(options))}")
     try:
-        method = options[str(name)].model_validate(section)
+        method = options[name].model_validate(section)
     except ValidationError as error:
         raise _mistake(error, "recipe.method") from error
     try:

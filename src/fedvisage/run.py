@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
 
-from fedvisage import environment, evaluation, model, recipe as recipes
+from fedvisage import environment, evaluation, model
+from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
 from fedvisage.federation.exchange import Exchange
@@ -29,17 +31,37 @@ from fedvisage.metrics.scores import write_scores
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
+from fedvisage.rejudge import summary
+from fedvisage.report.page import write_report
+from fedvisage.report.tensorboard import write_events
 from fedvisage.streams import scoped
 from fedvisage.training import Course
 
 RECIPE, ENVIRONMENT, METRICS, SCORES, FEATURES = (
     "recipe.yaml", "environment.json", "metrics.json", "scores.csv", "features.safetensors",
 )  # fmt: skip
-LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
+LEDGER, ROUNDS, REPORT = "ledger.jsonl", "rounds.jsonl", "report.html"
 
 
-def run(recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool = False) -> dict[str, Any]:
-    """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards."""
+def run_and_report(recipe: Recipe, out: Path, cache: Path, console: Console, *, resume: bool = False) -> dict[str, Any]:
+    """Run a recipe, write its report, and print the headline figures."""
+    metrics = run(recipe, out, cache, Reporter(console), resume=resume)
+    if not (out / REPORT).exists():
+        write_events(out)
+        write_report(out)
+    if metrics["user"] is not None:
+        console.print(summary(metrics), markup=False, soft_wrap=True)
+    console.print(f"report: {out / REPORT}", markup=False, soft_wrap=True)
+    return metrics
+
+
+def run(
+    recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool = False, trained: Path | None = None
+) -> dict[str, Any]:
+    """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
+
+    ``trained`` names a finished run whose members are judged instead of training the same ones again.
+    """
     done = _finished(out, recipes.text_of(recipe), resume)
     if done is not None:
         reporter.say(f"{out} is finished already; nothing to do")
@@ -56,7 +78,8 @@ def run(recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: b
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         server = _server(recipe, out, data, compute, ledger)
         checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
-        finished = Course(server, checkpoints, ledger, rounds, reporter).train()
+        course = Course(server, checkpoints, ledger, rounds, reporter)
+        finished = course.train() if trained is None else _adopt(trained, server)
         metrics = _judge(out, server, finished, data, compute)
         ledger.flush()
         rounds.flush()
@@ -77,6 +100,18 @@ def _server(recipe: Recipe, out: Path, data: Gathered, compute: Compute, ledger:
     if recipe.training.start is not None:
         server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))
     return server
+
+
+def _adopt(trained: Path, server: Server) -> Message:
+    """Take over the members of a finished run of which only the judging differs."""
+    saved = model.load(trained)
+    theirs, own = saved.recipe, recipes.tree_of(server.recipe)
+    same = all(theirs[key] == own[key] for key in ("training", "input", "data", "runtime"))
+    if not same or find(theirs["method"]["name"]).server is not server.method.server:
+        raise UserError(str(trained), f"was not trained as {server.method.name} would train here")
+    server.round = server.recipe.training.rounds
+    server.exchange.close_training(server.round)
+    return saved.finished
 
 
 def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute: Compute) -> dict[str, Any]:

@@ -31,8 +31,8 @@ def torch_rng(seed: int, *names: str | int, device: str = "cpu") -> torch.Genera
 
 @contextmanager
 def scoped(seed: int, *names: str | int) -> Iterator[None]:
-    """Give library code that insists on the global generator (initialisers, dropout) a derived stream, then restore it."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    """Give library code that insists on the global generator (initialisers, dropout) a derived stream; then restore."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, *names))
         yield

@@ -1,7 +1,7 @@
 """FedPAD: federated face presentation attack detection.
 
-R. Shao, P. Perera, P. C. Yuen, V. M. Patel, "Federated Generalized Face Presentation Attack Detection", IEEE TNNLS 2022,
-§III-A and Algorithm 1. Data centres train a ResNet-18 on six channels (RGB and HSV) with binary cross-entropy (Eq. 1);
+R. Shao, P. Perera, P. C. Yuen, V. M. Patel, "Federated Generalized Face Presentation Attack Detection", 2022, §III-A
+and Algorithm 1. Data centres train a ResNet-18 on six channels (RGB and HSV) with binary cross-entropy (Eq. 1);
 after some local epochs the server takes the uniform mean of all weights (Eq. 2, 3) and sends it back. Users download
 the result and only infer.
 

@@ -26,7 +26,12 @@ def resnet18(options: ResNet18, colour: str) -> nn.Module:
     return cast(
         nn.Module,
         ResNet(
-            BasicBlock, (2, 2, 2, 2), num_classes=1, in_chans=CHANNELS[colour], channels=channels, stem_width=options.width
+            BasicBlock,
+            (2, 2, 2, 2),
+            num_classes=1,
+            in_chans=CHANNELS[colour],
+            channels=channels,
+            stem_width=options.width,
         ),
     )
 
@@ -35,5 +40,3 @@ def pooled_features(net: nn.Module, images: Tensor) -> Tensor:
     """Return what the last layer receives: the pooled features that the papers' t-SNE figures show."""
     forward, head = net.forward_features, net.forward_head
     return cast(Tensor, head(forward(images), pre_logits=True))  # type: ignore[operator]
-
-
