@@ -162,7 +162,7 @@ def report(
 
 def save_sheet(data: PreparedSet, path: Path) -> None:
     """Save a contact sheet in as many colours as fit the size limit: noise hardly compresses."""
-    sheet = contact_sheet(data)
+    sheet = contact_sheet(data, columns=6, per_species=1)
     path.parent.mkdir(parents=True, exist_ok=True)
     for colours in (256, 128, 64, 32, 16):
         sheet.convert("RGB").quantize(colours, dither=Image.Dither.NONE).save(path, optimize=True)

@@ -37,19 +37,19 @@ OULU = Domain(
     videos=2,
     ratio=4,
     cameras=_OULU_CAMERAS,
-    attack_cameras=sessions(_OULU_CAMERAS, -0.2, 0.08, 1.6),
+    attack_cameras=sessions(_OULU_CAMERAS, -0.3, 0.12, 2.0),
     attacks=(
-        Attack("print", Printer("photo printer 1", (420, 640), gloss=(0.0, 0.15), purity=(0.7, 1.0))),
-        Attack("print", Printer("photo printer 2", (300, 460), white=(0.9, 0.88, 0.82), purity=(0.5, 0.8))),
-        Attack("replay", Display("Dell 1905FP", (300, 460), leak=(0.004, 0.012), blue=(0.02, 0.1))),
-        Attack("replay", Display("Macbook Retina", (420, 640), leak=(0.001, 0.004), glare=(0.0, 0.7))),
+        Attack("print", Printer("photo printer 1", (360, 560), gloss=(0.0, 0.15), purity=(0.3, 0.7))),
+        Attack("print", Printer("photo printer 2", (300, 460), white=(0.9, 0.88, 0.82), purity=(0.0, 0.4))),
+        Attack("replay", Display("Dell 1905FP", (300, 460), leak=(0.01, 0.03), blue=(0.05, 0.15))),
+        Attack("replay", Display("Macbook Retina", (420, 640), leak=(0.004, 0.012), glare=(0.0, 0.7))),
     ),
     photographer=GOOD_PHOTOGRAPHER,
     place=Place(LAMPS, (PLAIN, GRADIENT, ROOM)),
     attack_place=Place(LAMPS, (PLAIN, GRADIENT, ROOM)),
 )
 
-_IPAD = Display("iPad", (150, 500), leak=(0.003, 0.01), mirror=(0.01, 0.05))
+_IPAD = Display("iPad", (150, 500), leak=(0.008, 0.03), mirror=(0.02, 0.07))
 _WARPED = Printer(
     "copper paper", (320, 520), gloss=(0.02, 0.25), holding=Holding(shown=(0.7, 1.0), bend=(0.3, 0.8), tilt=0.08)
 )
@@ -68,7 +68,7 @@ CASIA = Domain(
     videos=3,
     ratio=3,
     cameras=_CASIA_CAMERAS,
-    attack_cameras=sessions(_CASIA_CAMERAS, 0.2, -0.08, 1.6),
+    attack_cameras=sessions(_CASIA_CAMERAS, 0.2, -0.10, 1.6),
     attacks=(Attack("print", _WARPED), Attack("cut", _FLAT_CUT), Attack("replay", _IPAD)),
     photographer=GOOD_PHOTOGRAPHER,
     place=Place(INDOOR, (ROOM, CLUTTER, OUTDOOR)),
@@ -86,10 +86,10 @@ IDIAP = Domain(
     videos=2,
     ratio=5,
     cameras=_IDIAP_CAMERAS,
-    attack_cameras=sessions(_IDIAP_CAMERAS, 0.2, 0.08, 0.6),
+    attack_cameras=sessions(_IDIAP_CAMERAS, 0.28, 0.08, 0.6),
     attacks=(
-        Attack("print", Printer("laser printer, fixed", (130, 260), (0.6, 1.0), purity=(0.2, 0.6), holding=_FIXED)),
-        Attack("print", Printer("laser printer, hand", (130, 260), (0.6, 1.0), purity=(0.2, 0.6), holding=_HAND)),
+        Attack("print", Printer("laser printer, fixed", (130, 260), (0.6, 1.0), purity=(0.0, 0.5), holding=_FIXED)),
+        Attack("print", Printer("laser printer, hand", (130, 260), (0.6, 1.0), purity=(0.0, 0.5), holding=_HAND)),
         Attack("replay", Display("iPhone 3GS", (70, 130), gamut=(0.2, 0.45), holding=_FIXED)),
         Attack("replay", Display("iPhone 3GS", (70, 130), gamut=(0.2, 0.45), holding=_HAND)),
         Attack("replay", Display("iPad", (110, 220), holding=_FIXED)),
@@ -113,9 +113,9 @@ MSU = Domain(
     cameras=_MSU_CAMERAS,
     attack_cameras=sessions(_MSU_CAMERAS, -0.2, -0.08, 0.6),
     attacks=(
-        Attack("print", Printer("HP colour laser, A3", (420, 620), purity=(0.6, 0.9), gloss=(0.0, 0.1))),
-        Attack("replay", Display("iPad Air", (300, 480), leak=(0.001, 0.005), glare=(0.0, 0.6))),
-        Attack("replay", Display("iPhone 5S", (170, 280), leak=(0.001, 0.005), holding=Holding(shown=(0.7, 0.95)))),
+        Attack("print", Printer("HP colour laser, A3", (420, 620), purity=(0.2, 0.6), gloss=(0.0, 0.1))),
+        Attack("replay", Display("iPad Air", (300, 480), leak=(0.004, 0.015), glare=(0.0, 0.6))),
+        Attack("replay", Display("iPhone 5S", (170, 280), leak=(0.004, 0.015), holding=Holding(shown=(0.7, 0.95)))),
     ),
     photographer=GOOD_PHOTOGRAPHER,
     place=Place(INDOOR, (ROOM, CLUTTER)),

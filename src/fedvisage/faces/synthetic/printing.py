@@ -30,11 +30,11 @@ class Printer:
     name: str
     dots: Range  # halftone dots across the photograph
     dot_strength: Range = (0.5, 1.0)  # 1: hard-edged dots; 0: continuous tone
-    dot_gain: Range = (0.05, 0.2)
-    grain: Range = (0.01, 0.04)  # unevenness of ink and paper
+    dot_gain: Range = (0.1, 0.3)
+    grain: Range = (0.02, 0.06)  # unevenness of ink and paper
     white: tuple[float, float, float] = (0.88, 0.88, 0.86)
-    purity: Range = (0.4, 0.9)  # how far the driver corrects for impure inks
-    gloss: Range = (0.0, 0.2)  # brightest mirror-like light, against the light on the paper
+    purity: Range = (0.1, 0.6)  # how far the driver corrects for impure inks
+    gloss: Range = (0.0, 0.15)  # brightest mirror-like light, against the light on the paper
     margin: Range = (0.05, 0.3)  # white edge around the photograph, in half photographs
     light: Range = (0.6, 1.4)  # light on the sheet against light in the room
     warmth: Range = (-0.08, 0.12)  # colour of that light

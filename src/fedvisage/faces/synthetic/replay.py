@@ -27,13 +27,13 @@ class Display:
     name: str
     pixels: Range  # display pixels across the shown photograph
     opening: tuple[float, float] = (0.28, 0.8)  # lit part of a pixel: width of one sub-pixel, height
-    leak: Range = (0.002, 0.01)  # black against white
-    gamut: Range = (0.0, 0.25)  # how far colours shrink to grey
-    blue: Range = (0.0, 0.12)  # white point: + is bluer than the room's light
+    leak: Range = (0.006, 0.025)  # black against white
+    gamut: Range = (0.1, 0.35)  # how far colours shrink to grey
+    blue: Range = (0.03, 0.15)  # white point: + is bluer than the room's light
     brightness: Range = (0.8, 2.0)  # white of the display against a white sheet in the room
     gamma: Range = (2.0, 2.4)
     uneven: Range = (0.0, 0.15)  # fall of the back-light towards one side (also: view from aside)
-    mirror: Range = (0.005, 0.03)  # share of the room's light that the glass returns
+    mirror: Range = (0.01, 0.05)  # share of the room's light that the glass returns
     glare: Range = (0.0, 0.5)  # brightest spot of a lamp in the glass
     flicker: Range = (0.0, 0.04)  # bands of the refresh
     bezel: float = 0.03  # brightness of the frame around the picture
