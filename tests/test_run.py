@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import ROUNDS, SITES, make_set, run_toy, settled, silent, tree
+from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.progress import Reporter
+from fedvisage.run import run
 
 
 @pytest.fixture(scope="module")
@@ -193,3 +194,18 @@ def test_a_cuda_device_that_is_not_there_is_a_plain_mistake(sets: Mapping[str, P
     with pytest.raises(UserError, match="sees no CUDA device") as caught:
         run_toy(tree(sets, runtime__device="cuda"), tmp_path / "run")
     assert caught.value.place == "recipe.runtime.device"
+
+
+def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_the_same(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(tree(sets, "single"), tmp_path / "single")
+    recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
+    run(recipe, out, tmp_path, silent(), trained=tmp_path / "single")
+    first = (out / "ledger.jsonl").read_bytes()
+    (out / "metrics.json").unlink()  # as if it had been killed just before the end
+    run(recipe, out, tmp_path, silent(), trained=tmp_path / "single", resume=True)
+    assert (out / "ledger.jsonl").read_bytes() == first
+    run_toy(tree(sets, "fused"), tmp_path / "trained")
+    assert weights(out) == weights(tmp_path / "trained")
+    assert (out / "scores.csv").read_bytes() == (tmp_path / "trained" / "scores.csv").read_bytes()

@@ -110,6 +110,7 @@ def _adopt(trained: Path, server: Server) -> Message:
     if not same or find(theirs["method"]["name"]).server is not server.method.server:
         raise UserError(str(trained), f"was not trained as {server.method.name} would train here")
     server.round = server.recipe.training.rounds
+    server.exchange.ledger.cut(0)  # a killed attempt may have left lines
     server.exchange.close_training(server.round)
     return saved.finished
 

@@ -53,8 +53,15 @@ def leak(site: Site, message: Message) -> Message:
     return {"examples": torch.tensor(1), "pixels": site.next_batch().images}
 
 
+def draw(site: Site, message: Message) -> Message:
+    """Draw from the global generator, as dropout does."""
+    return {"examples": torch.randint(1, 10**6, ())}
+
+
 METHOD: Method = replace(
-    split.METHOD, network=network, calls={"count": Call(count, (EXAMPLES,)), "leak": Call(leak, (EXAMPLES,))}
+    split.METHOD,
+    network=network,
+    calls={"count": Call(count, (EXAMPLES,)), "leak": Call(leak, (EXAMPLES,)), "draw": Call(draw, (EXAMPLES,))},
 )
 
 
@@ -113,3 +120,11 @@ def test_private_state_goes_back_to_the_generation_that_the_server_names(desks: 
 
 def test_no_part_that_lives_at_the_server_is_in_a_sites_network(desks: dict[str, SiteDesk]) -> None:
     assert set(desks["A"].workspace.net) == set(METHOD.parts_at(Home.SITE)) == {"tokenizer", "head"}
+
+
+def test_library_draws_differ_from_order_to_order_and_are_the_same_again(desks: dict[str, SiteDesk]) -> None:
+    orders = [Order("draw", number, {}, visit) for number in (1, 2) for visit in (1, 1, 2)]
+    draws = [[int(desks[name].carry_out(order)["examples"]) for order in orders] for name in ("A", "B")]
+    assert len({value for site in draws for value in site}) == 12
+    desks["A"].restore(0)
+    assert [int(desks["A"].carry_out(order)["examples"]) for order in orders] == draws[0]

@@ -1,0 +1,70 @@
+"""Which images a site sees when: a function of seed, site and round, with no position in the data to lose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.test_gather import gathered
+from tests.toy import recipe_of, tree
+from torch import Tensor, nn
+
+from fedvisage.federation.site import Batch, Site
+from fedvisage.nn.precision import choose
+
+Make = Callable[..., Site]
+
+
+@pytest.fixture
+def site(sets: Mapping[str, Path], tmp_path: Path) -> Make:
+    def make(number: int = 1, name: str = "A", **changes: Any) -> Site:
+        content = tree(sets, training__augment={}, **changes)
+        data = gathered(content, tmp_path).sites[name].train
+        return Site(name, recipe_of(content), number, data, nn.ModuleDict(), choose("cpu", "fp32"), {}, {})
+
+    return make
+
+
+def images(batches: list[Batch]) -> Tensor:
+    return torch.cat([batch.images for batch in batches])
+
+
+def test_the_epochs_of_a_round_show_every_image_as_often(site: Make) -> None:
+    seen = images(list(site(training__local={"epochs": 2}).batches()))
+    distinct, counts = seen.unique(dim=0, return_counts=True)
+    assert len(distinct) == 24
+    assert set(counts.tolist()) == {2}
+
+
+def test_a_number_of_batches_goes_on_where_the_last_round_ended(site: Make) -> None:
+    rounds = [list(site(number).batches()) for number in (1, 2, 3)]
+    assert [len(batches) for batches in rounds] == [2, 2, 2]
+    first_epoch = images([batch for batches in rounds for batch in batches][:3])
+    assert len(first_epoch.unique(dim=0)) == 24
+
+
+def test_batches_one_by_one_are_those_of_the_round(site: Make) -> None:
+    whole, single = site(2), site(2)
+    for batch in whole.batches():
+        assert torch.equal(batch.images, single.next_batch().images)
+
+
+def test_sites_epochs_and_seeds_are_shuffled_each_on_its_own(site: Make) -> None:
+    epoch = {"training__local": {"epochs": 1}}
+    made = [site(1, **epoch), site(2, **epoch), site(1, runtime__seed=1, **epoch)]
+    orders = {tuple(images(list(one.batches())).sum(dim=(1, 2, 3)).tolist()) for one in made}
+    assert len(orders) == 3
+
+
+def test_a_site_has_its_own_batch_size(site: Make) -> None:
+    changes = {"training__batch": {"default": 8, "per_site": {"B": 5}}, "training__local": {"epochs": 1}}
+    assert [len(batch.labels) for batch in site(1, "A", **changes).batches()] == [8, 8, 8]
+    assert [len(batch.labels) for batch in site(1, "B", **changes).batches()] == [5, 5, 5, 5, 4]
+
+
+def test_balanced_batches_hold_both_classes_alike(site: Make) -> None:
+    for batch in site(1, training__sampling="balanced", training__local={"epochs": 2}).batches():
+        assert batch.labels.sum() == 4
