@@ -7,21 +7,27 @@ from pathlib import Path
 
 from rich.console import Console
 
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.show import contact_sheet
+from fedvisage.data.sources import resolve
 from fedvisage.errors import UserError
-from fedvisage.study import conduct
+from fedvisage.report.page import write_report
+from fedvisage.study import conduct, read
 
 
 def demonstrate(out: Path, cache: Path, console: Console, *, resume: bool = False) -> None:
-    """Run the packaged study, then draw the federation's report and the sheets of its data."""
-    from fedvisage.data.make import write_sheets
-    from fedvisage.report.page import write_report
-
+    """Run the packaged study, then draw every run's report and a contact sheet of every set."""
     if out.exists() and any(out.iterdir()) and not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
-    with as_file(files(__name__)) as directory:
-        conduct(directory / "study.yaml", out, cache, console)
-    for run in sorted((out / "cells").iterdir()):
-        write_report(run)
-    sheets = write_sheets(out / "cells", out / "pictures", cache)
-    console.print(f"\nreport:   {out / 'cells'}/fedpad-M-seed0/report.html", markup=False, soft_wrap=True)
-    console.print(f"pictures: {', '.join(str(sheet) for sheet in sheets)}", markup=False, soft_wrap=True)
+    console.print("Rendering four sets of faces and attacks, then training four methods on three of them.")
+    with as_file(files(__name__) / "study.yaml") as path:
+        conduct(path, out, cache, console)
+        sets = read(path).sets
+    reports = [write_report(run) for run in sorted((out / "cells").iterdir())]
+    (out / "pictures").mkdir(exist_ok=True)
+    for name, entry in sets.items():
+        contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")
+    console.print(f"table:    {out / 'table.md'}", markup=False, soft_wrap=True)
+    console.print(f"pictures: {out / 'pictures'} (what each set looks like)", markup=False, soft_wrap=True)
+    for report in reports:
+        console.print(f"report:   {report}", markup=False, soft_wrap=True)
