@@ -17,7 +17,7 @@ demo: setup
 	$(BIN)/fedvisage demo --resume
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
 	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, minutes), make calibrate, make benchmark"
 
 test-slow: setup

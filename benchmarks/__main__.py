@@ -34,8 +34,8 @@ def main() -> None:
     machine = describe(choose("auto", "auto"), torch.get_num_threads())
     table = "\n".join(["| what | bound | measured | verdict |", "|---|---|---|---|", *rows])
     text = (
-        "# Benchmarks\n\nWritten by `make benchmark`. Every figure is a ratio, or a rate, measured in one run; on a shared "
-        "machine read the ratios.\n\n"
+        "# Benchmarks\n\nWritten by `make benchmark`. Every figure is a ratio, or a rate, measured in one run; on a "
+        "shared machine read the ratios.\n\n"
         f"{table}\n\nMachine and versions:\n\n```json\n{json.dumps(machine, indent=2)}\n```\n"
     )
     Path("docs/benchmarks.md").write_text(text, encoding="utf-8")

@@ -53,7 +53,7 @@ def _open(entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say
     if found.size != recipe.input.size:
         raise UserError(
             place,
-            f"images are {found.size}×{found.size}, but input.size is {recipe.input.size}; prepare the set at that size",
+            f"has {found.size}×{found.size} images, but input.size is {recipe.input.size}; prepare it at that size",
         )
     return found
 

@@ -34,7 +34,6 @@ class Data(Section):
     user: str | None = None
     user_name: str = "user"
     user_split: Literal["all", "train", "heldout", "test"] = "all"
-    public: str | None = None
 
     @field_validator("sites", mode="before")
     @classmethod
@@ -55,7 +54,9 @@ class Data(Section):
             if self.user is not None and entry == self.user:
                 raise ValueError(f"the user's data is also the data of site {name}: a user must be unseen in training")
         if self.user_name in self.sites:
-            raise ValueError(f"user_name {self.user_name!r} is also the name of a site; tables could not tell them apart")
+            raise ValueError(
+                f"user_name {self.user_name!r} is also the name of a site; tables could not tell them apart"
+            )
         return self
 
 
@@ -200,6 +201,10 @@ class Recipe(Section):
         if watches and self.evaluation.every == 0:
             raise ValueError(
                 "keep: best and early_stop need evaluation.every ≥ 1, which scores held-out images at the sites"
+            )
+        if self.input.size < 32 and self.runtime.precision != "fp32":
+            raise ValueError(
+                "input.size below 32 needs runtime.precision: fp32; bf16 convolutions on such maps are unsound"
             )
         if self.federation.quorum > len(self.data.sites):
             raise ValueError(

@@ -14,6 +14,7 @@ from typing import Any
 from fedvisage.evaluation import collect_histograms, source_summary
 from fedvisage.federation.checkpoint import Checkpoints, Progress
 from fedvisage.federation.ledger import JsonLines
+from fedvisage.federation.message import under
 from fedvisage.federation.method import Message
 from fedvisage.federation.server import NoQuorum, Server
 from fedvisage.progress import Reporter
@@ -59,7 +60,7 @@ class Course:
                 began = time.monotonic()
         server.exchange.close_training(server.round)
         if recipe.evaluation.keep == "best" and self.watch.eer is not None:
-            return {key.removeprefix(BEST): value for key, value in server.kept.items() if key.startswith(BEST)}
+            return under(BEST, server.kept)
         return server.finished()
 
     def _advance(self, program: Iterator[None]) -> bool:

@@ -1,13 +1,13 @@
 """Messages as bytes, and the digest that the ledger records of them."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedvisage.federation.method import Message
 
@@ -19,6 +19,24 @@ class Malformed(Exception):
 def plain(tensor: Tensor) -> Tensor:
     """Return a detached, contiguous copy on the CPU: the only form in which a tensor enters a message."""
     return tensor.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> Message:
+    """Return the tensors whose names begin with a prefix, without it."""
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def state_of(net: nn.ModuleDict, *parts: str) -> Message:
+    """Return copies of all weights and buffers of some parts, named ``part.tensor``."""
+    return {f"{part}.{name}": plain(value) for part in parts for name, value in net[part].state_dict().items()}
+
+
+def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
+    """Put what a message holds of a network's parts into them; a part must come whole."""
+    for name, part in net.items():
+        state = under(f"{name}.", message)
+        if state:
+            part.load_state_dict(state)
 
 
 def encode(message: Message) -> bytes:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedvisage.data.batches import View
+from fedvisage.federation.message import load_parts
 from fedvisage.federation.method import Member, Message, Method
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute
@@ -51,9 +52,7 @@ class Scorer:
 
     def load(self, member: Message) -> None:
         """Put one member's weights in."""
-        for name, part in self.net.items():
-            prefix = f"{name}."
-            part.load_state_dict({k.removeprefix(prefix): v for k, v in member.items() if k.startswith(prefix)})
+        load_parts(self.net, member)
 
     def scores(self, finished: Message, view: View) -> dict[str, Logits]:
         """Return live logits by member; for methods that average members, only the average's."""

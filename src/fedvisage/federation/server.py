@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from fedvisage.errors import RunFailed
 from fedvisage.federation.combine import Mean
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.message import plain
+from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import Home, Message, Method
 from fedvisage.federation.scoring import joined
 from fedvisage.nn import optimizers
@@ -102,7 +102,7 @@ class Server:
         prefix = f"once/{name}/"
         if not any(key.startswith(prefix) for key in self.kept):
             self.kept |= {f"{prefix}{key}": plain(value) for key, value in make().items()}
-        return {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+        return under(prefix, self.kept)
 
     def lent(self) -> Message:
         """Return the lent parts as a message."""
@@ -110,16 +110,11 @@ class Server:
 
     def tensors(self, *parts: str) -> Message:
         """Return the present state of parts."""
-        return {f"{part}.{key}": plain(value) for part in parts for key, value in self.net[part].state_dict().items()}
+        return state_of(self.net, *parts)
 
     def load(self, message: Message) -> None:
         """Put combined uploads into the parts that they name; a part must come whole."""
-        for name, part in self.net.items():
-            state = {
-                key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")
-            }
-            if state:
-                part.load_state_dict(state)
+        load_parts(self.net, message)
 
     def step(self, *parts: str, scale: float = 1.0) -> None:
         """Step down the gradients that have gathered in parts of the server, then clear them.
@@ -200,9 +195,7 @@ class Server:
 
     def member(self, name: str) -> Message:
         """Return a site's own model, for methods that keep one a site; at first all are the initial model."""
-        prefix = f"member/{name}/"
-        found = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
-        return found or self.tensors(*self.method.finished)
+        return under(f"member/{name}/", self.kept) or self.tensors(*self.method.finished)
 
     def keep_member(self, name: str, message: Message) -> None:
         """Keep a site's own model: the weights of a reply, without its statistics."""
@@ -219,8 +212,8 @@ class Server:
 
     def restore(self, state: Message, round_number: int) -> None:
         """Go back to a checkpoint."""
-        self.load({key.removeprefix("net/"): value for key, value in state.items() if key.startswith("net/")})
-        self.kept = {key.removeprefix("kept/"): value for key, value in state.items() if key.startswith("kept/")}
+        self.load(under("net/", state))
+        self.kept = under("kept/", state)
         self.round = round_number
 
     def _optimizer(self, *parts: str) -> Optimizer:
@@ -228,8 +221,7 @@ class Server:
         if name not in self._optimizers:
             parameters = [p for part in parts for p in self.net[part].parameters()]
             made = optimizers.build(parameters, self.recipe.training.optimizer)
-            prefix = f"optimizer/{name}/"
-            state = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+            state = under(f"optimizer/{name}/", self.kept)
             if state:
                 optimizers.restore(made, state)
             self._optimizers[name] = made

@@ -13,7 +13,7 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.data.batches import Positions, View, order
-from fedvisage.federation.message import plain
+from fedvisage.federation.message import load_parts, state_of, under
 from fedvisage.federation.method import Message
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
@@ -60,16 +60,11 @@ class Site:
 
     def load(self, message: Message) -> None:
         """Put the parts that the server lent into the workspace."""
-        for name, part in self.net.items():
-            state = {
-                key.removeprefix(f"{name}."): value for key, value in message.items() if key.startswith(f"{name}.")
-            }
-            if state:
-                part.load_state_dict(state)
+        load_parts(self.net, message)
 
     def tensors(self, *parts: str) -> Message:
         """Return the present state of parts, ready for an upload."""
-        return {f"{part}.{key}": plain(value) for part in parts for key, value in self.net[part].state_dict().items()}
+        return state_of(self.net, *parts)
 
     def rng(self, *purpose: str | int) -> Generator:
         """Return the stream for a purpose of this site in this round."""
@@ -133,8 +128,7 @@ class Site:
             made = optimizers.build(
                 [p for part in parts for p in self.net[part].parameters()], training.optimizer, factor
             )
-            prefix = f"optimizer/{name}/"
-            state = {key.removeprefix(prefix): value for key, value in self.kept.items() if key.startswith(prefix)}
+            state = under(f"optimizer/{name}/", self.kept)
             if state:
                 optimizers.restore(made, state)
             self._optimizers[name] = made

@@ -16,7 +16,7 @@ from torch import nn
 
 from fedvisage.data.batches import View
 from fedvisage.federation import heldout
-from fedvisage.federation.message import plain
+from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import Call, Home, Message, Method
 from fedvisage.federation.schema import Schema, check, schema_of
 from fedvisage.federation.scoring import Scorer
@@ -25,6 +25,9 @@ from fedvisage.federation.store import SiteStore
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.streams import scoped
+
+OWN = "part/"
+"""Where the parts that live at the site stand among its private state."""
 
 
 @dataclass(frozen=True)
@@ -75,17 +78,11 @@ class Workspace:
             for value in self.net[part].state_dict().values():
                 if value.is_floating_point():
                     value.fill_(math.nan)
-        for part in self.method.parts_at(Home.SITE):
-            prefix = f"part/{part}."
-            source = kept if any(key.startswith(prefix) for key in kept) else self._first
-            self.net[part].load_state_dict(
-                {key.removeprefix(prefix): value for key, value in source.items() if key.startswith(prefix)}
-            )
+        load_parts(self.net, under(OWN, kept) or self._first)
 
     def own_parts(self) -> Message:
         """Return the present state of the parts that live at the site."""
-        parts = self.method.parts_at(Home.SITE)
-        return {f"part/{p}.{k}": plain(v) for p in parts for k, v in self.net[p].state_dict().items()}
+        return state_of(self.net, *self.method.parts_at(Home.SITE))
 
 
 class SiteDesk:
@@ -115,7 +112,8 @@ class SiteDesk:
     def leave(self) -> None:
         """End the visit: what must survive it is put away, and the workspace is free for another site."""
         if self._site is not None:
-            kept = {**self._site.put_away(), **self.workspace.own_parts()}
+            own = {f"{OWN}{name}": value for name, value in self.workspace.own_parts().items()}
+            kept = {**self._site.put_away(), **own}
             if kept:
                 self.store.save(kept)
         self._forget_visit()
@@ -157,7 +155,8 @@ class SiteDesk:
     def _reply(self, order: Order, site: Site) -> Message:
         purpose = (self.name, order.round, order.call, self._orders, "library draws")
         with scoped(site.recipe.runtime.seed, *purpose):
-            message = {name: value.to(site.compute.device) for name, value in order.message.items()}
+            # A copy: what a method does to it must not reach the next site, here as little as over a network.
+            message = {name: value.to(site.compute.device, copy=True) for name, value in order.message.items()}
             reply = self.workspace.calls[order.call].run(site, message)
         reply = {name: plain(value) for name, value in reply.items()}
         check(reply, self.workspace.schemas[order.call])
