@@ -56,7 +56,7 @@ def cut_short(directory: Path) -> Path:
         (empty, "empty", "not a prepared set"),
         (bona_fide_only, "data.sites.B", "has no attacks"),
         (attacks_only, "data.sites.B", "has no bona fide images"),
-        (larger, "data.sites.B", "images are 24×24, but input.size is 16"),
+        (larger, "data.sites.B", "has 24×24 images, but input.size is 32"),
         (nobody_held_out, "data.sites.B", "has no images in this split"),
         (cut_short, "images.npy", "copy or make the set again"),
     ],

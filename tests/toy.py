@@ -18,7 +18,7 @@ from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.run import run
 
-SIZE = 16
+SIZE = 32
 SITES = ("A", "B", "C")
 SPECIES = ("bonafide", "print", "replay")
 ROUNDS = 3
@@ -31,7 +31,7 @@ def make_set(
 ) -> Path:
     """Write a set in which prints are darker; every name in it says that it must not leave its site."""
     rng, frames = np.random.default_rng(seed), 2
-    with Writer(path, name=name, size=size, source="noise") as out:
+    with Writer(path, name=name, size=size, source="noise", depth=True) as out:
         for subject in range(subjects):
             for kind in species:
                 images = rng.integers(40, 200, (frames, size, size, 3)) - 25 * (kind == "print")
@@ -44,6 +44,7 @@ def make_set(
                     frame=list(range(frames)),
                     split=["train" if subject < 2 * subjects // 3 else "heldout"] * frames,
                     item=[f"secret-item/{name}/{subject}/{kind}/{frame}.png" for frame in range(frames)],
+                    depth=(rng.integers(0, 255, (frames, 32, 32)) * (kind == "bonafide")).astype(np.uint8),
                 )
     return path
 

@@ -2,10 +2,10 @@
 
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
-from fedvisage.methods import fedpad, fused, pooled, single
+from fedvisage.methods import fedgpad, fedpad, fused, pooled, single
 from fedvisage.recipe import MethodOptions
 
-METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (single, fused, fedpad, pooled)}
+METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (single, fused, fedpad, fedgpad, pooled)}
 
 
 def find(name: str) -> Method:

@@ -1,0 +1,120 @@
+"""FedGPAD: federated generalised face presentation attack detection by domain disentanglement.
+
+R. Shao, P. Perera, P. C. Yuen, V. M. Patel, "Federated Generalized Face Presentation Attack Detection", 2022, §III-B
+and Algorithm 2. Each data centre splits what it learns in two: a domain-invariant encoder with classifier (Eq. 4) and
+depth estimator (Eq. 5) is shared, a domain-specific encoder and a decoder stay at the centre. Both features together
+must rebuild the image (Eq. 6), and should have nothing in common (Eq. 7). The shared parts are averaged (Eq. 10)
+after every batch, as Algorithm 2 has no local loop; users download encoder and classifier.
+
+Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
+losses are sums of weight 1 (``losses: printed``); the default is what the authors' released code does: means weighted
+10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length).
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Home, Member, Method
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods import averaging
+from fedvisage.methods.fedpad import PAPER
+from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier, initialise
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.losses.disentanglement import Form, difference, squared_error
+from fedvisage.recipe import Recipe, Section
+
+SHARED = ("encoder", "classifier", "depth")
+SMALLEST = 32
+
+
+class Weights(Section):
+    """What each loss counts beside cross-entropy; zero leaves a term, and what only it needs, out."""
+
+    depth: float = Field(10.0, ge=0)
+    reconstruction: float = Field(0.1, ge=0)
+    difference: float = Field(1.0, ge=0)
+
+
+class Options(averaging.AveragingOptions):
+    """FedGPAD's options; the switches of Tables VI and VII are weights of zero."""
+
+    network: TableII = TableII()
+    losses: Form = "mean"
+    weights: Weights = Weights()
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the five networks of Table II."""
+    options = _options(recipe)
+    if recipe.input.size < SMALLEST:
+        raise UserError("recipe.input.size", f"must be ≥ {SMALLEST}: the encoder halves the image five times")
+    inputs, width = CHANNELS[recipe.input.colour], options.network.width
+    parts: dict[str, nn.Module] = {
+        "encoder": Encoder(inputs, width),
+        "classifier": classifier(options.network),
+        "depth": DepthEstimator(width),
+        "specific": Encoder(inputs, width),
+        "decoder": Decoder(inputs, width, recipe.input.size),
+    }
+    for part in parts.values():
+        initialise(part)
+    return nn.ModuleDict(parts)
+
+
+def loss(site: Site, batch: Batch) -> Tensor:
+    """Eq. 8; both encoders look at the same batch, which is read once."""
+    options = _options(site.recipe)
+    form, weights, net = options.losses, options.weights, site.net
+    invariant, pooled = net["encoder"](batch.images)
+    logits = net["classifier"](invariant).float().squeeze(1)
+    total = binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum" if form == "printed" else "mean")
+    if weights.depth:
+        if batch.depth is None:
+            raise UserError(f"data.sites.{site.name}", "has no depth maps, which FedGPAD needs (or weights.depth: 0)")
+        total = total + weights.depth * squared_error(net["depth"](pooled).float(), batch.depth, form)
+    if weights.reconstruction or weights.difference:
+        specific, _ = net["specific"](batch.images)
+        if weights.reconstruction:
+            rebuilt = net["decoder"](invariant + specific).float()
+            total = total + weights.reconstruction * squared_error(rebuilt, batch.images, form)
+        if weights.difference:
+            total = total + weights.difference * difference(invariant.float(), specific.float(), form)
+    return total
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit from encoder and classifier."""
+    logits: Tensor = member.net["classifier"](features(member))
+    return logits.squeeze(1)
+
+
+def features(member: Member) -> Tensor:
+    """Return the domain-invariant features."""
+    found: Tensor = member.net["encoder"](member.images)[0]
+    return found
+
+
+def _options(recipe: Recipe) -> Options:
+    options = recipe.method
+    assert isinstance(options, Options)
+    return options
+
+
+METHOD = Method(
+    name="fedgpad",
+    title="FedGPAD",
+    paper=PAPER,
+    task="pad",
+    options=Options,
+    network=network,
+    home={**dict.fromkeys(SHARED, Home.LENT), "specific": Home.SITE, "decoder": Home.SITE},
+    calls={"train": averaging.training_call(loss, *SHARED)},
+    server=averaging.server,
+    user=user,
+    features=features,
+    delivered=("encoder", "classifier"),
+)

@@ -1,0 +1,1 @@
+"""Losses as pure functions, one paper's idea a file."""

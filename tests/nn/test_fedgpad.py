@@ -1,0 +1,31 @@
+"""FedGPAD's networks: the paper's Table II, and that they fit other sizes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier
+
+
+def parameters(net: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in net.parameters())
+
+
+def test_full_width_networks_have_the_parameters_of_table_ii() -> None:
+    assert parameters(Encoder(6, 64)) == 3_353_496
+    assert parameters(DepthEstimator(64)) == 517_058
+    assert parameters(Decoder(6, 64, 256)) == 11_178_944
+    assert parameters(classifier(TableII())) == 263_169
+    assert parameters(classifier(TableII(classifier="linear"))) == 513
+
+
+@pytest.mark.parametrize("size", [32, 64, 96, 128])
+def test_all_five_fit_together_at_any_size(size: int) -> None:
+    images = torch.rand(2, 6, size, size)
+    features, pooled = Encoder(6, 8)(images)
+    assert [one.shape[-1] for one in pooled] == [size // 2, size // 4, size // 8]
+    assert DepthEstimator(8)(pooled).shape == (2, 32, 32)
+    assert classifier(TableII(width=8))(features).shape == (2, 1)
+    assert Decoder(6, 8, size)(features).shape == images.shape
