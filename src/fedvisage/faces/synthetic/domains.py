@@ -111,7 +111,7 @@ MSU = Domain(
     videos=2,
     ratio=3,
     cameras=_MSU_CAMERAS,
-    attack_cameras=sessions(_MSU_CAMERAS, -0.2, -0.08, 0.6),
+    attack_cameras=sessions(_MSU_CAMERAS, -0.32, -0.08, 0.6),
     attacks=(
         Attack("print", Printer("HP colour laser, A3", (420, 620), purity=(0.2, 0.6), gloss=(0.0, 0.1))),
         Attack("replay", Display("iPad Air", (300, 480), leak=(0.004, 0.015), glare=(0.0, 0.6))),
