@@ -6,7 +6,7 @@ AUC of at least 0.97 at home, and from 0.60 to 0.90 on average abroad (the real 
 
     python -m benchmarks.calibrate
 
-writes docs/calibration.md and docs/pictures/contact-sheet-*.png. About 3 minutes on two cores with AMX, 6 without.
+writes docs/calibration.md and docs/pictures/contact-sheet-*.png.
 """
 
 from __future__ import annotations
