@@ -6,9 +6,14 @@ class UserError(Exception):
 
     def __init__(self, place: str, message: str) -> None:
         """Remember where the mistake is (a recipe key, a path, an option) and what to do about it."""
-        super().__init__(f"{place}: {message}")
+        # Both go to the base class: a worker process sends an exception as its class and these arguments.
+        super().__init__(place, message)
         self.place = place
         self.message = message
+
+    def __str__(self) -> str:
+        """Return the line that is shown."""
+        return f"{self.place}: {self.message}"
 
 
 class RunFailed(Exception):
