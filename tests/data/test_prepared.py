@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -147,6 +148,40 @@ def test_a_full_disk_is_named_and_leaves_no_half_written_set(tmp_path: Path) -> 
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=os.environ)
     assert "T: the disk is full" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fedvisage.data.prepared import Writer
+from tests.data.making import add_rows, pixels
+with Writer(Path(sys.argv[1]), name="T", size=8, source="") as out:
+    add_rows(out, 0, 4, pixels(4))
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def write_and_be_killed(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", KILLED, str(path)], env=os.environ, check=False)
+    assert done.returncode == -signal.SIGKILL
+
+
+def test_what_a_killed_writer_left_is_removed_by_the_next_one_of_the_same_set(tmp_path: Path) -> None:
+    for name in ("T", "T.b", "U"):
+        write_and_be_killed(tmp_path / name)
+    assert len(list(tmp_path.iterdir())) == 3
+    make_set(tmp_path / "T")
+    left = sorted(path.name.rsplit(".", 2)[0] for path in tmp_path.iterdir())
+    assert left == [".T.b", ".U", "T"]
+
+
+def test_what_a_living_writer_fills_is_left_alone(tmp_path: Path) -> None:
+    with Writer(tmp_path / "T", name="slow", size=8, source="") as out:
+        add_rows(out, 0, 4, pixels(4))
+        with pytest.raises(RuntimeError):
+            write_and_raise(tmp_path / "T", RuntimeError)
+        add_rows(out, 4, 4, pixels(4))
+    assert len(PreparedSet.open(tmp_path / "T", verify=True)) == 8
 
 
 def row(**changes: object) -> dict[str, list[object]]:

@@ -3,8 +3,6 @@
 import csv
 import errno
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -32,10 +30,10 @@ from fedvisage.data.manifest import (
     Manifest,
     file_digest,
 )
+from fedvisage.data.partial import PartialDirectory
 from fedvisage.data.rows import COLUMNS, Row, RowRules
 from fedvisage.errors import RunFailed, UserError
-
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+from fedvisage.files import NO_ROOM, sync_directory
 
 
 class Writer:
@@ -59,7 +57,7 @@ class Writer:
             raise ValueError(f"source must be at most {SOURCE_LIMIT} printable characters")
         self.path, self.name, self.size, self.source = path, name, size, source
         self.count = 0
-        self._partial = path.parent / f".{path.name}.{secrets.token_hex(4)}.partial"
+        self._directory: PartialDirectory | None = None
         self._rules = RowRules(str(path))
         self._open_files = ExitStack()
         self._arrays: dict[FileName, _ArrayFile] = {}
@@ -73,7 +71,7 @@ class Writer:
         """Create the temporary directory and its files."""
         try:
             with _disk(self.path):
-                self._partial.mkdir(parents=True)
+                self._directory = PartialDirectory(self.path)
                 for file, (shape, dtype) in self._shapes.items():
                     self._arrays[file] = self._open_files.enter_context(_ArrayFile(self._partial / file, shape, dtype))
                 rows = (self._partial / ROWS).open("w", encoding="utf-8", newline="")
@@ -130,6 +128,11 @@ class Writer:
         finally:
             self._discard()
 
+    @property
+    def _partial(self) -> Path:
+        assert self._directory is not None, "a Writer is used as a context manager"
+        return self._directory.path
+
     def _check_batch(self, arrays: dict[FileName, Any], lengths: list[int]) -> None:
         batch = lengths[0]
         if set(lengths) != {batch}:
@@ -152,13 +155,13 @@ class Writer:
         self._open_files.close()
         files = {}
         for path in sorted(self._partial.iterdir()):
-            _flush(path)
+            _make_durable(path)
             files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
         content = {"format": FORMAT_VERSION, "name": self.name, "size": self.size, "count": self.count}
         manifest = Manifest.model_validate(content | {"source": self.source, "files": files})
         (self._partial / SET).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        _flush(self._partial / SET)
-        _flush(self._partial)
+        _make_durable(self._partial / SET)
+        sync_directory(self._partial)
         self._publish()
 
     def _publish(self) -> None:
@@ -170,13 +173,15 @@ class Writer:
                 message = "was made by another process meanwhile and left alone"
                 raise UserError(str(self.path), message) from None
             raise
-        _flush(self.path.parent)
+        sync_directory(self.path.parent)
 
     def _discard(self) -> None:
         # Closing flushes what is buffered, which fails again on a full disk: the first error counts.
         with suppress(OSError):
             self._open_files.close()
-        shutil.rmtree(self._partial, ignore_errors=True)
+        if self._directory:
+            self._directory.remove()
+            self._directory = None
 
 
 class _ArrayFile:
@@ -217,16 +222,13 @@ def _disk(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in NO_ROOM:
             message = "the disk is full; nothing was kept. Free some space and run again"
             raise RunFailed(f"{path}: {message}") from error
         raise UserError(str(path), f"cannot be written: {error.strerror or error}") from error
 
 
-def _flush(path: Path) -> None:
-    """Make the content of a file, or the entries of a directory, survive a power failure."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+def _make_durable(path: Path) -> None:
+    """Make the content of a file survive a power failure."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
