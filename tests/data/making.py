@@ -13,15 +13,15 @@ def pixels(count: int, size: int = 8, seed: int = 0) -> npt.NDArray[np.uint8]:
 
 
 def add_rows(out: Writer, first: int, count: int, images: npt.NDArray[np.uint8], split: str = "train") -> None:
-    """Add rows `first`, `first + 1`, …: even ones bona fide, odd ones prints, four images a subject."""
+    """Add rows `first`, `first + 1`, …: even ones bona fide, odd ones prints; a subject has two images of each."""
     numbers = range(first, first + count)
     out.add(
         images,
         label=[1 - n % 2 for n in numbers],
         species=["print" if n % 2 else "bonafide" for n in numbers],
         subject=[f"{split}-{n // 4}" for n in numbers],
-        video=[f"{split}-{n // 2}" for n in numbers],
-        frame=[n % 2 for n in numbers],
+        video=[f"{split}-{n // 4}-{n % 2}" for n in numbers],
+        frame=[n // 2 % 2 for n in numbers],
         split=[split] * count,
         item=[f"{split}/{n:03d}.png" for n in numbers],
     )

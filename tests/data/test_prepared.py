@@ -211,6 +211,8 @@ def row(**changes: object) -> dict[str, list[object]]:
         ({"item": "a//b"}, "relative paths"),
         ({"item": "first"}, "appears twice"),
         ({"split": "test", "subject": "first"}, "in two splits"),
+        ({"subject": "first", "label": 0, "species": "print"}, "a video is of one class"),
+        ({"subject": "second"}, "of two subjects, 'first' and 'second'"),
     ],
 )  # fmt: skip
 def test_rows_that_break_a_rule_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -346,7 +348,8 @@ def test_a_forged_array_header_is_refused(made: Path, header: bytes) -> None:
         ("train/000.png,1,bonafide", "train/000.png,0,bonafide", "contradicts species"),
         ("train/000.png,1,", "train/000.png,one,", "line 2 does not have"),
         ("train/000.png,1,", "../000.png,1,", "relative paths"),
-        ("train/000.png,1,bonafide,train-0,train-0,0,train\n", "", "has 19 rows where set.json promises 20"),
+        ("train/001.png,0,print,train-0,train-0-1,", "train/001.png,0,print,train-0,train-0-0,", "is of one class"),
+        ("train/000.png,1,bonafide,train-0,train-0-0,0,train\n", "", "has 19 rows where set.json promises 20"),
         ("train/000.png", '"train/000.png', "not a readable table|line|has"),
         ("train/000.png", "train/000.png\udcff", "not a readable table"),
     ],

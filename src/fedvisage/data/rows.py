@@ -61,13 +61,14 @@ class Rows:
 
 
 class RowRules:
-    """Checks rows one after another, remembering what earlier ones said about items and subjects."""
+    """Checks rows one after another, remembering what earlier ones said about items, subjects and videos."""
 
     def __init__(self, place: str) -> None:
         """Start with no rows; errors will name the place."""
         self._place = place
         self._items: set[str] = set()
         self._split_of: dict[str, str] = {}
+        self._first_of: dict[str, Row] = {}
 
     def check(self, row: Row) -> None:
         """Raise a UserError if the row breaks a rule by itself or contradicts an earlier row."""
@@ -76,6 +77,7 @@ class RowRules:
             raise UserError(self._place, f"image {row.item[:120]!r}: {fault}")
         self._items.add(row.item)
         self._split_of[row.subject] = row.split
+        self._first_of.setdefault(row.video, row)
 
     def _conflict(self, row: Row) -> str | None:
         if row.item in self._items:
@@ -83,6 +85,11 @@ class RowRules:
         earlier = self._split_of.get(row.subject, row.split)
         if earlier != row.split:
             return f"subject {row.subject!r} is in two splits, {earlier} and {row.split}; split by subject"
+        first = self._first_of.get(row.video, row)
+        if first.label != row.label:
+            return f"video {row.video!r} has bona fide images and attacks; a video is of one class, so name them apart"
+        if first.subject != row.subject:
+            return f"video {row.video!r} is of two subjects, {first.subject!r} and {row.subject!r}; name them apart"
         return None
 
 
