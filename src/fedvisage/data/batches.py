@@ -34,7 +34,6 @@ class Batch:
     labels: Tensor  # float32 B; 1 bona fide, 0 attack
     depth: Tensor | None  # float32 B×32×32 in [0, 1]
     subjects: Texts
-    positions: Positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,12 +75,6 @@ class View:
         return np.concatenate(found or [np.empty(0, np.uint8)])
 
     @cached_property
-    def frames(self) -> npt.NDArray[np.int32]:
-        """Frame numbers within the videos."""
-        found = [part.set.rows.frame[part.indices] for part in self.slices]
-        return np.concatenate(found or [np.empty(0, np.int32)])
-
-    @cached_property
     def subjects(self) -> Texts:
         """Subjects, as their set names them."""
         return self._texts("subject")
@@ -101,12 +94,6 @@ class View:
         """Items: the path-like name of each image within its set."""
         return self._texts("item")
 
-    @cached_property
-    def names(self) -> Texts:
-        """Name of the set that each image is from."""
-        names = [np.full(len(part.indices), part.set.name) for part in self.slices]
-        return np.concatenate(names or [np.empty(0, np.str_)])
-
     def batch(self, positions: Positions) -> Batch:
         """Read the images at these positions into memory."""
         which, indices = self._located(positions)
@@ -119,7 +106,6 @@ class View:
             labels=torch.from_numpy(self.labels[positions].astype(np.float32)),
             depth=depth,
             subjects=self.subjects[positions],
-            positions=positions,
         )
 
     @cached_property
