@@ -136,6 +136,20 @@ def test_evaluate_judges_other_data_with_the_stored_threshold(
     assert "at user A" in out
 
 
+def test_evaluate_does_not_write_over_a_run(call: Call, finished: Path) -> None:
+    before = (finished / "metrics.json").read_bytes()
+    code, _, err = call("evaluate", finished, "--out", finished)
+    assert code == 2
+    assert "not empty" in err
+    assert (finished / "metrics.json").read_bytes() == before
+
+
+def test_a_place_that_cannot_be_written_is_named_without_a_traceback(call: Call, recipe_file: Path) -> None:
+    code, _, err = call("run", recipe_file, "--out", "/proc/nowhere/run")
+    assert code == 2
+    assert "/proc/nowhere" in err
+
+
 def test_predict_gives_the_score_of_the_run_and_its_operating_point(
     call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:

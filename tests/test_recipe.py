@@ -47,6 +47,8 @@ def changed(content: dict[str, Any], override: str) -> Recipe:
         ("training.optimizer.name=lion", "recipe.training.optimizer.name", "'adam' or 'sgd'"),
         ("training.local={}", "recipe.training.local", "either epochs or batches"),
         ("training.local.epochs=2", "recipe.training.local", "either epochs or batches"),
+        ("training.optimizer.momentum=0.9", "recipe.training.optimizer", "momentum is for sgd"),
+        ("federation.quorum=4", "recipe", "a round asks 3 sites"),
         ("federation.participation=0", "recipe.federation.participation", "got 0"),
         ("federation.offline=1.5", "recipe.federation.offline", "got 1.5"),
         ("runtime.device=tpu", "recipe.runtime.device", "got 'tpu'"),
@@ -55,7 +57,6 @@ def changed(content: dict[str, Any], override: str) -> Recipe:
         ("data.sites.a/b=x", "recipe.data.sites", "site name 'a/b'"),
         ("data.sites.A=sets/U", "recipe.data", "data of site A"),
         ("data.user_name=B", "recipe.data", "site"),
-        ("federation.quorum=4", "recipe", "there are 3 sites"),
         ("training.batch.per_site.D=8", "recipe", "names D"),
         ("evaluation={keep: best, every: 0}", "recipe", "evaluation.every"),
     ],
@@ -86,7 +87,7 @@ def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, messag
 @pytest.mark.parametrize("method", ["fedavgg", None, 3, {}, ["fedpad"]])
 def test_an_unknown_method_is_answered_with_the_list(content: dict[str, Any], method: Any) -> None:
     content["method"] = method if isinstance(method, dict) else {"name": method}
-    with pytest.raises(UserError, match="choose one of fedpad, fused, pooled, single") as caught:
+    with pytest.raises(UserError, match=r"choose one of .*fedpad, fused, pooled, single") as caught:
         validate(content, options())
     assert caught.value.place == "recipe.method.name"
 
@@ -138,3 +139,21 @@ def test_a_file_that_is_no_recipe_is_named(text: str, message: str, tmp_path: Pa
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         load(tmp_path / "none.yaml", [], options())
+
+
+def test_short_forms_can_be_overridden_like_the_long_ones(content: dict[str, Any]) -> None:
+    content["method"], content["training"]["batch"] = "fedpad", 16
+    apply(content, "method.name=single")
+    recipe = changed(content, "training.batch.per_site.A=4")
+    assert recipe.method.name == "single"
+    assert (recipe.training.batch.of("A"), recipe.training.batch.of("B")) == (4, 16)
+
+
+def test_a_quorum_must_be_within_what_a_round_asks(content: dict[str, Any]) -> None:
+    content["federation"] = {"participation": 0.34}
+    assert "a round asks 1 sites" in str(mistake(content, "federation.quorum=2"))
+
+
+def test_features_need_a_user_to_compare_with(content: dict[str, Any]) -> None:
+    content["evaluation"]["features"] = 10
+    assert "name data.user" in str(mistake(content, "data.user=null"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from safetensors.torch import load_file
 from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree
 
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.scoring import Scorer
+from fedvisage.methods import METHODS
+from fedvisage.nn.precision import choose
 from fedvisage.progress import Reporter
 from fedvisage.run import run
 
@@ -209,3 +213,47 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
     run_toy(tree(sets, "fused"), tmp_path / "trained")
     assert weights(out) == weights(tmp_path / "trained")
     assert (out / "scores.csv").read_bytes() == (tmp_path / "trained" / "scores.csv").read_bytes()
+
+
+def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(tree(sets, "single", training__early_stop={"patience": 1}, training__rounds=6), tmp_path / "single")
+    trained = json.loads((tmp_path / "single" / "metrics.json").read_text())["rounds"]
+    same = recipe_of(tree(sets, "fused", training__early_stop={"patience": 1}, training__rounds=6))
+    metrics = run(same, tmp_path / "fused", tmp_path, silent(), trained=tmp_path / "single")
+    assert metrics["rounds"] == trained < 6
+    for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
+        other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
+        with pytest.raises(UserError, match="was not trained as fused"):
+            run(other, tmp_path / next(iter(change)), tmp_path, silent(), trained=tmp_path / "single")
+
+
+def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = make_set(tmp_path / "A", "A", 0)
+    content = tree({**sets, "A": site}, training__rounds=2)
+    run_toy(content, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    shutil.rmtree(site)
+    make_set(site, "A", 99)
+    with pytest.raises(UserError, match="the data that the run"):
+        run_toy(content, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"federation__quorum": 2}, {"training__batch": {"default": 8, "per_site": {"A": 4}}}],
+)
+def test_pooled_refuses_what_it_would_have_to_ignore(
+    change: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="merges all sites"):
+        run_toy(tree(sets, "pooled", **change), tmp_path / "run")
+
+
+def test_a_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = recipe_of(tree(sets, "fedgpad"))
+    scorer = Scorer(METHODS["fedgpad"], recipe, choose("cpu", "fp32"))
+    classifier = {f"classifier.{k}": v for k, v in scorer.net["classifier"].state_dict().items()}
+    with pytest.raises(UserError, match="part encoder"):
+        scorer.load(classifier)

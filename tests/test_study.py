@@ -103,6 +103,8 @@ def test_cells_that_run_beside_each_other_give_the_same_table(
     ("change", "place"),
     [
         ({"seeds": []}, "seeds"),
+        ({"seeds": [0, 0]}, "seeds"),
+        ({"figures": ["hterr"]}, "figures"),
         ({"colour": "red"}, "colour"),
         ({"rows": {"Fused": {"trained_by": "Single"}}}, "rows.Fused.trained_by"),
     ],

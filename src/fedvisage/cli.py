@@ -215,10 +215,13 @@ def main() -> None:
         _fail(str(error), 2)
     except RunFailed as error:
         _fail(str(error), 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read the output has left
+        sys.exit(1)
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        _fail("the disk is full; free some space and continue with --resume", 1)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _fail("the disk is full; free some space and continue with --resume", 1)
+        _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
 
 
 def _fail(message: str, code: int) -> None:

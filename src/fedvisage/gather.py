@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from fedvisage.data.batches import View, check_view
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.sources import resolve
@@ -31,6 +33,7 @@ class Gathered:
 
     sites: dict[str, SiteData]
     user: View | None
+    digests: dict[str, str]
 
 
 def gather(recipe: Recipe, method: Method, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
@@ -45,7 +48,10 @@ def gather(recipe: Recipe, method: Method, cache: Path, workers: int, say: Calla
         user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
         if len(user) == 0:
             raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
-    return Gathered(_merged(sites) if method.pooled else sites, user)
+    digests = {f"data.sites.{name}": found.digest for name, found in opened.items()}
+    if user is not None:
+        digests["data.user"] = user.slices[0].set.digest
+    return Gathered(_merged(sites) if method.pooled else sites, user, digests)
 
 
 def _open(entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]) -> PreparedSet:
@@ -66,9 +72,14 @@ def _site(found: PreparedSet, place: str) -> SiteData:
 
 
 def _check_unseen(user: PreparedSet, sites: dict[str, PreparedSet]) -> None:
+    """Refuse a user whose images, or rendered people, are also a site's."""
+    own = set(np.unique(user.rows.subject).tolist())
     for name, found in sites.items():
         if found.digest == user.digest:
             raise UserError("data.user", f"is the same data as site {name}: a user must be unseen in training")
+        both = own & set(np.unique(found.rows.subject).tolist())
+        if both and found.name == user.name:
+            raise UserError("data.user", f"shares {len(both)} subjects with site {name}, such as {min(both)!r}")
 
 
 def _merged(sites: dict[str, SiteData]) -> dict[str, SiteData]:

@@ -90,6 +90,12 @@ class Optimizer(Section):
     clip_norm: float | None = Field(None, gt=0)
     state: Literal["fresh", "kept"] = "fresh"
 
+    @model_validator(mode="after")
+    def _momentum_is_for_sgd(self) -> Optimizer:
+        if self.name == "adam" and self.momentum:
+            raise ValueError("momentum is for sgd; adam has its own")
+        return self
+
 
 class Schedule(Section):
     """The learning rate's factor as a function of the round."""
@@ -161,7 +167,9 @@ class Federation(Section):
 class Evaluation(Section):
     """How the finished model is judged; nothing here may depend on the user's labels unless its name says so."""
 
-    threshold: Literal["source-eer", "source-bpcer-1pct", "fixed", "target-eer"] = "source-eer"
+    threshold: Literal[
+        "source-eer", "source-bpcer-1pct", "source-bpcer-5pct", "source-bpcer-10pct", "fixed", "target-eer"
+    ] = "source-eer"
     level: Literal["frame", "video"] = "frame"
     every: int = Field(0, ge=0)
     keep: Literal["last", "best"] = "last"
@@ -206,10 +214,11 @@ class Recipe(Section):
             raise ValueError(
                 "input.size below 32 needs runtime.precision: fp32; bf16 convolutions on such maps are unsound"
             )
-        if self.federation.quorum > len(self.data.sites):
-            raise ValueError(
-                f"federation.quorum is {self.federation.quorum}, but there are {len(self.data.sites)} sites"
-            )
+        asked = max(1, round(self.federation.participation * len(self.data.sites)))
+        if self.federation.quorum > asked:
+            raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {asked} sites")
+        if self.evaluation.features and self.data.user is None:
+            raise ValueError("evaluation.features compares the sites with a user; name data.user")
         return self
 
 
@@ -239,6 +248,7 @@ def apply(tree: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(override, "an override is written key=value, such as training.rounds=5")
+    _write_out(tree)
     node: Any = tree
     *parents, last = key.strip().split(".")
     for name in parents:
@@ -249,6 +259,15 @@ def apply(tree: dict[str, Any], override: str) -> None:
         node[last] = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise UserError(override, f"the value is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _write_out(tree: dict[str, Any]) -> None:
+    """Turn the two short forms, ``method: NAME`` and ``batch: NUMBER``, into sections that overrides can reach into."""
+    if isinstance(tree.get("method"), str):
+        tree["method"] = {"name": tree["method"]}
+    training = tree.get("training")
+    if isinstance(training, dict) and isinstance(training.get("batch"), int):
+        training["batch"] = {"default": training["batch"]}
 
 
 def validate(tree: Mapping[str, Any], options: Mapping[str, type[MethodOptions]]) -> Recipe:

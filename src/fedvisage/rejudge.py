@@ -26,7 +26,9 @@ from fedvisage.recipe import Recipe
 def open_model(directory: Path) -> tuple[Recipe, model.SavedModel, Scorer]:
     """Read a finished model and build its scorer, without touching any training data."""
     saved = model.load(directory)
-    recipe = recipes.validate(saved.recipe, options())
+    # Where a model was trained does not matter for using it.
+    runtime = {**saved.recipe["runtime"], "device": "auto"}
+    recipe = recipes.validate({**saved.recipe, "runtime": runtime}, options())
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
     return recipe, saved, Scorer(find(recipe.method.name), recipe, compute)
@@ -36,6 +38,8 @@ def evaluate_run(
     run: Path, data: str | None, out: Path | None, cache: Path, console: Console, *, as_json: bool
 ) -> dict[str, Any]:
     """Judge a run's model on a set, print the figures, and write them with the scores when asked to."""
+    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
     recipe, saved, scorer = open_model(run)
     entry = data or recipe.data.user
     if entry is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import fcntl
 import json
 from collections.abc import Iterator
@@ -18,19 +19,20 @@ from fedvisage.errors import UserError
 from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.ledger import JsonLines, read_lines
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import digest_of
+from fedvisage.federation.method import Message, Method
 from fedvisage.federation.scoring import Scorer, members_of
 from fedvisage.federation.server import Server
 from fedvisage.federation.store import SiteStore
 from fedvisage.federation.transport import LocalTransport
 from fedvisage.federation.turn import SiteDesk, Workspace
-from fedvisage.files import needing_room, sweep, write_atomically, write_tensors
+from fedvisage.files import needing_room, read_tensors, sweep, write_atomically, write_tensors
 from fedvisage.gather import Gathered, gather
 from fedvisage.methods import find
 from fedvisage.metrics.scores import write_scores
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.progress import Reporter
-from fedvisage.recipe import Recipe
+from fedvisage.recipe import Federation, Recipe
 from fedvisage.rejudge import summary
 from fedvisage.report.page import write_report
 from fedvisage.report.tensorboard import write_events
@@ -40,6 +42,8 @@ from fedvisage.training import Course
 RECIPE, ENVIRONMENT, METRICS, SCORES, FEATURES = (
     "recipe.yaml", "environment.json", "metrics.json", "scores.csv", "features.safetensors",
 )  # fmt: skip
+JUDGING = ("threshold", "level", "batch", "resamples", "features")
+DATA = "data.json"
 LEDGER, ROUNDS, REPORT = "ledger.jsonl", "rounds.jsonl", "report.html"
 
 
@@ -69,10 +73,14 @@ def run(
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
     method = find(recipe.method.name)
+    _check_fits(recipe, method)
     data = gather(recipe, method, cache, recipe.runtime.threads, reporter.say)
     out.mkdir(parents=True, exist_ok=True)
     with _locked(out), needing_room(out), ExitStack() as stack:
+        if (done := _finished(out, recipes.text_of(recipe), resume=True)) is not None:
+            return done  # by another process, while this one gathered its data
         sweep(out)
+        _write_or_compare(out / DATA, {**data.digests, **_start_digest(recipe)})
         _write_once(out / RECIPE, recipes.text_of(recipe))
         _write_once(out / ENVIRONMENT, _json(environment.describe(compute, recipe.runtime.threads)))
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
@@ -85,6 +93,16 @@ def run(
         rounds.flush()
         write_atomically(out / METRICS, _json({**metrics, **_costs(out)}).encode())
     return json.loads((out / METRICS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def _check_fits(recipe: Recipe, method: Method) -> None:
+    """Refuse options that this method would have to ignore."""
+    if method.pooled and recipe.federation != Federation():
+        raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
+    if method.pooled and recipe.training.batch.per_site:
+        raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
+    if recipe.evaluation.features and method.features is None:
+        raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 
 
 def _server(recipe: Recipe, out: Path, data: Gathered, compute: Compute, ledger: JsonLines) -> Server:
@@ -106,13 +124,22 @@ def _adopt(trained: Path, server: Server) -> Message:
     """Take over the members of a finished run of which only the judging differs."""
     saved = model.load(trained)
     theirs, own = saved.recipe, recipes.tree_of(server.recipe)
-    same = all(theirs[key] == own[key] for key in ("training", "input", "data", "runtime"))
-    if not same or find(theirs["method"]["name"]).server is not server.method.server:
+    if _training_of(theirs) != _training_of(own) or find(theirs["method"]["name"]).server is not server.method.server:
         raise UserError(str(trained), f"was not trained as {server.method.name} would train here")
-    server.round = server.recipe.training.rounds
+    server.round = int(json.loads((trained / METRICS).read_text(encoding="utf-8"))["rounds"])
     server.exchange.ledger.cut(0)  # a killed attempt may have left lines
     server.exchange.close_training(server.round)
     return saved.finished
+
+
+def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
+    tree = copy.deepcopy(recipe)
+    tree.pop("title")
+    tree["method"].pop("name")
+    for key in JUDGING:
+        tree["evaluation"].pop(key)
+    return tree
 
 
 def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute: Compute) -> dict[str, Any]:
@@ -140,12 +167,16 @@ def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute
 
 
 def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered, recipe: Recipe) -> None:
-    """Keep features of the first images of every set for the t-SNE figures: possible in a simulation only."""
-    scorer.load(next(iter(members_of(finished).values())))
+    """Keep features of some images of every set for the t-SNE figures: possible in a simulation only.
+
+    Where a run has one model a site, they are those of the first site's.
+    """
+    member, weights = next(iter(sorted(members_of(finished).items())))
+    scorer.load(weights)
     views = {name: site.heldout for name, site in data.sites.items()}
     views |= {recipe.data.user_name: data.user} if data.user is not None else {}
     features, labels, sites = evaluation.features_of(scorer, views, recipe)
-    meta = json.dumps({"sites": list(views)})
+    meta = json.dumps({"sites": list(views), "model": member})
     write_tensors(out / FEATURES, {"features": features, "label": labels, "site": sites}, meta)
 
 
@@ -190,6 +221,21 @@ def _locked(out: Path) -> Iterator[None]:
 def _write_once(path: Path, text: str) -> None:
     if not path.exists():
         write_atomically(path, text.encode())
+
+
+def _write_or_compare(path: Path, digests: dict[str, str]) -> None:
+    """Record what the data was, and refuse to go on with other data than a run began with."""
+    if not path.exists():
+        write_atomically(path, _json(digests).encode())
+    found = json.loads(path.read_text(encoding="utf-8"))
+    changed = sorted(name for name in found.keys() | digests.keys() if found.get(name) != digests.get(name))
+    if changed:
+        raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")
+
+
+def _start_digest(recipe: Recipe) -> dict[str, str]:
+    start = recipe.training.start
+    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start))[0])}
 
 
 def _json(value: Any) -> str:

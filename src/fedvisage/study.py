@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, field_validator
 from rich.console import Console
 
 from fedvisage import recipe as recipes
@@ -30,7 +30,7 @@ from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe, Section
 from fedvisage.run import run
 
-FIGURES = ("hter", "eer", "auc")
+Figure = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
 
 
 class Row(Section):
@@ -57,8 +57,15 @@ class Study(Section):
     users: list[str] | None = None
     rows: dict[str, Row] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
-    figures: list[str] = list(FIGURES)
+    figures: list[Figure] = ["hter", "eer", "auc"]
     paper: Paper | None = None
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, value: list[int]) -> list[int]:
+        if len(set(value)) < len(value):
+            raise ValueError("the same seed twice gives the same run twice")
+        return value
 
 
 @dataclass(frozen=True)
@@ -101,11 +108,16 @@ def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iter
     if workers == 1:
         yield from ((cell, _run_cell(cell, cache)) for group in groups for cell in group)
         return
-    for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.sites.values()}):
+    for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
         resolve(entry, cache, workers=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(_run_group, group, cache) for group in groups]):
             yield from done.result()
+
+
+def _entries(cell: Cell) -> list[str]:
+    data = cell.recipe.data
+    return [*data.sites.values(), *([data.user] if data.user is not None else [])]
 
 
 def _run_group(group: list[Cell], cache: Path) -> list[tuple[Cell, dict[str, Any]]]:
@@ -183,9 +195,12 @@ def summarise(study: Study, results: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _spread(study: Study, groups: list[list[dict[str, Any]]]) -> dict[str, list[float]]:
     """Average each group, then give mean and standard deviation over groups, in percent."""
-    spread = {}
+    spread: dict[str, list[float]] = {}
     for figure in study.figures:
-        means = [float(np.mean([run[figure] for run in group])) for group in groups]
+        found = [[run[figure] for run in group if run[figure] is not None] for group in groups]
+        means = [float(np.mean(values)) for values in found if values]
+        if not means:
+            continue  # a user with one class has no such figure
         deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
         spread[figure] = [round(100 * float(np.mean(means)), 2), round(100 * deviation, 2)]
     return spread
@@ -215,7 +230,7 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
 
 
 def _line(study: Study, row: str, user: str, found: dict[str, list[float]], quoted_row: str | None = None) -> str:
-    cells = [f"{mean:.2f} ± {std:.2f}" for mean, std in found.values()]
+    cells = ["{:.2f} ± {:.2f}".format(*found[figure]) if figure in found else "–" for figure in study.figures]
     if study.paper:
         quoted = study.paper.figures.get(quoted_row or row, {})
         if quoted_row is not None:

@@ -34,7 +34,7 @@ class Wire(LocalTransport):
         for reply in super().call(changed):
             if reply.site == "B" and reply.message is not None:
                 message = self.up(orders["B"], reply.message)
-                yield Reply("B", message, "" if message is not None else "lost")
+                yield Reply("B", message, "" if message is not None else "lost", reply.ticket)
             else:
                 yield reply
 
@@ -85,6 +85,73 @@ def test_a_site_that_sends_nonsense_is_refused_by_name_and_the_rest_is_as_if_it_
     for row in rounds_of(tmp_path / "run"):
         assert row["replied"] == ["A", "C"]
         assert row["failed"]["B"].startswith("refused: ")
+
+
+class Repeating(LocalTransport):
+    """A wire that brings every answer of B twice, and one of a site that does not exist."""
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            yield reply
+            if reply.site == "B":
+                yield reply
+                yield replace(reply, site="D")
+
+
+def test_an_answer_counts_once_and_only_if_it_was_asked_for(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_toy(tree(sets), tmp_path / "honest")
+    monkeypatch.setattr("fedvisage.run.LocalTransport", Repeating)
+    run_toy(tree(sets), tmp_path / "repeated")
+    assert weights(tmp_path / "repeated") == weights(tmp_path / "honest")
+    for row in rounds_of(tmp_path / "repeated"):
+        assert row["replied"] == ["A", "B", "C"]
+        assert row["failed"] == {"B (again)": "refused: answered again", "D (unasked)": "refused: answered unasked"}
+
+
+class Replaying(LocalTransport):
+    """A wire that answers for B, from the second round on, with what B said in the first."""
+
+    first: Reply | None = None
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            if reply.site == "B" and orders["B"].call == "train":
+                self.first = self.first or reply
+                yield self.first
+            else:
+                yield reply
+
+
+def test_an_answer_to_an_earlier_round_is_refused(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.run.LocalTransport", Replaying)
+    run_toy(tree(sets, evaluation__every=0), tmp_path / "run")
+    first, *later = rounds_of(tmp_path / "run")
+    assert first["replied"] == ["A", "B", "C"]
+    for row in later:
+        assert row["replied"] == ["A", "C"]
+        assert row["failed"]["B"] == "did not answer"
+        assert "answers 'round 1, train" in row["failed"]["B (stale)"]
+
+
+def test_a_site_whose_disk_fails_is_lost_and_the_others_go_on(
+    sets: Mapping[str, Path], without_b: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken(LocalTransport):
+        def __init__(self, desks: Any, **others: Any) -> None:
+            super().__init__(desks, **others)
+            self.desks["B"].carry_out = unreadable  # type: ignore[method-assign]
+
+    def unreadable(order: Order) -> Message:
+        raise OSError(5, "Input/output error", "images.npy")
+
+    monkeypatch.setattr("fedvisage.run.LocalTransport", Broken)
+    run_toy(tree(sets), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(without_b)
+    assert "Input/output error" in rounds_of(tmp_path / "run")[0]["failed"]["B"]
 
 
 def test_a_site_whose_loss_is_not_finite_fails_alone(

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.toy import recipe_of, tree
+from tests.toy import SIZE, recipe_of, tree
 from torch import nn
 
 from fedvisage.federation.message import Malformed, decode, encode
@@ -156,7 +156,7 @@ def test_random_bytes_are_no_message_and_announced_sizes_are_not_believed() -> N
 
 def test_shapes_of_fields_follow_from_the_recipe(recipe: Recipe) -> None:
     call = Call(lambda site, message: {}, (Upload("tokens", "activation", shape=lambda r: (-1, r.input.size)),))
-    assert schema_of(call, recipe, NET).tensors["tokens"].shape == (-1, 16)
+    assert schema_of(call, recipe, NET).tensors["tokens"].shape == (-1, SIZE)
 
 
 def test_every_method_declares_each_tensor_once() -> None:

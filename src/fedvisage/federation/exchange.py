@@ -38,6 +38,7 @@ class Exchange:
         self.present: tuple[str, ...] = transport.names
         self._offline: frozenset[str] = frozenset()
         self._visits = 0
+        self._tickets = 0
 
     def open_round(self, number: int) -> None:
         """Draw who takes part in a round and begin its record."""
@@ -45,7 +46,7 @@ class Exchange:
         self.present = asked(names, settings, seed, number)
         self._offline = offline(names, settings, seed, number)
         self.record = RoundRecord(number, asked=self.present)
-        self._visits = 0
+        self._visits = self._tickets = 0
 
     def close_training(self, number: int) -> None:
         """Ask every site again after the last round, for thresholds; the ledger enters that under the last round."""
@@ -76,9 +77,28 @@ class Exchange:
                 continue
             own = each.get(name, {}) if each else {}
             self._enter(name, "down", call, [*common, *self._lines(own)])
-            orders[name] = Order(call, self.record.round, {**message, **own}, number)
+            orders[name] = Order(call, self.record.round, {**message, **own}, number, self._new_ticket(call))
+        yield from self._answers(call, orders)
+
+    def _new_ticket(self, call: str) -> str:
+        self._tickets += 1
+        return f"round {self.record.round}, {call} {self._tickets}"
+
+    def _answers(self, call: str, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        """Admit one answer to each order: not a second one, nor one to another order, nor one that nobody asked for."""
+        waiting = dict(orders)
         for reply in self.transport.call(orders):
-            yield self._admit(call, reply)
+            order = waiting.get(reply.site)
+            if order is None:
+                again = "again" if reply.site in orders else "unasked"
+                self.note_failure(f"{reply.site} ({again})", f"refused: answered {again}")
+            elif reply.ticket != order.ticket:
+                self.note_failure(f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, asked {order.ticket!r}")
+            else:
+                del waiting[reply.site]
+                yield self._admit(call, reply)
+        for name in waiting:
+            yield self._failed(name, "did not answer")
 
     def without_statistics(self, call: str, message: Message) -> Message:
         """Leave a reply's statistics out: they are recorded, not combined."""

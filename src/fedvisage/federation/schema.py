@@ -31,9 +31,13 @@ class Refused(Exception):
 
     def __init__(self, field: str, reason: str) -> None:
         """Remember both, for the report."""
-        super().__init__(f"{field}: {reason}")
+        super().__init__(field, reason)
         self.field = field
         self.reason = reason
+
+    def __str__(self) -> str:
+        """Say field and reason."""
+        return f"{self.field}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,6 @@ class Expected:
     shape: tuple[int, ...]
     dtype: torch.dtype
     most: int
-    bounded: bool
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,7 @@ def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
 
 
 def _expected(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> Expected:
-    bounded = upload.kind in ("weights", "gradient") or dtype.is_floating_point
-    return Expected(upload.name, upload.kind, shape, dtype, upload.most, bounded)
+    return Expected(upload.name, upload.kind, shape, dtype, upload.most)
 
 
 def check(message: Message, schema: Schema) -> None:

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedvisage.data.batches import View
-from fedvisage.federation.message import load_parts
+from fedvisage.errors import UserError
+from fedvisage.federation.message import load_parts, under
 from fedvisage.federation.method import Member, Message, Method
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute
@@ -52,6 +53,9 @@ class Scorer:
 
     def load(self, member: Message) -> None:
         """Put one member's weights in."""
+        for name in self.net:
+            if not under(f"{name}.", member):
+                raise UserError("model", f"has no weights of part {name}")
         load_parts(self.net, member)
 
     def scores(self, finished: Message, view: View) -> dict[str, Logits]:

@@ -20,6 +20,7 @@ class Reply:
     site: str
     message: Message | None
     failure: str = ""
+    ticket: str = ""
 
 
 class Transport(Protocol):
@@ -54,12 +55,12 @@ class LocalTransport:
         for name in sorted(orders):
             try:
                 message = self.desks[name].carry_out(orders[name])
-            except (TrainingBroke, Refused) as error:
-                yield Reply(name, None, str(error))
+            except (TrainingBroke, Refused, OSError) as error:
+                yield Reply(name, None, str(error), orders[name].ticket)
                 continue
             if self.tap is not None:
                 self.tap(name, message)
-            yield Reply(name, message)
+            yield Reply(name, message, ticket=orders[name].ticket)
 
     def commit(self, generation: int) -> dict[str, int]:
         """Commit every site."""

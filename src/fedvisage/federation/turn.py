@@ -32,12 +32,13 @@ OWN = "part/"
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks for, in which round, and as part of which visit."""
+    """What the server asks for, in which round, as part of which visit; the answer carries the ticket back."""
 
     call: str
     round: int
     message: Message
     visit: int
+    ticket: str = ""
 
 
 @dataclass
@@ -78,7 +79,7 @@ class Workspace:
             for value in self.net[part].state_dict().values():
                 if value.is_floating_point():
                     value.fill_(math.nan)
-        load_parts(self.net, under(OWN, kept) or self._first)
+        load_parts(self.net, self._first | under(OWN, kept))
 
     def own_parts(self) -> Message:
         """Return the present state of the parts that live at the site."""
@@ -99,12 +100,12 @@ class SiteDesk:
     def carry_out(self, order: Order) -> Message:
         """Run the call that was ordered and return its reply, checked against the declaration."""
         if order.call == heldout.NAME:
-            return self._reply(order, self._make_site(order.round, self.held_out, {}))
+            return self._reply(order, self._make_site(order.round, self.held_out, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
             self._site = self._enter(order)
         try:
             self._orders += 1
-            return self._reply(order, self._site)
+            return self._reply(order, self._site, self._orders)
         except Exception:
             self._forget_visit()
             raise
@@ -152,8 +153,9 @@ class SiteDesk:
             scratch=self._scratch,
         )
 
-    def _reply(self, order: Order, site: Site) -> Message:
-        purpose = (self.name, order.round, order.call, self._orders, "library draws")
+    def _reply(self, order: Order, site: Site, number: int) -> Message:
+        """Run the call; ``number`` tells a round's orders apart, so that their library draws differ."""
+        purpose = (self.name, order.round, order.call, number, "library draws")
         with scoped(site.recipe.runtime.seed, *purpose):
             # A copy: what a method does to it must not reach the next site, here as little as over a network.
             message = {name: value.to(site.compute.device, copy=True) for name, value in order.message.items()}

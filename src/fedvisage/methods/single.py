@@ -1,7 +1,8 @@
 """Single: each data centre trains alone, and its model is judged at the user (first rows of FedPAD's Table III).
 
 The reference for what a federation is worth. All sites train in one run with the rounds and local work of the recipe,
-so that a site sees exactly as many batches as under FedPAD; no weights of one site ever reach another. Figures are
+so that a site sees exactly as many batches as under FedPAD; no weights of one site reach another (under ``fused``
+they do, as they reach every user). Figures are
 reported for each member and as their mean, every member with the threshold of its own site.
 
 Deviations from the paper: none known; the paper does not say how long the single models were trained.

@@ -180,7 +180,8 @@ def figures(run: RunFiles) -> list[tuple[str, str, str]]:
     drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
     drawing = embedding.tsne_figure(run.features) if run.features is not None else None
     if drawing is not None:
-        drawings.append(("Features (t-SNE)", "Points that lie together look alike to the model.", drawing))
+        whose = f"site {run.features.model}'s model" if run.features and run.features.model else "the model"
+        drawings.append(("Features (t-SNE)", f"Points that lie together look alike to {whose}.", drawing))
     return drawings
 
 

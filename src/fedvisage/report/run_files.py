@@ -24,6 +24,7 @@ class Features:
     values: NDArray[np.float32]
     label: NDArray[np.int64]
     site: NDArray[np.str_]
+    model: str = ""  # whose features, where a run has one model a site
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,9 +87,10 @@ def read_features(path: Path) -> Features | None:
         return None
     tensors, text = read_tensors(path)
     try:
-        names = np.asarray(json.loads(text)["sites"], dtype=np.str_)
+        meta = json.loads(text)
+        names = np.asarray(meta["sites"], dtype=np.str_)
         values, label, site = (tensors[name].numpy() for name in ("features", "label", "site"))
-        return Features(values.astype(np.float32), label.astype(np.int64), names[site])
+        return Features(values.astype(np.float32), label.astype(np.int64), names[site], str(meta.get("model", "")))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(str(path), f"does not hold features, label and site ({error})") from None
 
