@@ -12,15 +12,13 @@ import torch
 from rich.console import Console
 
 from fedvisage.data.importers.cropping import Cropper, make_cropper
-from fedvisage.data.importers.pictures import read_picture
+from fedvisage.data.importers.pictures import ENDINGS, read_picture
 from fedvisage.data.importers.report import BadFile
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Message
 from fedvisage.federation.scoring import Scorer, mean_score, members_of
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.rejudge import open_model
-
-SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
 
 
 @dataclass(frozen=True)
@@ -92,9 +90,9 @@ def _images(path: Path) -> Iterator[Path]:
         return
     if not path.is_dir():
         raise UserError(str(path), "is neither an image nor a folder")
-    found = sorted(one for one in path.rglob("*") if one.suffix.lower() in SUFFIXES)
+    found = sorted(one for one in path.rglob("*") if one.suffix.lower() in ENDINGS)
     if not found:
-        raise UserError(str(path), f"has no images ({', '.join(SUFFIXES)})")
+        raise UserError(str(path), f"has no images ({', '.join(ENDINGS)})")
     yield from found
 
 

@@ -32,7 +32,6 @@ def test_a_batch_holds_the_images_and_labels_at_its_positions(sets: list[Prepare
     np.testing.assert_array_equal(batch.images.permute(0, 2, 3, 1).numpy(), expected)
     assert batch.labels.tolist() == [0.0, 1.0, 1.0, 0.0]
     assert batch.labels.dtype == torch.float32
-    assert batch.subjects.tolist() == ["heldout-1", "heldout-0", "heldout-0", "heldout-1"]
     assert batch.depth is None
 
 

@@ -33,7 +33,6 @@ class Batch:
     images: Tensor  # uint8 B×3×H×W; channels last in memory, as on disk
     labels: Tensor  # float32 B; 1 bona fide, 0 attack
     depth: Tensor | None  # float32 B×32×32 in [0, 1]
-    subjects: Texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +104,6 @@ class View:
             images=torch.from_numpy(images).permute(0, 3, 1, 2),
             labels=torch.from_numpy(self.labels[positions].astype(np.float32)),
             depth=depth,
-            subjects=self.subjects[positions],
         )
 
     @cached_property

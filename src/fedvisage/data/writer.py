@@ -3,6 +3,7 @@
 import csv
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -40,7 +41,7 @@ class Writer:
     """Writes one prepared set; use it as a context manager.
 
     Everything goes to a temporary directory beside the destination, which is renamed at the end of the block.
-    If the block raises, nothing is left.
+    If the block raises, nothing is left. `species` and `splits` count what was added.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class Writer:
         if not (source.isprintable() and len(source) <= SOURCE_LIMIT):
             raise ValueError(f"source must be at most {SOURCE_LIMIT} printable characters")
         self.path, self.name, self.size, self.source = path, name, size, source
-        self.count = 0
+        self.species: Counter[str] = Counter()
+        self.splits: Counter[str] = Counter()
+        self.subjects: set[str] = set()
         self._directory: PartialDirectory | None = None
         self._rules = RowRules(str(path))
         self._open_files = ExitStack()
@@ -110,7 +113,14 @@ class Writer:
             for file, opened in self._arrays.items():
                 opened.append(arrays[file])
             self._rows.writerows(row.values() for row in rows)
-        self.count += len(rows)
+        self.species.update(row.species for row in rows)
+        self.splits.update(row.split for row in rows)
+        self.subjects.update(row.subject for row in rows)
+
+    @property
+    def count(self) -> int:
+        """Count the images that were added."""
+        return self.splits.total()
 
     def attach_report(self, text: str) -> None:
         """Put a report of how the set was made (JSON text) into the set."""

@@ -4,6 +4,7 @@ import io
 import struct
 import zlib
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.data.importers.making import picture
 
-from fedvisage.data.importers.pictures import read_picture
+from fedvisage.data.importers.pictures import ENDINGS, open_picture, read_picture
 from fedvisage.data.importers.report import BadFile
 
 
@@ -110,3 +111,14 @@ def test_damaged_files_are_read_or_refused_but_never_crash(kind: str, data: st.D
     # Any other exception than BadFile fails this test.
     with suppress(BadFile):
         assert read_picture(bytes(content[: data.draw(st.integers(0, len(content)))])).shape[2] == 3
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_ending_that_is_listed_is_of_a_format_that_is_read(tmp_path: Path, ending: str) -> None:
+    Image.fromarray(np.full((20, 30, 3), 77, np.uint8)).save(tmp_path / f"grey{ending}")
+    assert open_picture(tmp_path / f"grey{ending}").mean() == 77
+
+
+def test_a_file_that_cannot_be_opened_is_a_bad_file(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="cannot be read: No such file"):
+        open_picture(tmp_path / "none.png")

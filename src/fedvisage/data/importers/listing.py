@@ -14,13 +14,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from fedvisage.data.importers import pictures
 from fedvisage.data.importers.report import Skipped, printable
 from fedvisage.data.rows import BONA_FIDE, is_safe_path
 from fedvisage.errors import UserError
 
 REAL_FOLDERS = ("real", "live", "bonafide")
 ATTACK_FOLDERS = ("attack", "spoof", "fake")
-IMAGE_ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 VIDEO_ENDINGS = (".avi", ".mp4", ".mov", ".m4v", ".mkv", ".webm")
 LABELS = "labels.csv"
 
@@ -57,7 +57,7 @@ def list_folder(root: Path) -> tuple[list[Found], list[Skipped]]:
     found: list[Found] = []
     frames: Counter[str] = Counter()
     skipped: list[Skipped] = []
-    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in _files(root)):
+    for name, path in sorted((path.relative_to(root).as_posix(), path) for path in files_below(root)):
         if name == LABELS:
             continue
         entry = _located(path, name, root)
@@ -70,7 +70,7 @@ def list_folder(root: Path) -> tuple[list[Found], list[Skipped]]:
     return found, skipped
 
 
-def _files(root: Path) -> Iterator[Path]:
+def files_below(root: Path) -> Iterator[Path]:
     """Walk over all files and links, leaving out hidden ones and never following linked directories."""
     for folder, folders, files in os.walk(root, onerror=_refuse, followlinks=False):
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
@@ -89,9 +89,7 @@ def _located(path: Path, name: str, root: Path) -> Found | str:
     if label is None:
         wanted = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
         return f"unknown class folder {printable(first)!r} (one of {wanted})" if below else "not in a class folder"
-    if not name.isprintable() or len(name) > _NAME_LIMIT or not is_safe_path(name):
-        return f"its name is longer than {_NAME_LIMIT} characters or has characters that cannot be kept"
-    if fault := _unusable(path, root):
+    if fault := unusable(path, name, root, pictures.ENDINGS + VIDEO_ENDINGS):
         return fault
     species = BONA_FIDE
     if label == 0:
@@ -114,8 +112,10 @@ def _polarity(folder: str) -> int | None:
     return 0 if folder.casefold() in ATTACK_FOLDERS else None
 
 
-def _unusable(path: Path, root: Path) -> str | None:
-    """Return why a directory entry cannot be read as a file of the dataset, if so."""
+def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str | None:
+    """Return why a directory entry cannot be read as a file of the dataset, if so; its content is not looked at."""
+    if not name.isprintable() or len(name) > _NAME_LIMIT or not is_safe_path(name):
+        return f"its name is longer than {_NAME_LIMIT} characters or has characters that cannot be kept"
     if path.is_symlink():
         if path.is_dir():
             return "a link to a directory; links to directories are not followed"
@@ -127,8 +127,8 @@ def _unusable(path: Path, root: Path) -> str | None:
         return f"cannot be read: {error.strerror}"
     if not stat.S_ISREG(status.st_mode):
         return "not a plain file"
-    if path.suffix.lower() not in IMAGE_ENDINGS + VIDEO_ENDINGS:
-        return f"not an image or video by its ending {printable(path.suffix)!r}"
+    if path.suffix.lower() not in endings:
+        return f"files that end in {printable(path.suffix)!r} are not taken"
     return "an empty file" if status.st_size == 0 else None
 
 

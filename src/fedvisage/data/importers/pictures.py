@@ -7,6 +7,7 @@ it into RGB would change what the camera saw: CMYK, 16-bit and float grey (often
 
 import io
 import warnings
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -14,11 +15,25 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from fedvisage.data.importers.report import BadFile, printable
 
+BYTES_LIMIT = 256 << 20
 PIXEL_LIMIT = 64_000_000
 SIDE_MINIMUM = 16
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+"""How the names of image files end, in lower case."""
+
 _FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
 _PLAIN_MODES = ("1", "L", "P", "RGB")
 _TRANSPARENT_MODES = ("LA", "PA", "RGBA")
+
+
+def open_picture(path: Path) -> npt.NDArray[np.uint8]:
+    """Read an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
+    try:
+        if path.stat().st_size > BYTES_LIMIT:
+            raise BadFile(f"larger than {BYTES_LIMIT >> 20} MiB")
+        return read_picture(path.read_bytes())
+    except OSError as error:
+        raise BadFile(f"cannot be read: {error.strerror or error}") from None
 
 
 def read_picture(content: bytes) -> npt.NDArray[np.uint8]:

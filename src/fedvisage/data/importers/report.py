@@ -2,7 +2,12 @@
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from fedvisage.data.rows import BONA_FIDE
+from fedvisage.data.writer import Writer
+from fedvisage.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,54 @@ class ImportReport:
             lines.append(f"{len(self.skipped)} files were skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
+
+
+@dataclass
+class Tally:
+    """The files of an import, and those that were skipped so far; too many of them stop it."""
+
+    source: Path
+    files: int
+    max_bad: float
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that is no share."""
+        if not 0 <= self.max_bad <= 1:
+            raise UserError("max_bad", f"must be a share from 0 to 1, got {self.max_bad}")
+
+    def skip(self, path: str, reason: str) -> None:
+        """Note a file that cannot be used; raise a UserError if there are too many by now."""
+        self.skipped.append(Skipped(printable(path), reason))
+        self.stop_if_too_many()
+
+    def stop_if_too_many(self) -> None:
+        """Raise a UserError if more files than the share `max_bad` cannot be used."""
+        if len(self.skipped) > self.max_bad * self.files:
+            raise UserError(
+                str(self.source),
+                f"at least {len(self.skipped)} of {self.files} files cannot be used, more than max_bad={self.max_bad:g}"
+                f" allows; nothing was written. {reasons(self.skipped)}",
+            )
+
+    def attach(self, out: Writer, *, upscaled: int = 0, own_subjects: int = 0, lost_frames: int = 0) -> ImportReport:
+        """Put the report into the set that was written, and return it."""
+        if out.count == 0:
+            raise UserError(str(self.source), f"holds no image that can be used: {reasons(self.skipped)}")
+        report = ImportReport(
+            files=self.files,
+            images=out.count,
+            subjects=len(out.subjects),
+            bona_fide=out.species[BONA_FIDE],
+            species=dict(sorted(out.species.items())),
+            splits=dict(sorted(out.splits.items())),
+            upscaled=upscaled,
+            own_subjects=own_subjects,
+            lost_frames=lost_frames,
+            skipped=tuple(sorted(self.skipped, key=lambda entry: entry.path)),
+        )
+        out.attach_report(report.json())
+        return report
 
 
 def printable(text: str) -> str:
