@@ -13,6 +13,7 @@ from benchmarks.measurement import Measurement, rendered
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.synthetic.sets import parse_synthesis, synthesise
+from fedvisage.nn.precision import choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 
@@ -40,12 +41,16 @@ def measure_reading(cache: Path) -> Measurement:
     for _ in range(50):
         view.batch(rng.choice(len(view), count, replace=False))
     reading = 50 * count / (time.perf_counter() - began)
-    net = resnet18(ResNet18(), "rgb+hsv")
-    images = torch.rand(32, 6, 128, 128)
+    compute = choose("cpu", "auto")
+    layout = torch.channels_last if compute.channels_last else torch.contiguous_format
+    net = resnet18(ResNet18(), "rgb+hsv").to(memory_format=layout)  # type: ignore[call-overload]
+    images = torch.rand(32, 6, 128, 128).contiguous(memory_format=layout)
     seconds = []
     for _ in range(3):
         began = time.perf_counter()
-        net(images).square().mean().backward()
+        with compute.autocast():
+            loss = net(images).float().square().mean()
+        loss.backward()
         seconds.append(time.perf_counter() - began)
     training = len(images) / min(seconds)
     return Measurement(

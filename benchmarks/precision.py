@@ -8,17 +8,18 @@ from pathlib import Path
 import torch
 
 from benchmarks.measurement import Measurement
-from fedvisage.nn.precision import Compute, choose, has_fast_bf16
+from fedvisage.nn.precision import Compute, choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 
 def measure(cache: Path, repeats: int = 5) -> Measurement:
     """Time a forward and backward pass of 16 images of 256×256×6 in both formats."""
     del cache
-    device = choose("auto", "fp32").device
+    chosen = choose("auto", "auto")
+    device = chosen.device
     single = min(_step(Compute(device, half=False)) for _ in range(repeats))
     half = min(_step(Compute(device, half=True)) for _ in range(repeats))
-    known = has_fast_bf16(device)
+    known = chosen.half
     ratio = single / half
     note = "" if known else "; this processor has no AMX, so precision: auto stays with fp32"
     return Measurement(

@@ -5,17 +5,20 @@ from __future__ import annotations
 import csv
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
 from PIL import Image
+from pydantic import BaseModel
 from tests.toy import run_toy, tree
 
 from fedvisage import methods
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
+from fedvisage.recipe import MethodOptions, Recipe
 
 ROOT = Path(__file__).parents[1]
 
@@ -80,3 +83,24 @@ def test_every_command_that_the_documentation_shows_exists() -> None:
             assert verb in known, f"{page.name}: fedvisage {verb}"
         for target in re.findall(r"`make ([a-z-]+)`", page.read_text()):
             assert target in targets, f"{page.name}: make {target}"
+
+
+def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Return every section and key of a recipe."""
+    for name, field in section.model_fields.items():
+        kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
+        inner = [kind for kind in kinds if issubclass(kind, BaseModel) and kind is not MethodOptions]
+        yield prefix, name
+        for kind in inner:
+            yield from keys_of(kind, name)
+
+
+def test_every_key_of_a_recipe_is_explained() -> None:
+    rows = [line for line in (ROOT / "docs/recipes.md").read_text().splitlines() if line.startswith("| `")]
+    for section, key in keys_of(Recipe):
+        assert any(section in row and re.search(rf"\b{key}\b", row) for row in rows), f"{section}.{key}"
+
+
+def test_no_placeholder_is_left_in_the_documentation() -> None:
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        assert "@@" not in page.read_text(), page.name

@@ -6,7 +6,6 @@ import json
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from fedvisage.federation.heldout import HISTOGRAM
 from fedvisage.federation.method import Method, Upload
@@ -40,9 +39,16 @@ def print_methods(console: Console, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(rows, indent=2))
         return
-    table = Table("method", "task", "leaves a site", "server sees", "paper", box=None, pad_edge=False)
-    for row in rows:
-        leaves = ", ".join(f"{field['field']} ({field['kind']})" for field in row["leaves_a_site"])
-        name = f"{row['name']}{' (simulation only)' if row['simulation_only'] else ''}"
-        table.add_row(name, row["task"], leaves, row["server_sees"], row["paper"])
-    console.print(table)
+    console.print("\n\n".join(block(row) for row in rows), markup=False, highlight=False, soft_wrap=True)
+
+
+def block(row: dict[str, Any]) -> str:
+    """Return what a person reads of one method."""
+    lines = [f"{row['name']}  {row['title']}{'  (simulation only)' if row['simulation_only'] else ''}"]
+    lines.append(f"  paper          {row['paper']}")
+    lines.append(f"  parts          {', '.join(f'{part} ({home})' for part, home in row['parts'].items())}")
+    for number, field in enumerate(row["leaves_a_site"]):
+        what = f"{field['field']} ({field['kind']}): {', '.join(field.get('parts', [])) or field['guarantee']}"
+        lines.append(f"  {'leaves a site  ' if number == 0 else ' ' * 15}{what}")
+    lines.append(f"  server sees    {row['server_sees']}")
+    return "\n".join(lines)
