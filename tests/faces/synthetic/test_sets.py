@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import cv2
 import numpy as np
 import pytest
 import torch
@@ -10,7 +9,6 @@ import torch
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.domains import DOMAINS
-from fedvisage.faces.synthetic.folder import synthesise_from
 from fedvisage.faces.synthetic.sets import Synthesis, parse_synthesis, plan_videos, synthesise
 
 SMALL = "C subjects=3 videos=1 frames=1 size=48"
@@ -134,27 +132,3 @@ def test_frames_of_a_print_video_differ_by_a_little_only(tmp_path: Path) -> None
 def test_every_domain_renders(domain: str, tmp_path: Path) -> None:
     filmed = made(f"{domain} subjects=1 videos=1 frames=1 size=32 heldout=0", tmp_path / domain)
     assert (filmed.images.reshape(len(filmed), -1).std(1) > 10).all()
-
-
-def test_photographs_in_a_folder_get_attacks_of_the_same_people(small: PreparedSet, tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
-    living = [image for image, y in zip(small.images, small.rows.label, strict=True) if y == 1]
-    for person, image in zip(("ada", "bob", "eve"), living, strict=True):
-        (photos / person).mkdir(parents=True)
-        cv2.imwrite(str(photos / person / "1.png"), image[:, :, ::-1])
-    synthesise_from(photos, parse_synthesis("C frames=1 size=48"), tmp_path / "set")
-    result = PreparedSet.open(tmp_path / "set")
-    assert sorted(set(result.rows.subject)) == ["ada", "bob", "eve"]
-    kinds = np.asarray(result.rows.species)
-    assert all(np.sum(kinds == kind) == 3 for kind in ("bonafide", "print", "cut", "replay"))
-    kept = result.images[np.asarray(result.rows.label) == 1]
-    assert all(np.array_equal(image, photo) for image, photo in zip(kept, living, strict=True))
-
-
-def test_a_folder_without_photographs_and_a_domain_of_masks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no photographs"):
-        synthesise_from(tmp_path, parse_synthesis("C"), tmp_path / "set")
-    with pytest.raises(UserError, match="only masks"):
-        synthesise_from(tmp_path, parse_synthesis("3"), tmp_path / "set")
-    with pytest.raises(UserError, match="no directory"):
-        synthesise_from(tmp_path / "nowhere", parse_synthesis("C"), tmp_path / "set")

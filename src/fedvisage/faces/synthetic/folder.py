@@ -1,8 +1,6 @@
 """Attacks on real photographs: from a folder of faces to a prepared set with the faces and their re-captures.
 
 An owner of bona fide images alone can take part: the attacks of a domain are simulated on the owner's own pictures.
-Folder layout: a subject is the first folder below the root, or each picture where there is none. Pictures should be
-face crops; what is not square is cropped to its central square.
 """
 
 from collections import defaultdict
@@ -11,13 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import cv2
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
+from fedvisage.data.importers.cropping import Crop
+from fedvisage.data.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
+from fedvisage.data.importers.report import ImportReport, Skipped, Tally, reasons
 from fedvisage.data.prepared import Writer
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.camera import Camera, decode, draw_shots
@@ -28,67 +28,109 @@ from fedvisage.faces.synthetic.sets import Progress, heldout_subjects, spread
 from fedvisage.faces.synthetic.specification import Synthesis
 from fedvisage.streams import derive, numpy_rng
 
-SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".webp"}
-
 FRAMING = 0.9  # enlarges shown photographs a little, so that few edges come into view: crops have no wider framing
 # Eyes, nose, corners of the mouth in a face crop, as shares of its side: the mean of usual alignments.
 USUAL_POINTS = ((0.34, 0.42), (0.66, 0.42), (0.50, 0.60), (0.37, 0.78), (0.63, 0.78))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Picture:
-    """One photograph of the folder, and the attacks to make of it; `behind` is a photograph of somebody else."""
+    """One portrait, and the attacks to make of it; `behind` is who holds a cut print, or what the room is lit like."""
 
-    path: Path
-    subject: str
-    name: str
+    portrait: Portrait
+    behind: Portrait
     seed: int
-    behind: Path
     attacks: tuple[tuple[Attack, Camera], ...]
     frames: int
 
 
 def synthesise_from(
-    photos: Path, spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None
-) -> None:
+    photos: Path,
+    spec: Synthesis,
+    destination: Path,
+    *,
+    crop: Crop = "face",
+    max_bad: float = 0.05,
+    workers: int = 1,
+    reading: Progress | None = None,
+    progress: Progress | None = None,
+) -> ImportReport:
     """Write a set of the folder's photographs (bona fide) and of the domain's attacks on them.
 
     `spec.subjects` and `spec.videos` limit how many people, and photographs of each, are used; each photograph is
-    attacked as often as the domain attacks a bona fide video. Masks are left out: they need geometry.
+    attacked as often as the domain attacks a bona fide video. Masks are left out: they need geometry. Photographs
+    that cannot be used are skipped and reported; more than a share `max_bad` of them stops the work.
     """
-    pictures = plan_pictures(photos, spec)
-    heldout = heldout_subjects(spec, list(dict.fromkeys(picture.subject for picture in pictures)))
-    work = partial(attack_picture, size=spec.size)
-    total, done = sum(1 + picture.frames * len(picture.attacks) for picture in pictures), 0
-    source = f"photographs with simulated attacks {spec.digest_text}"
-    with Writer(destination, name=spec.domain, size=spec.size, source=source, depth=False, points=False) as out:
-        for picture, images in zip(pictures, spread(work, pictures, workers), strict=True):
-            _write(out, picture, images, "heldout" if picture.subject in heldout else "train")
-            done += len(images)
+    attacks = attacks_without_masks(spec)
+    source = f"photographs with simulated attacks crop={crop} {spec.digest_text}"
+    out = Writer(destination, name=spec.domain, size=spec.size, source=source, points=crop == "face")
+    portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
+    heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
+    pictures = plan_pictures(portraits, attacks, spec)
+    with out:
+        for done, filmed in enumerate(spread(attack_picture, pictures, workers)):
+            subject = pictures[done].portrait.photograph.subject
+            _write(out, pictures[done], filmed, "heldout" if subject in heldout else "train")
             if progress:
-                progress(done, total)
+                progress(done + 1, len(pictures))
+        return tally.attach(out, own_subjects=sum(portrait.photograph.own_subject for portrait in portraits))
 
 
-def plan_pictures(photos: Path, spec: Synthesis) -> list[Picture]:
-    """Choose people, photographs and attacks."""
-    domain = find_domain(spec.domain)
+def attacks_without_masks(spec: Synthesis) -> list[Attack]:
+    """Return the attacks of the domain that can be made from photographs."""
     attacks = [
         attack
-        for attack in domain.attacks
+        for attack in find_domain(spec.domain).attacks
         if attack.species != "mask" and (spec.species is None or attack.species in spec.species)
     ]
     if not attacks:
         raise UserError("synth", f"domain {spec.domain} has only masks here, which cannot be made from photographs")
-    people = _chosen(photos, spec)
-    everyone = [path for paths in people.values() for path in paths]
-    pictures = []
-    for subject, paths in people.items():
-        for path in paths:
-            name = path.relative_to(photos).as_posix()
-            seed = derive(spec.seed, "photograph", domain.name, name)
-            behind = everyone[derive(seed, "behind") % len(everyone)]
-            planned = tuple(_attack(domain, attacks, seed, turn) for turn in range(max(1, round(domain.ratio))))
-            pictures.append(Picture(path, subject, name, seed, behind, planned, spec.frames))
+    return attacks
+
+
+def choose(photographs: Sequence[Photograph], spec: Synthesis) -> list[Photograph]:
+    """Return no more people, and photographs of each, than the specification asks for, in the order of names."""
+    people: dict[str, list[Photograph]] = defaultdict(list)
+    for photograph in photographs:
+        people[photograph.subject].append(photograph)
+    names = sorted(people)
+    if spec.subjects is not None and spec.subjects < len(names):
+        kept = numpy_rng(spec.seed, "people", spec.domain).choice(len(names), spec.subjects, replace=False)
+        names = [names[index] for index in sorted(kept)]
+    return [photograph for name in names for photograph in people[name][: spec.videos]]
+
+
+def _read(
+    photos: Path, spec: Synthesis, crop: Crop, max_bad: float, workers: int, reading: Progress | None
+) -> tuple[list[Portrait], Tally]:
+    """Return the portraits of different content, and the tally of what cannot be used."""
+    found, skipped = list_photographs(photos)
+    chosen = choose(found, spec)
+    tally = Tally(photos, len(chosen) + len(skipped), max_bad, skipped)
+    tally.stop_if_too_many()
+    portraits: dict[str, Portrait] = {}
+    for done, one in enumerate(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers), start=1):
+        if isinstance(one, Skipped):
+            tally.skip(one.path, one.reason)
+        elif one.digest in portraits:
+            tally.skip(one.photograph.name, f"the same content as {portraits[one.digest].photograph.name}")
+        else:
+            portraits[one.digest] = one
+        if reading:
+            reading(done, len(chosen))
+    if not portraits:
+        raise UserError(str(photos), f"holds no photograph that can be used: {reasons(tally.skipped)}")
+    return list(portraits.values()), tally
+
+
+def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec: Synthesis) -> list[Picture]:
+    """Choose the attacks on each portrait."""
+    domain, pictures = find_domain(spec.domain), []
+    for portrait in portraits:
+        seed = derive(spec.seed, "photograph", domain.name, portrait.photograph.name)
+        behind = portraits[derive(seed, "behind") % len(portraits)]
+        planned = tuple(_attack(domain, attacks, seed, turn) for turn in range(max(1, round(domain.ratio))))
+        pictures.append(Picture(portrait, behind, seed, planned, spec.frames))
     return pictures
 
 
@@ -98,73 +140,55 @@ def _attack(domain: Domain, attacks: Sequence[Attack], seed: int, turn: int) -> 
     return attacks[(start + turn) % len(attacks)], camera
 
 
-def _chosen(photos: Path, spec: Synthesis) -> dict[str, list[Path]]:
-    """Return people and their photographs, in the order of names, no more than the specification asks for."""
-    if not photos.is_dir():
-        raise UserError(str(photos), "is no directory; give a folder of face photographs")
-    people: dict[str, list[Path]] = defaultdict(list)
-    for path in sorted(photos.rglob("*")):
-        if path.suffix.lower() in SUFFIXES and path.is_file():
-            inside = path.relative_to(photos).parts
-            people[inside[0] if len(inside) > 1 else path.name].append(path)
-    if not people:
-        raise UserError(str(photos), f"holds no photographs ({', '.join(sorted(SUFFIXES))})")
-    names = sorted(people)
-    if spec.subjects is not None and spec.subjects < len(names):
-        kept = numpy_rng(spec.seed, "people", spec.domain).choice(len(names), spec.subjects, replace=False)
-        names = [names[index] for index in sorted(kept)]
-    return {name: people[name][: spec.videos] for name in names}
-
-
-def attack_picture(picture: Picture, size: int) -> NDArray[np.uint8]:
-    """Return the photograph and then the frames of its attacks, uint8 N×S×S×3."""
-    photograph, behind = (_as_batch(read_square(path, size)) for path in (picture.path, picture.behind))
-    points = torch.tensor(USUAL_POINTS)[None] * size
-    images = [(photograph[0] * 255).round().byte().permute(1, 2, 0).numpy()[None]]
+def attack_picture(picture: Picture) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Return the portrait and then the frames of its attacks, uint8 N×S×S×3, and their points, float32 N×5×2."""
+    photograph, behind = (_as_batch(portrait.image) for portrait in (picture.portrait, picture.behind))
+    points, points_behind = (_points(portrait) for portrait in (picture.portrait, picture.behind))
+    size = photograph.shape[-1]
+    images, seen = [picture.portrait.image[None]], [points.numpy()]
     for turn, (attack, camera) in enumerate(picture.attacks):
         count = picture.frames
         video = derive(picture.seed, "video", turn)
         light = decode(behind).expand(count, -1, -1, -1)
         room = interpolate(adaptive_avg_pool2d(light, 8), size, mode="bilinear", align_corners=False)
-        face = (light, points.expand(count, -1, -1)) if attack.species == "cut" else (None, None)
+        face = (light, points_behind.expand(count, -1, -1)) if attack.species == "cut" else (None, None)
         seeds = [video] * count
         frames = [derive(video, "frame", number) for number in range(count)]
         shown = Photographs(photograph.expand(count, -1, -1, -1), points.expand(count, -1, -1), FRAMING)
         shots = draw_shots([camera] * count, seeds)
-        images.append(recapture(shown, [attack] * count, Setting(room, *face), shots, seeds, frames)[0])
-    return np.concatenate(images)
-
-
-def read_square(path: Path, size: int) -> NDArray[np.uint8]:
-    """Read a photograph as RGB, cropped to its central square and resized."""
-    stored = cv2.imdecode(np.frombuffer(path.read_bytes(), np.uint8), cv2.IMREAD_COLOR)
-    if stored is None:
-        raise UserError(str(path), "is no readable picture; remove it or convert it")
-    side = min(stored.shape[:2])
-    top, left = (stored.shape[0] - side) // 2, (stored.shape[1] - side) // 2
-    square = stored[top : top + side, left : left + side, ::-1]
-    filtering = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
-    return np.asarray(cv2.resize(np.ascontiguousarray(square), (size, size), interpolation=filtering), np.uint8)
+        filmed, where = recapture(shown, [attack] * count, Setting(room, *face), shots, seeds, frames)
+        images.append(filmed)
+        seen.append(where)
+    return np.concatenate(images), np.concatenate(seen).astype(np.float32)
 
 
 def _as_batch(image: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(image).permute(2, 0, 1)[None].float() / 255
 
 
-def _write(out: Writer, picture: Picture, images: NDArray[np.uint8], split: str) -> None:
-    videos = [(f"{picture.name}/bonafide", "bonafide", 0)]
+def _points(portrait: Portrait) -> Tensor:
+    """Return the points that were found, or where they usually are in a crop."""
+    usual = np.array(USUAL_POINTS, np.float32) * portrait.image.shape[0]
+    return torch.from_numpy(usual if portrait.points is None else portrait.points)[None]
+
+
+def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArray[np.float32]], split: str) -> None:
+    name, subject = picture.portrait.photograph.name, picture.portrait.photograph.subject
+    videos = [(f"{name}/bonafide", "bonafide", 0)]
     videos += [
-        (f"{picture.name}/{turn + 1:02d}-{attack.species}", attack.species, frame)
+        (f"{name}/{turn + 1:02d}-{attack.species}", attack.species, frame)
         for turn, (attack, _) in enumerate(picture.attacks)
         for frame in range(picture.frames)
     ]
+    images, points = filmed
     out.add(
         images,
         label=[int(species == "bonafide") for _, species, _ in videos],
         species=[species for _, species, _ in videos],
-        subject=[picture.subject] * len(videos),
+        subject=[subject] * len(videos),
         video=[video for video, _, _ in videos],
         frame=[frame for _, _, frame in videos],
         split=[split] * len(videos),
         item=[f"{video}/{frame:03d}" for video, _, frame in videos],
+        points=None if picture.portrait.points is None else points,
     )
