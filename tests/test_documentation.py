@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import re
+import shlex
 import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import get_args
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 from pydantic import BaseModel
 from tests.toy import run_toy, tree
 
-from fedvisage import methods
+from fedvisage import cli, methods
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.recipe import MethodOptions, Recipe
@@ -83,6 +85,39 @@ def test_every_command_that_the_documentation_shows_exists() -> None:
             assert verb in known, f"{page.name}: fedvisage {verb}"
         for target in re.findall(r"`make ([a-z-]+)`", page.read_text()):
             assert target in targets, f"{page.name}: make {target}"
+
+
+SMALLER = {
+    "recipes/demo/fedpad.yaml": "toy.yaml training.rounds=1",
+    "training.rounds=4": "",
+    'subjects=10 size=96"': 'subjects=2 frames=1 size=32" --cache cache',
+    "sets/mine --size 256": "sets/mine --size 32 --crop none",
+    "PORTRAITS --domain O --size 128": "PORTRAITS --domain O --size 32 --frames 1 --workers 1 --crop none",
+}
+"""What is put for what in the README's commands, so that a test can afford to run them."""
+
+
+def test_the_commands_of_the_readme_run_one_after_another(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocks = re.findall(r"```console\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines() if ".venv/bin/fedvisage" in line]
+    assert len(commands) >= 8
+    (tmp_path / "toy.yaml").write_text(yaml.safe_dump(tree(sets)))
+    user = PreparedSet.open(sets["U"])
+    for index in range(len(user)):
+        kind, subject = str(user.rows.species[index]), str(user.rows.subject[index])
+        for root in ["PHOTOS/real", "PORTRAITS"] if kind == "bonafide" else [f"PHOTOS/attack/{kind}"]:
+            (tmp_path / root / subject).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.asarray(user.images[index])).save(tmp_path / root / subject / f"{index}.png")
+    monkeypatch.chdir(tmp_path)
+    for command in commands:
+        for shown, put in SMALLER.items():
+            command = command.replace(shown, put)
+        monkeypatch.setattr("sys.argv", shlex.split(command))
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code, command
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
