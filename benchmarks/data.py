@@ -18,7 +18,7 @@ from fedvisage.nn.resnet import ResNet18, resnet18
 
 
 def measure_rendering(cache: Path) -> Measurement:
-    """Render O, C, I and M at 128 px with two processes, counted from the first subject on: starting is no rendering."""
+    """Render O, C, I and M at 128 px with two processes, counted from the first subject on, without their start."""
     del cache
     timed = [_render(domain) for domain in ("O", "C", "I", "M")]
     images, seconds = sum(count for count, _ in timed), sum(spent for _, spent in timed)
