@@ -149,28 +149,56 @@ def methods(as_json: AsJson = False) -> None:
 def synth(
     destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
     domain: Annotated[str, typer.Option(help="O C I M S 3 H W E F or A, after the datasets of the papers.")] = "O",
-    size: Annotated[int, typer.Option(help="Pixels; images are rendered at this size.", min=16, max=1024)] = 128,
-    subjects: Annotated[Optional[int], typer.Option(help="People; default: the domain's.", show_default=False)] = None,  # noqa: UP045
+    size: Annotated[
+        int, typer.Option(help="Pixels, an even number; images are rendered at it.", min=32, max=512)
+    ] = 128,
+    subjects: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="People; default: the domain's.", show_default=False, min=1),
+    ] = None,
+    videos: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="Bona fide videos a person; default: the domain's.", show_default=False, min=1),
+    ] = None,
     frames: Annotated[int, typer.Option(help="Frames a video.", min=1)] = 4,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
+    species: Annotated[
+        str, typer.Option(help="Kinds of attacks, such as print,replay; default: all of the domain.")
+    ] = "",
     source: Annotated[
         Optional[Path],  # noqa: UP045
         typer.Option(
             "--from", help="A folder of real face photos to attack instead of rendered people.", show_default=False
         ),
     ] = None,
+    crop: Annotated[
+        str,
+        typer.Option(
+            help="With --from: face finds the face in each photo and cuts it out, as import and predict do; centre is"
+            " for photos that are face crops already; none takes square photos as they are."
+        ),
+    ] = "face",
+    max_bad: Annotated[
+        float, typer.Option(help="With --from: stop above this share of unusable photos.", min=0.0, max=1.0)
+    ] = 0.05,
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
 ) -> None:
-    """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos."""
-    from fedvisage.data.make import synthesise_set
+    """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos.
 
-    synthesise_set(destination, _console(), domain=domain, size=size, subjects=subjects, frames=frames, seed=seed,
-                   photos=source, workers=workers)  # fmt: skip
+    Photos that cannot be used, or would have to be enlarged, are skipped, counted and listed.
+    """
+    with _undivided():
+        from fedvisage.data.make import synthesise_set
+
+        synthesise_set(destination, _console(), domain=domain, size=size, subjects=subjects, videos=videos,
+                       frames=frames, seed=seed, heldout=heldout, species=species, photos=source, crop=crop,
+                       max_bad=max_bad, workers=workers)  # fmt: skip
 
 
 @data_app.command("import")
 def import_set(
-    kind: Annotated[str, typer.Argument(help="Layout of the source: folder.")],
+    kind: Annotated[str, typer.Argument(help="Layout of the source, such as folder.")],
     source: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
     destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
     name: Annotated[str, typer.Option(help="Name of the set; default: the source's directory.")] = "",
@@ -182,10 +210,11 @@ def import_set(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Import a dataset into a prepared set; unusable files are skipped, counted and listed."""
-    from fedvisage.data.make import import_dataset
+    with _undivided():
+        from fedvisage.data.make import import_dataset
 
-    import_dataset(kind, source, destination, _console(), name=name, size=size, frames=frames, crop=crop,
-                   heldout=heldout, max_bad=max_bad, seed=seed)  # fmt: skip
+        import_dataset(kind, source, destination, _console(), name=name, size=size, frames=frames, crop=crop,
+                       heldout=heldout, max_bad=max_bad, seed=seed)  # fmt: skip
 
 
 @data_app.command()
@@ -236,6 +265,15 @@ def _resumable() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise RunFailed("interrupted; the same command with --resume continues (a study continues by itself)") from None
+
+
+@contextmanager
+def _undivided() -> Iterator[None]:
+    """Turn Ctrl-C into the end of work that is done whole or not at all."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunFailed("interrupted; nothing was written") from None
 
 
 def _console() -> Console:

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
+from fedvisage.data.importers.cropping import Crop
+from fedvisage.data.importers.folder import Progress, import_folder
+from fedvisage.data.importers.report import ImportReport
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.show import contact_sheet, describe
 from fedvisage.data.sources import in_steps
 from fedvisage.errors import UserError
 
-KINDS = ("folder",)
+
+class Importer(Protocol):
+    """Imports a directory into a prepared set; what does not apply to its layout an importer ignores."""
+
+    def __call__(  # noqa: D102
+        self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, heldout: float,
+        max_bad: float, seed: int, progress: Progress,
+    ) -> ImportReport: ...  # fmt: skip
+
+
+KINDS: dict[str, Importer] = {
+    "folder": import_folder,
+}
+"""The importer of each layout."""
 
 
 def synthesise_set(
@@ -21,21 +38,39 @@ def synthesise_set(
     domain: str,
     size: int,
     subjects: int | None,
+    videos: int | None,
     frames: int,
     seed: int,
+    heldout: float,
+    species: str,
     photos: Path | None,
+    crop: str,
+    max_bad: float,
     workers: int,
 ) -> None:
     """Render a set, or simulate attacks on a folder of photos."""
+    # Here, because importing and showing sets need no renderer.
     from fedvisage.faces.synthetic.folder import synthesise_from
-    from fedvisage.faces.synthetic.sets import Synthesis, synthesise
+    from fedvisage.faces.synthetic.sets import synthesise
+    from fedvisage.faces.synthetic.specification import Synthesis, read_species
 
-    spec = Synthesis(domain, size=size, subjects=subjects, frames=frames, seed=seed)
-    progress = in_steps(f"rendering {domain}", lambda text: console.print(text, markup=False))
+    spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
+                     species=read_species(species) if species else None)  # fmt: skip
+    progress = _steps(f"rendering {domain}", console)
     if photos is None:
         synthesise(spec, destination, workers=workers, progress=progress)
     else:
-        synthesise_from(photos, spec, destination, workers=workers, progress=progress)
+        report = synthesise_from(
+            photos,
+            spec,
+            destination,
+            crop=crop,  # type: ignore[arg-type]  # the cropper refuses other words itself
+            max_bad=max_bad,
+            workers=workers,
+            reading=_steps(f"reading {photos.name}", console),
+            progress=progress,
+        )
+        _print(console, *report.lines())
     show_set(destination, console, sheet=None, verify=False)
 
 
@@ -54,11 +89,9 @@ def import_dataset(
     seed: int,
 ) -> None:
     """Import a dataset and print what was imported and what was skipped."""
-    from fedvisage.data.importers.folder import import_folder
-
     if kind not in KINDS:
         raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(KINDS)}")
-    report = import_folder(
+    report = KINDS[kind](
         source,
         destination,
         name=name or source.resolve().name,
@@ -68,17 +101,35 @@ def import_dataset(
         seed=seed,
         crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
         max_bad=max_bad,
-        progress=in_steps(f"importing {source.name}", lambda text: console.print(text, markup=False)),
+        progress=_steps(f"importing {source.name}", console),
     )
-    console.print("\n".join(report.lines()), markup=False, soft_wrap=True)
+    _print(console, *report.lines())
 
 
 def show_set(directory: Path, console: Console, *, sheet: Path | None, verify: bool) -> None:
     """Print what a set holds, and write a contact sheet when asked to."""
+    if sheet is not None:
+        _check_sheet(sheet)
     found = PreparedSet.open(directory, verify=verify)
-    console.print(f"{found.name}: {len(found)} images of {found.size}×{found.size}, {found.source}", soft_wrap=True)
-    for line in describe(found):
-        console.print(line, markup=False, soft_wrap=True)
+    _print(console, f"{found.name}: {len(found)} images of {found.size}×{found.size}, {found.source}", *describe(found))
     if sheet is not None:
         contact_sheet(found).save(sheet)
-        console.print(f"contact sheet: {sheet}", markup=False, soft_wrap=True)
+        _print(console, f"contact sheet: {sheet}")
+
+
+def _check_sheet(sheet: Path) -> None:
+    """Refuse what cannot be written, before a large set is read."""
+    if sheet.suffix.lower() != ".png":
+        raise UserError("--sheet", f"{str(sheet)!r} must end in .png")
+    if sheet.is_dir() or not sheet.parent.is_dir():
+        raise UserError("--sheet", f"{str(sheet)!r} cannot be written; give a file name in a directory that exists")
+
+
+def _steps(what: str, console: Console) -> Progress:
+    return in_steps(what, lambda text: _print(console, text))
+
+
+def _print(console: Console, *lines: str) -> None:
+    """Print lines as they are: names in square brackets are names, and long lines are not cut."""
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)

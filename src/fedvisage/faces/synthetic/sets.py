@@ -4,12 +4,14 @@ The unit of work is a subject; subjects are filmed by any number of processes an
 not depend on how many there are.
 """
 
+import signal
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import TypeVar
 
 import cv2
@@ -103,12 +105,27 @@ def spread(work: Callable[[Work], Result], items: Iterable[Work], workers: int) 
     if workers > 1:
         context = get_context("spawn")
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread) as pool:
-            yield from pool.map(work, items)
+            with _children_ignore_interrupts():
+                results = pool.map(work, items)
+            yield from results
         return
     for item in items:
         with _one_thread():
             result = work(item)
         yield result
+
+
+@contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Start processes that Ctrl-C, which reaches all of a terminal's processes, does not stop: the caller ends them."""
+    if current_thread() is not main_thread():  # where signals cannot be set, and Ctrl-C does not arrive
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _use_one_thread() -> None:

@@ -57,7 +57,8 @@ def parse_synthesis(line: str) -> Synthesis:
     """Read a line such as ``O subjects=20 frames=2 size=96``."""
     domain, *settings = line.split() or [""]
     readers: dict[str, Callable[[str], object]] = {
-        "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float, "species": _names,
+        "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float,
+        "species": read_species,
     }  # fmt: skip
     values: dict[str, object] = {}
     for setting in settings:
@@ -73,7 +74,8 @@ def parse_synthesis(line: str) -> Synthesis:
     return Synthesis(domain, **values)  # type: ignore[arg-type]
 
 
-def _names(text: str) -> tuple[str, ...]:
+def read_species(text: str) -> tuple[str, ...]:
+    """Read kinds of attacks, such as ``print,replay``."""
     names = tuple(text.split(","))
     unknown = [name for name in names if name not in SPECIES]
     if unknown:
