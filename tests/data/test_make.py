@@ -10,8 +10,9 @@ import pytest
 from rich.console import Console
 from tests.data.importers.making import make_folder, picture, save
 from tests.data.making import make_set
+from tests.test_documentation import example
 
-from fedvisage.data.make import import_dataset, show_set, synthesise_set
+from fedvisage.data.make import KINDS, import_dataset, show_set, synthesise_set
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 
@@ -48,6 +49,29 @@ def test_an_import_prints_its_report(tmp_path: Path, console: Console) -> None:
                    heldout=0.25, max_bad=0, seed=0)  # fmt: skip
     assert "24 images of 4 subjects from 24 files" in console.export_text()
     assert PreparedSet.open(tmp_path / "set").name == "f"
+
+
+def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
+    tmp_path: Path, console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(KINDS, "table", example(1).import_table)
+    save(tmp_path / "source/1.png", picture(1))
+    save(tmp_path / "outside.png", picture(2))
+    (tmp_path / "source/2.png").write_text("not a picture")
+
+    def imported(*files: str) -> str:
+        lines = [f"{file},live,,ann,train" for file in files]
+        (tmp_path / "source/table.csv").write_text("\n".join(["file,label,kind,person,part", *lines]))
+        import_dataset("table", tmp_path / "source", tmp_path / "set", console, name="T", size=8, frames=1,
+                       crop="centre", heldout=0.25, max_bad=0.5, seed=0)  # fmt: skip
+        return console.export_text()
+
+    with pytest.raises(UserError, match=r"table\.csv: '\.\./outside\.png' leads out"):
+        imported("1.png", "../outside.png")
+    with pytest.raises(UserError, match="2 of 3 files cannot be used"):
+        imported("1.png", "2.png", "3.png")
+    assert "1 images of 1 subjects from 2 files: bonafide 1, train 1" in imported("1.png", "2.png")
+    assert len(PreparedSet.open(tmp_path / "set")) == 1
 
 
 def synthesise_small(destination: Path, console: Console, **changes: object) -> None:
