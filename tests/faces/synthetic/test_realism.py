@@ -5,6 +5,7 @@ light, through its cameras and their JPEG, with the points of the set as the tru
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import cv2
 import numpy as np
@@ -66,28 +67,31 @@ def widths(videos: Sequence[Video], name: str) -> list[float]:
     return (move(conditions, [derive(video.seed, "face", 0) for video in videos]).scale * SIZE).tolist()
 
 
-def measured(seen: Seen) -> NDArray[np.float64]:
-    """Return the mean distance of the five points from the true ones in widths of the face, NaN if not found."""
-    cv2.setNumThreads(1)
-    detector, errors = MTCNN(), []
-    for picture, truth, width in seen:
-        faces = detector.detect_faces(picture)
-        if not faces:
-            errors.append(np.nan)
-            continue
-        best = max(faces, key=lambda face: face["confidence"])["keypoints"]
-        distance = np.linalg.norm(np.array([best[name] for name in POINTS]) - truth, axis=1)
-        errors.append(float(distance.mean()) / width)
-    return np.array(errors)
+def found_points(picture: NDArray[np.uint8], detector: MTCNN) -> NDArray[np.float64]:
+    """Return the five points of the face that the detector is surest of, NaN if it finds none."""
+    faces = detector.detect_faces(picture)
+    if not faces:
+        return np.full((5, 2), np.nan)
+    best = max(faces, key=lambda face: face["confidence"])["keypoints"]
+    return np.array([best[name] for name in POINTS], np.float64)
 
 
 @pytest.mark.parametrize(
-    "seen",
-    [before_a_plain_camera, *(lambda name=name: as_delivered(name) for name in "OCIM")],
+    "look",
+    [before_a_plain_camera, *(partial(as_delivered, name) for name in "OCIM")],
     ids=["plain camera", "O", "C", "I", "M"],
 )
-def test_the_detector_finds_the_faces_and_its_points_lie_on_the_true_ones(seen: Callable[[], Seen]) -> None:
-    errors = measured(seen())
-    assert len(errors) == FACES
-    assert np.isfinite(errors).mean() >= 0.90
-    assert (errors[np.isfinite(errors)] <= 0.08).mean() >= 0.95
+def test_the_detector_finds_the_faces_and_its_points_lie_on_the_true_ones(look: Callable[[], Seen]) -> None:
+    cv2.setNumThreads(1)
+    detector = MTCNN()
+    pictures, points, face_widths = zip(*look(), strict=True)
+    truth, width = np.array(points, np.float64), np.array(face_widths)[:, None]
+    seen = np.array([found_points(picture, detector) for picture in pictures])
+    apart = (np.linalg.norm(seen - truth, axis=2) / width).mean(1)
+    found = np.isfinite(apart)
+    assert len(found) == FACES
+    assert found.mean() >= 0.90
+    assert (apart[found] <= 0.08).mean() >= 0.95
+    # Faces are framed alike, so a guess that is always the same comes close as well; the detector comes closer.
+    guess = (np.linalg.norm(truth.mean(0) - truth, axis=2) / width).mean(1)
+    assert apart[found].mean() <= 0.75 * guess.mean()
