@@ -12,7 +12,7 @@ import torch
 from rich.console import Console
 
 from fedvisage.data.importers.cropping import Cropper, make_cropper
-from fedvisage.data.importers.pictures import ENDINGS, read_picture
+from fedvisage.data.importers.pictures import ENDINGS, open_picture
 from fedvisage.data.importers.report import BadFile
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Message
@@ -69,8 +69,8 @@ def _chosen(
 
 def _predict(scorer: Scorer, finished: Message, threshold: Threshold, path: Path, cropper: Cropper) -> Prediction:
     try:
-        found = cropper(read_picture(path.read_bytes()))
-    except (BadFile, OSError) as error:
+        found = cropper(open_picture(path))
+    except BadFile as error:
         return Prediction(str(path), reason=str(error))
     if found.upscaled:
         return Prediction(str(path), reason="the face is too small: enlarging it would blur what tells attacks apart")
