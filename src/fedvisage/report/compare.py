@@ -191,7 +191,7 @@ def _figure(found: Figure) -> str:
 
 
 def _difference(found: Difference) -> str:
-    p = f"p = {found.p:.3f}" if found.p >= 0.001 else "p < 0.001"
+    p = f"p = {found.p:.3f}" if found.p >= 0.001 else "p ≤ 0.001"
     return f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}], {p}"
 
 
