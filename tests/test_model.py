@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.toy import recipe_of, tree
+from tests.toy import SIZE, recipe_of, tree
 
 from fedvisage import model
 from fedvisage.errors import UserError
@@ -42,7 +42,7 @@ def test_a_model_comes_back_as_it_was_saved(saved: Path, recipe: dict[str, Any])
 
 def test_the_settings_say_what_a_program_in_another_language_must_know(saved: Path) -> None:
     settings = json.loads((saved / "model.json").read_text())
-    assert settings["input"]["size"] == 16
+    assert settings["input"]["size"] == SIZE
     assert settings["input"]["colour_order"] == "RGB"
     assert settings["thresholds"][""] == {"logit": 0.25, "rule": "source-eer", "far": 0.1, "frr": None}
 

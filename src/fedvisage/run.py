@@ -80,8 +80,8 @@ def run(
         if (done := _finished(out, recipes.text_of(recipe), resume=True)) is not None:
             return done  # by another process, while this one gathered its data
         sweep(out)
+        _write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         _write_or_compare(out / DATA, {**data.digests, **_start_digest(recipe)})
-        _write_once(out / RECIPE, recipes.text_of(recipe))
         _write_once(out / ENVIRONMENT, _json(environment.describe(compute, recipe.runtime.threads)))
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         server = _server(recipe, out, data, compute, ledger)

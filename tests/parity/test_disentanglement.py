@@ -17,7 +17,7 @@ def gradients(form: Form) -> tuple[float, np.ndarray, np.ndarray]:
     loss.backward()  # type: ignore[no-untyped-call]
     assert first.grad is not None
     assert second.grad is not None
-    return float(loss), first.grad.numpy(), second.grad.numpy()
+    return float(loss.detach()), first.grad.numpy(), second.grad.numpy()
 
 
 def test_printed_difference_is_the_squared_frobenius_norm_of_equation_7() -> None:
