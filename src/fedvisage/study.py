@@ -211,7 +211,7 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     names = [figure.upper() for figure in study.figures]
     quoted = [f"{name} (paper)" for name in names] if study.paper else []
     users = study.users or list(study.sets)
-    lines = [f"# {study.title}", "", f"Percent, mean ± standard deviation over {len(study.seeds)} seeds.", ""]
+    lines = [f"# {study.title}", "", _caption(study), ""]
     lines += [
         "| method | user | " + " | ".join([*names, *quoted]) + " |",
         "|---" * (2 + len(names) + len(quoted)) + "|",
@@ -219,7 +219,8 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     for row, found in table["rows"].items():
         for user in users:
             lines.append(_line(study, row, user, found["users"][user]))
-        lines.append(_line(study, f"**{row}**", "**mean**", found["average"], row))
+        if len(users) > 1:
+            lines.append(_line(study, f"**{row}**", "**mean**", found["average"], row))
     if study.paper:
         lines += [
             "",
@@ -229,8 +230,14 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _caption(study: Study) -> str:
+    many = len(study.seeds) > 1
+    return f"Percent, mean ± standard deviation over {len(study.seeds)} seeds." if many else "Percent, one seed."
+
+
 def _line(study: Study, row: str, user: str, found: dict[str, list[float]], quoted_row: str | None = None) -> str:
-    cells = ["{:.2f} ± {:.2f}".format(*found[figure]) if figure in found else "–" for figure in study.figures]
+    form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
+    cells = [form.format(*found[figure]) if figure in found else "–" for figure in study.figures]
     if study.paper:
         quoted = study.paper.figures.get(quoted_row or row, {})
         if quoted_row is not None:
