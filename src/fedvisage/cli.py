@@ -26,6 +26,8 @@ app = typer.Typer(
 data_app = typer.Typer(help="Make, import and look at prepared sets.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 
+CONTINUES = "the same command with --resume continues (a study continues by itself)"
+NOTHING = "nothing was written"
 CACHE = Path(os.environ.get("FEDVISAGE_CACHE", "~/.cache/fedvisage")).expanduser()
 
 Out = Annotated[Optional[Path], typer.Option("--out", help="Directory for the result.", show_default=False)]  # noqa: UP045
@@ -43,7 +45,7 @@ def demo(
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
     from fedvisage.demo import demonstrate
 
-    with _resumable():
+    with _interruptible(CONTINUES):
         demonstrate(out or Path("runs/demo"), cache, _console(), resume=resume)
 
 
@@ -68,7 +70,7 @@ def run(
         raise UserError("--on", f"{on!r} is no transport of this version; choose local")
     loaded = load(recipe, overrides or [], options())
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
-    with _resumable():
+    with _interruptible(CONTINUES):
         run_and_report(loaded, where, cache, _console(), resume=resume)
 
 
@@ -84,7 +86,7 @@ def study(
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
     from fedvisage.study import conduct
 
-    with _resumable():
+    with _interruptible(CONTINUES):
         conduct(study, out or Path("runs") / study.stem, cache, _console(), workers=workers)
 
 
@@ -188,7 +190,7 @@ def synth(
 
     Photos that cannot be used, or would have to be enlarged, are skipped, counted and listed.
     """
-    with _undivided():
+    with _interruptible(NOTHING):
         from fedvisage.data.make import synthesise_set
 
         synthesise_set(destination, _console(), domain=domain, size=size, subjects=subjects, videos=videos,
@@ -210,7 +212,7 @@ def import_set(
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
     """Import a dataset into a prepared set; unusable files are skipped, counted and listed."""
-    with _undivided():
+    with _interruptible(NOTHING):
         from fedvisage.data.make import import_dataset
 
         import_dataset(kind, source, destination, _console(), name=name, size=size, frames=frames, crop=crop,
@@ -259,21 +261,12 @@ def _fail(message: str, code: int) -> None:
 
 
 @contextmanager
-def _resumable() -> Iterator[None]:
-    """Turn Ctrl-C into the end of a run that can be continued."""
+def _interruptible(then: str) -> Iterator[None]:
+    """Turn Ctrl-C into an end with one line that says what is left."""
     try:
         yield
     except KeyboardInterrupt:
-        raise RunFailed("interrupted; the same command with --resume continues (a study continues by itself)") from None
-
-
-@contextmanager
-def _undivided() -> Iterator[None]:
-    """Turn Ctrl-C into the end of work that is done whole or not at all."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise RunFailed("interrupted; nothing was written") from None
+        raise RunFailed(f"interrupted; {then}") from None
 
 
 def _console() -> Console:

@@ -26,10 +26,6 @@ class Compute:
         """Return the context in which a forward pass runs."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
 
-    def describe(self) -> str:
-        """Name device and format for the records."""
-        return f"{self.device} {'bf16' if self.half else 'fp32'}"
-
 
 def has_fast_bf16(device: torch.device) -> bool:
     """Say whether bf16 pays on this device: CPUs need AMX, without it bf16 is no faster than fp32."""
