@@ -66,8 +66,7 @@ def train(data: PreparedSet, settings: Settings, compute: Compute) -> nn.Module:
 
     with scoped(settings.seed, "calibrate", data.name):
         net: nn.Module = timm.create_model("resnet18", in_chans=6, num_classes=1)
-    if compute.channels_last:
-        net = net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    compute.place(net)
     rows = data.select("train")
     label = torch.from_numpy(np.array(data.rows.label)).float()
     share = label[torch.from_numpy(rows)].mean()
@@ -93,7 +92,7 @@ def logits(net: nn.Module, images: NDArray[np.uint8], compute: Compute) -> Tenso
     """Return the network's output for uint8 B×S×S×3 images."""
     stored = torch.from_numpy(np.array(images)).permute(0, 3, 1, 2)
     with compute.autocast():
-        live: Tensor = net(prepare(stored, "rgb+hsv", compute.device, compute.channels_last))
+        live: Tensor = net(prepare(stored, "rgb+hsv", compute.device))
     return live[:, 0].float()
 
 

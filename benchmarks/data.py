@@ -13,7 +13,7 @@ from benchmarks.measurement import Measurement, rendered
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.faces.synthetic.sets import parse_synthesis, synthesise
-from fedvisage.nn.precision import choose
+from fedvisage.nn.precision import LAYOUT, choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 
@@ -49,9 +49,9 @@ def measure_reading(cache: Path) -> Measurement:
         view.batch(rng.choice(len(view), count, replace=False))
     reading = 50 * count / (time.perf_counter() - began)
     compute = choose("cpu", "auto")
-    layout = torch.channels_last if compute.channels_last else torch.contiguous_format
-    net = resnet18(ResNet18(), "rgb+hsv").to(memory_format=layout)  # type: ignore[call-overload]
-    images = torch.rand(32, 6, 128, 128).contiguous(memory_format=layout)
+    net = resnet18(ResNet18(), "rgb+hsv")
+    compute.place(net)
+    images = torch.rand(32, 6, 128, 128).contiguous(memory_format=LAYOUT)
     seconds = []
     for _ in range(3):
         began = time.perf_counter()

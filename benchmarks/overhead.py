@@ -68,15 +68,14 @@ def _plain_round(views: list[View]) -> float:
     compute = choose("cpu", "auto")
     seconds = 0.0
     for view in views:
-        net = resnet18(ResNet18(), "rgb+hsv").to(compute.device)
-        if compute.channels_last:
-            net = net.to(memory_format=torch.channels_last)
+        net = resnet18(ResNet18(), "rgb+hsv")
+        compute.place(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
         began = time.perf_counter()
         for epoch in range(EPOCHS):
             for positions in order(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled"):
                 batch = view.batch(positions)
-                ready = prepare(batch.images, "rgb+hsv", compute.device, compute.channels_last)
+                ready = prepare(batch.images, "rgb+hsv", compute.device)
                 with compute.autocast():
                     loss = binary_cross_entropy_with_logits(net(ready).float().squeeze(1), batch.labels)
                 optimizer.zero_grad(set_to_none=True)

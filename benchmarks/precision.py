@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.measurement import Measurement
-from fedvisage.nn.precision import Compute, choose
+from fedvisage.nn.precision import LAYOUT, Compute, choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 
@@ -31,10 +31,9 @@ def measure(cache: Path, repeats: int = 5) -> Measurement:
 
 
 def _step(compute: Compute) -> float:
-    net = resnet18(ResNet18(), "rgb+hsv").to(compute.device)
-    images = torch.rand(16, 6, 256, 256, device=compute.device)
-    if compute.channels_last:
-        net, images = net.to(memory_format=torch.channels_last), images.contiguous(memory_format=torch.channels_last)
+    net = resnet18(ResNet18(), "rgb+hsv")
+    compute.place(net)
+    images = torch.rand(16, 6, 256, 256, device=compute.device).contiguous(memory_format=LAYOUT)
     seconds = []
     for _ in range(2):
         began = time.perf_counter()

@@ -20,7 +20,8 @@ from tests.toy import run_toy, tree
 from fedvisage import cli, methods
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
-from fedvisage.recipe import MethodOptions, Recipe
+from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
 
 ROOT = Path(__file__).parents[1]
 

@@ -32,17 +32,18 @@ from fedvisage.methods import find
 from fedvisage.metrics.scores import write_scores
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.progress import Reporter
-from fedvisage.recipe import Federation, Recipe
+from fedvisage.recipe import Recipe
 from fedvisage.rejudge import summary
 from fedvisage.report.page import write_report
 from fedvisage.report.tensorboard import write_events
+from fedvisage.settings import Federation
 from fedvisage.streams import scoped
 from fedvisage.training import Course
 
 RECIPE, ENVIRONMENT, METRICS, SCORES, FEATURES = (
     "recipe.yaml", "environment.json", "metrics.json", "scores.csv", "features.safetensors",
 )  # fmt: skip
-JUDGING = ("threshold", "level", "batch", "resamples", "features")
+JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt")
 DATA = "data.json"
 LEDGER, ROUNDS, REPORT = "ledger.jsonl", "rounds.jsonl", "report.html"
 
@@ -113,7 +114,8 @@ def _server(recipe: Recipe, out: Path, data: Gathered, compute: Compute, ledger:
         for name, site in data.sites.items()
     ]
     with scoped(recipe.runtime.seed, "initial weights"):
-        net = method.network(recipe).to(compute.device)
+        net = method.network(recipe)
+    compute.place(net)
     server = Server(method, recipe, net, Exchange(recipe, LocalTransport(desks), workspace.schemas, ledger), compute)
     if recipe.training.start is not None:
         server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))

@@ -27,16 +27,21 @@ from fedvisage.errors import UserError
 from fedvisage.files import write_atomically
 from fedvisage.methods import options
 from fedvisage.progress import Reporter
-from fedvisage.recipe import Recipe, Section
+from fedvisage.recipe import Recipe
 from fedvisage.run import run
+from fedvisage.settings import Section
 
 Figure = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
 
 
 class Row(Section):
-    """One row of the table: changes to the recipe, or the members of another row judged another way."""
+    """One row of the table: changes to the recipe, or the model of another row judged another way.
+
+    ``sites`` names the sets that train in this row; without it all train but the user's.
+    """
 
     set: list[str] = []
+    sites: list[str] | None = None
     trained_by: str | None = None
 
 
@@ -146,7 +151,15 @@ def read(path: Path) -> Study:
     for name, row in study.rows.items():
         if row.trained_by is not None and row.trained_by not in list(study.rows)[: list(study.rows).index(name)]:
             raise UserError(f"{path}: rows.{name}.trained_by", f"{row.trained_by!r} is no row above this one")
+        _check_names(row.sites or [], study, f"{path}: rows.{name}.sites")
+    _check_names(study.users or [], study, f"{path}: users")
     return study
+
+
+def _check_names(names: list[str], study: Study, place: str) -> None:
+    for name in names:
+        if name not in study.sets:
+            raise UserError(place, f"{name!r} is not among the study's sets")
 
 
 def cells_of(study: Study, base: Path, out: Path) -> Iterator[Cell]:
@@ -163,11 +176,9 @@ def cells_of(study: Study, base: Path, out: Path) -> Iterator[Cell]:
 
 
 def _cell_recipe(tree: dict[str, Any], study: Study, row: Row, user: str, seed: int) -> Recipe:
-    if user not in study.sets:
-        raise UserError("study.users", f"{user!r} is not among study.sets")
     own = copy.deepcopy(tree)
     own["data"] = {
-        "sites": {name: entry for name, entry in study.sets.items() if name != user},
+        "sites": {name: study.sets[name] for name in row.sites or study.sets if name != user},
         "user": study.sets[user],
         "user_name": user,
     }

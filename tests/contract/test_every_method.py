@@ -187,7 +187,7 @@ def canaries_of(path: Path) -> list[bytes]:
     found = PreparedSet.open(path)
     texts = [text.encode() for row in ("item", "subject", "video") for text in set(getattr(found.rows, row).tolist())]
     images = torch.from_numpy(np.array(found.images)).permute(0, 3, 1, 2)
-    seen = prepare(images, "rgb+hsv", torch.device("cpu"), False)
+    seen = prepare(images, "rgb+hsv", torch.device("cpu"))
     rows = [np.asarray(found.images)[:, 0].reshape(len(found), -1), images[:, 0, 0].numpy(), seen[:, 0, 0].numpy()]
     return [b"secret-", *texts, *(line.tobytes() for kind in rows for line in kind)]
 
@@ -195,7 +195,7 @@ def canaries_of(path: Path) -> list[bytes]:
 def test_the_canaries_would_notice_a_batch_of_images(sets: Mapping[str, Path]) -> None:
     view = View.of(PreparedSet.open(sets["A"]), "train")
     stored = view.batch(np.arange(4)).images
-    seen = prepare(stored, "rgb+hsv", torch.device("cpu"), True)
+    seen = prepare(stored, "rgb+hsv", torch.device("cpu"))
     for leak in ({"activation": stored}, {"activation": seen}, {"secret-subject-A0": torch.zeros(1)}):
         data = encode({name: value.contiguous() for name, value in leak.items()})
         assert any(canary in data for canary in canaries_of(sets["A"]))
@@ -223,13 +223,13 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
     labels = torch.from_numpy(found.rows.label[chosen]).float()
     with scoped(recipe.runtime.seed, "initial weights"):
-        model = fedpad.network(recipe)["model"].train()
+        model = fedpad.network(recipe)["model"].train().to(memory_format=torch.channels_last)
     adam = torch.optim.Adam(model.parameters(), lr=recipe.training.optimizer.lr)
     for epoch in range(recipe.training.rounds * 2):
         shuffled = numpy_rng(recipe.runtime.seed, name, "order", epoch).permutation(len(labels))
         for start in range(0, len(labels), recipe.training.batch.default):
             batch = shuffled[start : start + recipe.training.batch.default]
-            inputs = prepare(images[batch], "rgb+hsv", torch.device("cpu"), False)
+            inputs = prepare(images[batch], "rgb+hsv", torch.device("cpu"))
             adam.zero_grad()
             torch.nn.functional.binary_cross_entropy_with_logits(model(inputs).squeeze(1), labels[batch]).backward()
             adam.step()

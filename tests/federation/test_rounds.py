@@ -18,7 +18,7 @@ from fedvisage.federation.method import Message
 from fedvisage.federation.participation import offline
 from fedvisage.federation.transport import LocalTransport, Reply
 from fedvisage.federation.turn import Order
-from fedvisage.recipe import Federation
+from fedvisage.settings import Federation
 
 pytestmark = pytest.mark.usefixtures("example_methods")
 

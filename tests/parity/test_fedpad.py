@@ -24,7 +24,7 @@ def test_equation_1_and_its_gradient(seed: int) -> None:
 
     images = torch.from_numpy(logits)[:, None].requires_grad_()
     site = SimpleNamespace(net={"model": nn.Identity()})
-    value = fedpad.loss(site, Batch(images, torch.from_numpy(labels).float(), None))  # type: ignore[arg-type]
+    value = fedpad.loss(site, Batch(images, torch.from_numpy(labels).float(), None, np.array([])))  # type: ignore[arg-type]
     value.backward()
     assert value.item() == pytest.approx(expected, rel=1e-6)
     assert images.grad is not None

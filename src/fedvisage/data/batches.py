@@ -33,6 +33,7 @@ class Batch:
     images: Tensor  # uint8 B×3×H×W; channels last in memory, as on disk
     labels: Tensor  # float32 B; 1 bona fide, 0 attack
     depth: Tensor | None  # float32 B×32×32 in [0, 1]
+    species: Texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +105,7 @@ class View:
             images=torch.from_numpy(images).permute(0, 3, 1, 2),
             labels=torch.from_numpy(self.labels[positions].astype(np.float32)),
             depth=depth,
+            species=self.species[positions],
         )
 
     @cached_property

@@ -15,7 +15,8 @@ from torch import Generator, Tensor, nn
 if TYPE_CHECKING:
     from fedvisage.federation.server import Server
     from fedvisage.federation.site import Site
-    from fedvisage.recipe import MethodOptions, Recipe
+    from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
 
 Message = dict[str, Tensor]
 """Named tensors. A number is a tensor without dimensions, so that one set of checks covers all."""

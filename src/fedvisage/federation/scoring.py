@@ -47,9 +47,8 @@ class Scorer:
         self.method, self.recipe, self.compute = method, recipe, compute
         with scoped(recipe.runtime.seed, "initial weights"):
             whole = method.network(recipe)
-        self.net = nn.ModuleDict({part: whole[part] for part in method.finished}).to(compute.device).eval()
-        if compute.channels_last:
-            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.net = nn.ModuleDict({part: whole[part] for part in method.finished}).eval()
+        compute.place(self.net)
 
     def load(self, member: Message) -> None:
         """Put one member's weights in."""
@@ -79,14 +78,14 @@ class Scorer:
 
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""
-        ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.channels_last)
+        ready = prepare(images, self.recipe.input.colour, self.compute.device)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
             return self.method.user(Member(self.net, ready, generator)).float()
 
     def _through(self, function: object, view: View, positions: NDArray[np.int64]) -> Tensor:
         images = view.batch(positions).images
-        ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.channels_last)
+        ready = prepare(images, self.recipe.input.colour, self.compute.device)
         generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
             return function(Member(self.net, ready, generator))  # type: ignore[operator,no-any-return]

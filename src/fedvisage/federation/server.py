@@ -150,15 +150,19 @@ class Server:
         self._check_quorum(len(found))
         return found
 
-    def reduce(self, call: str, message: Message | None = None, *, weight: str = "uniform") -> Reduced:
-        """Ask this round's sites and stream their uploads into one mean; statistics are recorded, not averaged."""
+    def reduce(
+        self, call: str, message: Message | None = None, *, weight: str | Mapping[str, float] = "uniform"
+    ) -> Reduced:
+        """Ask this round's sites and stream their uploads into one mean; statistics are recorded, not averaged.
+
+        Sites count alike (``uniform``), by their ``examples``, or as a mapping from their names says.
+        """
         mean, replied, failed = Mean(), [], {}
         for reply in self.exchange.run(call, message or {}):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
-            share = float(reply.message["examples"]) if weight == "examples" else 1.0
-            mean.add(self.exchange.without_statistics(call, reply.message), share)
+            mean.add(self.exchange.without_statistics(call, reply.message), _share(weight, reply.site, reply.message))
             replied.append(reply.site)
         self._check_quorum(len(replied))
         return Reduced(mean.result(), tuple(replied), failed)
@@ -231,3 +235,10 @@ class Server:
         needed = self.recipe.federation.quorum
         if replied < needed:
             raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")
+
+
+def _share(weight: str | Mapping[str, float], site: str, message: Message) -> float:
+    """Return how much a site counts in a mean."""
+    if isinstance(weight, str):
+        return float(message["examples"]) if weight == "examples" else 1.0
+    return weight[site]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, MutableMapping
 from contextlib import AbstractContextManager
@@ -13,12 +14,13 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.data.batches import Positions, View, order
+from fedvisage.data.rows import Texts
 from fedvisage.federation.message import load_parts, state_of, under
 from fedvisage.federation.method import Message
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
 from fedvisage.nn.inputs import as_float, colour_channels
-from fedvisage.nn.precision import Compute
+from fedvisage.nn.precision import LAYOUT, Compute
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng, torch_rng
 
@@ -34,6 +36,7 @@ class Batch:
     images: Tensor
     labels: Tensor
     depth: Tensor | None
+    species: Texts
 
 
 @dataclass
@@ -55,12 +58,20 @@ class Site:
     scratch: MutableMapping[str, Any]
     held: dict[str, Any] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
+    lent: Message = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])
 
     def load(self, message: Message) -> None:
-        """Put the parts that the server lent into the workspace."""
+        """Put the parts that the server lent into the workspace, and remember them as they came."""
         load_parts(self.net, message)
+        self.lent = message
+
+    def frozen(self, message: Message, *parts: str) -> nn.ModuleDict:
+        """Return copies of parts with other weights, to compare with: in evaluation mode, without gradients."""
+        copies = copy.deepcopy(nn.ModuleDict({part: self.net[part] for part in parts}))
+        load_parts(copies, message)
+        return copies.eval().requires_grad_(False)
 
     def tensors(self, *parts: str) -> Message:
         """Return the present state of parts, ready for an upload."""
@@ -113,6 +124,7 @@ class Site:
             images=self._input(found.images, torch_rng(self.recipe.runtime.seed, self.name, "augment", number)),
             labels=found.labels.to(self.compute.device),
             depth=None if found.depth is None else found.depth.to(self.compute.device),
+            species=found.species,
         )
 
     def autocast(self) -> AbstractContextManager[object]:
@@ -159,6 +171,4 @@ class Site:
 
     def _input(self, images: Tensor, generator: Generator) -> Tensor:
         changed = augment(as_float(images.to(self.compute.device)), self.recipe.training.augment, generator)
-        values = colour_channels(changed, self.recipe.input.colour)
-        layout = torch.channels_last if self.compute.channels_last else torch.contiguous_format
-        return values.contiguous(memory_format=layout)
+        return colour_channels(changed, self.recipe.input.colour).contiguous(memory_format=LAYOUT)

@@ -59,9 +59,7 @@ class Workspace:
             whole = self.method.network(self.recipe)
         own = self.method.parts_at(Home.SITE)
         self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
-        self.net.to(self.compute.device)
-        if self.compute.channels_last:
-            self.net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.compute.place(self.net)
         self._first = self.own_parts()
         scorer = Scorer(self.method, self.recipe, self.compute)
         self.calls = {heldout.NAME: heldout.call(scorer), **self.method.calls}

@@ -3,7 +3,7 @@
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import fedgpad, fedpad, fused, pooled, single
-from fedvisage.recipe import MethodOptions
+from fedvisage.settings import MethodOptions
 
 METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (single, fused, fedpad, fedgpad, pooled)}
 

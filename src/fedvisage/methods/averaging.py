@@ -13,7 +13,7 @@ from torch import Tensor
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.recipe import MethodOptions
+from fedvisage.settings import MethodOptions
 
 Loss = Callable[[Site, Batch], Tensor]
 

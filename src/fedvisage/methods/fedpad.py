@@ -16,7 +16,8 @@ from fedvisage.federation.method import Home, Member, Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
-from fedvisage.recipe import MethodOptions, Recipe
+from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
 
 PAPER = "Shao et al., Federated Generalized Face Presentation Attack Detection, 2022"
 

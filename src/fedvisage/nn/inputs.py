@@ -8,6 +8,8 @@ import torch
 from kornia.color import rgb_to_hsv
 from torch import Tensor
 
+from fedvisage.nn.precision import LAYOUT
+
 CHANNELS = {"rgb": 3, "rgb+hsv": 6}
 
 
@@ -25,7 +27,6 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
     return torch.cat([images, hsv], dim=1)
 
 
-def prepare(images: Tensor, colour: str, device: torch.device, channels_last: bool) -> Tensor:
+def prepare(images: Tensor, colour: str, device: torch.device) -> Tensor:
     """Turn stored uint8 images into a network's input."""
-    values = colour_channels(as_float(images.to(device)), colour)
-    return values.contiguous(memory_format=torch.channels_last) if channels_last else values
+    return colour_channels(as_float(images.to(device)), colour).contiguous(memory_format=LAYOUT)

@@ -14,7 +14,8 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Mess
 from fedvisage.federation.server import Conversation, Server
 from fedvisage.federation.site import Site
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.recipe import MethodOptions, Recipe
+from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
 
 WIDTH, PATCH = 16, 4
 

@@ -1,0 +1,214 @@
+"""The sections of a recipe: frozen, validated, with defaults. Unknown keys are errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+
+
+class Section(BaseModel):
+    """A frozen part of a recipe in which an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class MethodOptions(Section):
+    """What a method's own options extend: its name."""
+
+    name: str
+
+
+class Data(Section):
+    """Whose data: each entry is a prepared set's directory or a ``synth:`` line that makes one."""
+
+    sites: dict[str, str] = Field(min_length=1)
+    user: str | None = None
+    user_name: str = "user"
+    user_split: Literal["all", "train", "heldout", "test"] = "all"
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _names_are_text(cls, value: Any) -> Any:
+        return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
+
+    @field_validator("sites")
+    @classmethod
+    def _names_are_plain(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not SITE_NAME.fullmatch(name):
+                raise ValueError(f"site name {name!r}: use letters, digits, '-' and '_', at most 64")
+        return value
+
+    @model_validator(mode="after")
+    def _user_is_not_a_site(self) -> Data:
+        for name, entry in self.sites.items():
+            if self.user is not None and entry == self.user:
+                raise ValueError(f"the user's data is also the data of site {name}: a user must be unseen in training")
+        if self.user_name in self.sites:
+            raise ValueError(
+                f"user_name {self.user_name!r} is also the name of a site; tables could not tell them apart"
+            )
+        return self
+
+
+class Input(Section):
+    """What the network looks at. Sets must have been rendered or cropped at this size: nothing is enlarged."""
+
+    size: int = Field(256, ge=16, le=1024)
+    colour: Literal["rgb+hsv", "rgb"] = "rgb+hsv"
+
+
+class Local(Section):
+    """How much a site trains between two aggregations: whole epochs or a number of batches."""
+
+    epochs: int | None = Field(None, ge=1)
+    batches: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Local:
+        if (self.epochs is None) == (self.batches is None):
+            raise ValueError("give either epochs or batches")
+        return self
+
+
+class Optimizer(Section):
+    """The sites' optimizer; ``state: fresh`` starts it anew after each aggregation, ``kept`` carries it on."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(1e-2, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    clip_norm: float | None = Field(None, gt=0)
+    state: Literal["fresh", "kept"] = "fresh"
+
+    @model_validator(mode="after")
+    def _momentum_is_for_sgd(self) -> Optimizer:
+        if self.name == "adam" and self.momentum:
+            raise ValueError("momentum is for sgd; adam has its own")
+        return self
+
+
+class Schedule(Section):
+    """The learning rate's factor as a function of the round."""
+
+    name: Literal["constant", "cosine", "step"] = "constant"
+    warmup: int = Field(0, ge=0)
+    floor: float = Field(0.0, ge=0, le=1)
+    every: int = Field(10, ge=1)
+    factor: float = Field(0.1, gt=0, le=1)
+
+
+class Batch(Section):
+    """Images a batch; single sites can have their own number."""
+
+    default: int = Field(64, ge=2)
+    per_site: dict[str, Annotated[int, Field(ge=2)]] = {}
+
+    def of(self, site: str) -> int:
+        """Return the batch size of this site."""
+        return self.per_site.get(site, self.default)
+
+
+class Augment(Section):
+    """Random changes of training images: probabilities and ranges; everything off by default."""
+
+    flip: float = Field(0.0, ge=0, le=1)
+    shift: float = Field(0.0, ge=0, le=0.3)
+    brightness: float = Field(0.0, ge=0, le=1)
+    contrast: float = Field(0.0, ge=0, le=1)
+    saturation: float = Field(0.0, ge=0, le=1)
+    hue: float = Field(0.0, ge=0, le=0.5)
+
+
+class EarlyStop(Section):
+    """Stop when the sites' held-out EER has not improved for so many evaluated rounds."""
+
+    patience: int = Field(ge=1)
+
+
+class Training(Section):
+    """How the federation trains."""
+
+    rounds: int = Field(ge=1)
+    local: Local = Local(epochs=3)
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    batch: Batch = Batch()
+    sampling: Literal["shuffled", "balanced"] = "shuffled"
+    augment: Augment = Augment()
+    start: str | None = None
+    early_stop: EarlyStop | None = None
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _number_is_default(cls, value: Any) -> Any:
+        return {"default": value} if isinstance(value, int) else value
+
+
+class Federation(Section):
+    """Who takes part in a round, who drops out (simulated), and how many must answer."""
+
+    participation: float = Field(1.0, gt=0, le=1)
+    offline: float = Field(0.0, ge=0, le=1)
+    offline_policy: Literal["any-site", "one-site"] = "any-site"
+    quorum: int = Field(1, ge=1)
+    give_up_after: int = Field(10, ge=1)
+
+
+class Adapt(Section):
+    """How the user adapts the finished model to its own unlabelled images; ``adapt/`` says what the words mean."""
+
+    loop: Literal["two-pass", "online", "episodic"] = "two-pass"
+    gate: bool = True
+    over: Literal["batchnorm", "layernorm"] = "batchnorm"
+    lr: float = Field(5e-3, gt=0)
+    batch: int = Field(64, ge=2)
+    stream: Literal["shuffled", "stored", "sorted"] = "shuffled"
+
+
+ADAPTATIONS: dict[str, dict[str, Any]] = {
+    "gated": {},
+    "paper": {"gate": False},
+    "online": {"gate": False, "loop": "online"},
+    "episodic": {"gate": False, "loop": "episodic"},
+}
+"""The short forms, ``adapt: gated`` and so on."""
+
+
+class Evaluation(Section):
+    """How the finished model is judged; nothing here may depend on the user's labels unless its name says so."""
+
+    threshold: Literal[
+        "source-eer", "source-bpcer-1pct", "source-bpcer-5pct", "source-bpcer-10pct", "fixed", "target-eer"
+    ] = "source-eer"
+    level: Literal["frame", "video"] = "frame"
+    every: int = Field(0, ge=0)
+    keep: Literal["last", "best"] = "last"
+    batch: int = Field(64, ge=1)
+    resamples: int = Field(1000, ge=0)
+    features: int = Field(0, ge=0)
+    adapt: Adapt | None = None
+
+    @field_validator("adapt", mode="before")
+    @classmethod
+    def _name_is_a_short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str) or value == "none":
+            return None if value == "none" else value
+        if value not in ADAPTATIONS:
+            raise ValueError(f"{value!r} is no adaptation; choose none, {', '.join(ADAPTATIONS)}, or write a section")
+        return ADAPTATIONS[value]
+
+
+class Runtime(Section):
+    """What the numbers depend on besides the recipe proper."""
+
+    seed: int = Field(0, ge=0)
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: int = Field(2, ge=1, le=256)
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    checkpoint_every: int = Field(1, ge=1)
