@@ -14,7 +14,7 @@ from fedvisage.errors import RunFailed
 from fedvisage.federation.combine import Mean
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.message import load_parts, plain, state_of, under
-from fedvisage.federation.method import Home, Message, Method
+from fedvisage.federation.method import LOSS, Home, Message, Method
 from fedvisage.federation.scoring import joined
 from fedvisage.nn import optimizers
 from fedvisage.nn.precision import Compute
@@ -37,6 +37,8 @@ class Reduced:
     value: Message
     replied: tuple[str, ...]
     failed: Mapping[str, str]
+    losses: Mapping[str, float]
+    """The mean training loss of each site that declared and sent it."""
 
 
 @dataclass(frozen=True)
@@ -157,15 +159,17 @@ class Server:
 
         Sites count alike (``uniform``), by their ``examples``, or as a mapping from their names says.
         """
-        mean, replied, failed = Mean(), [], {}
+        mean, replied, failed, losses = Mean(), [], {}, {}
         for reply in self.exchange.run(call, message or {}):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
             mean.add(self.exchange.without_statistics(call, reply.message), _share(weight, reply.site, reply.message))
             replied.append(reply.site)
+            if LOSS.name in reply.message:
+                losses[reply.site] = float(reply.message[LOSS.name])
         self._check_quorum(len(replied))
-        return Reduced(mean.result(), tuple(replied), failed)
+        return Reduced(mean.result(), tuple(replied), failed, losses)
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:
