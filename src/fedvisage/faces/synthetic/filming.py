@@ -18,10 +18,9 @@ from fedvisage.faces.synthetic.draws import unit
 from fedvisage.faces.synthetic.mask import Mask, draw_masks
 from fedvisage.faces.synthetic.people import draw_people
 from fedvisage.faces.synthetic.recapture import Photographs, Setting, recapture
-from fedvisage.faces.synthetic.scene import Scene, render
+from fedvisage.faces.synthetic.scene import DEPTH_SIZE, Scene, render, small_depth
 from fedvisage.streams import derive
 
-DEPTH_SIZE = 32
 FRAMING = 0.85  # photographs to be shown are framed wider than crops, so that their edges need not come into view
 
 Value = TypeVar("Value")
@@ -88,8 +87,7 @@ def _film_faces(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
     radiance = scene.radiance * scene.face[:, None] if domain.cutout else scene.radiance
     images = expose(radiance, _shots(videos), _frame_seeds(videos))
     depth = scene.depth if not masked else torch.zeros_like(scene.depth)
-    small = adaptive_avg_pool2d(depth[:, None], DEPTH_SIZE)[:, 0]
-    return Frames(images, (small.clamp(0, 1) * 255).round().byte().numpy(), np.asarray(scene.points, np.float32))
+    return Frames(images, small_depth(depth), np.asarray(scene.points, np.float32))
 
 
 def _film_media(videos: Sequence[Video], domain: Domain, size: int) -> Frames:

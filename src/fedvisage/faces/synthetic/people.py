@@ -164,6 +164,12 @@ def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) 
     return People(torch.tensor(rows, dtype=torch.float32).reshape(len(seeds), len(_NAMES)), tuple(seeds))
 
 
+def average_person() -> People:
+    """Return the person all of whose traits are at their means."""
+    row = [min(max(trait.mean, trait.low), trait.high) for trait in TRAITS.values()]
+    return People(torch.tensor([row]), (0,))
+
+
 def _draw_person(seed: int, group: int | None) -> list[float]:
     """Draw the traits of one person."""
     rng = numpy_rng(seed, "person")

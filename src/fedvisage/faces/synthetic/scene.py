@@ -2,16 +2,19 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
 
 from fedvisage.faces.synthetic.backgrounds import make_backgrounds
 from fedvisage.faces.synthetic.body import put_body
 from fedvisage.faces.synthetic.conditions import Conditions, LightRange, draw_conditions, move
 from fedvisage.faces.synthetic.eyes import add_catch_lights, paint_brows, paint_eyes
 from fedvisage.faces.synthetic.glasses import DISTANCE, glasses_window, paint_glasses
-from fedvisage.faces.synthetic.hair import make_hair, paint_beard, paint_hair
-from fedvisage.faces.synthetic.head import make_head, mouth_centre, mouth_corner_lift, mouth_half_width
+from fedvisage.faces.synthetic.hair import Hair, make_hair, paint_beard, paint_hair
+from fedvisage.faces.synthetic.head import Head, make_head, mouth_centre, mouth_corner_lift, mouth_half_width
 from fedvisage.faces.synthetic.light import make_lamps, shade
 from fedvisage.faces.synthetic.mask import Mask, draw_masks, mask_cover, wear
 from fedvisage.faces.synthetic.people import People
@@ -20,9 +23,11 @@ from fedvisage.faces.synthetic.sheet import Sheet, halve, look_up, make_sheet, s
 from fedvisage.faces.synthetic.skin import make_skin, pores_of, skin_colour
 
 __all__ = [
-    "Conditions", "LightRange", "Mask", "Scene", "draw_conditions", "draw_masks", "move", "render",
+    "Conditions", "LightRange", "Mask", "Scene", "depth_map", "draw_conditions", "draw_masks", "face_cover",
+    "landmarks", "move", "render", "small_depth",
 ]  # fmt: skip
 
+DEPTH_SIZE = 32
 DEPTH_RANGE = 1.7
 """Head units from the nearest point of the face to where its depth map reaches 0."""
 
@@ -80,8 +85,8 @@ def render(people: People, conditions: Conditions, size: int, mask: Mask | None 
     radiance = make_backgrounds(conditions, size)
     put_body(radiance, people, conditions)
     radiance = radiance.mul_(1.0 - outline).add_(head)
-    points = project(_landmarks(people, conditions, figure.height, sheet), conditions, size)
-    return Scene(radiance, _depth(view.near, face), outline[:, 0], points)
+    points = project(landmarks(people, conditions, figure.height, sheet), conditions, size)
+    return Scene(radiance, depth_map(view.near, face), outline[:, 0], points)
 
 
 def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mask | None) -> _Figure:
@@ -110,17 +115,28 @@ def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mas
     maps = radiance.new_empty(len(people), 5, *height.shape[1:])
     torch.mul(radiance, hair.outline[:, None].expand_as(radiance), out=maps[:, :3])
     maps[:, 3] = hair.outline
-    maps[:, 4] = step(0.985 - head.radius, 0.03).mul_(1.0 - hair.cover)
+    maps[:, 4] = face_cover(head, hair)
     return _Figure(height, small, maps)
 
 
-def _depth(near: Tensor, face: Tensor) -> Tensor:
+def face_cover(head: Head, hair: Hair) -> Tensor:
+    """Return where on the sheet the bare face is, B×V×U in [0, 1]."""
+    return step(0.985 - head.radius, 0.03).mul_(1.0 - hair.cover)
+
+
+def depth_map(near: Tensor, face: Tensor) -> Tensor:
     """Return the depth map: 1 at the nearest point of the face, 0 off the face."""
     nearest = torch.where(face > 0.5, near, -10.0).amax(dim=(1, 2), keepdim=True)
     return (1.0 - (nearest - near) / DEPTH_RANGE).clamp(0.0, 1.0) * face
 
 
-def _landmarks(people: People, conditions: Conditions, height: Tensor, sheet: Sheet) -> Tensor:
+def small_depth(depth: Tensor) -> NDArray[np.uint8]:
+    """Return depth maps as prepared sets keep them: B×32×32, 255 = nearest point of the face, 0 = not face."""
+    small = adaptive_avg_pool2d(depth[:, None], DEPTH_SIZE)[:, 0]
+    return np.asarray((small.clamp(0, 1) * 255).round().byte())
+
+
+def landmarks(people: People, conditions: Conditions, height: Tensor, sheet: Sheet) -> Tensor:
     """Return the five points on the surface, B×5×3 (u, v, height)."""
     p = people
     centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)
