@@ -2,10 +2,13 @@
 
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
-from fedvisage.methods import fedgpad, fedpad, fused, pooled, single
+from fedvisage.methods import afl, fedbn, fedgpad, fedma, fedpad, fedprox, fused, moon, pooled, single
 from fedvisage.settings import MethodOptions
 
-METHODS: dict[str, Method] = {module.METHOD.name: module.METHOD for module in (single, fused, fedpad, fedgpad, pooled)}
+METHODS: dict[str, Method] = {
+    module.METHOD.name: module.METHOD
+    for module in (single, fused, fedpad, fedprox, moon, afl, fedbn, fedgpad, fedma, pooled)
+}
 
 
 def find(name: str) -> Method:

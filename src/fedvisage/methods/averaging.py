@@ -10,7 +10,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.settings import MethodOptions
@@ -46,9 +46,14 @@ def training_call(loss: Loss, *parts: str) -> Call:
 
 def server(s: Server) -> Iterator[None]:
     """Federated averaging: one exchange a round."""
+    yield from average(s, *s.method.parts_at(Home.LENT))
+
+
+def average(s: Server, *lent: str) -> Iterator[None]:
+    """Federated averaging in which these parts go down to the sites; all that comes up is averaged."""
     options = s.recipe.method
     weight = options.weight if isinstance(options, AveragingOptions) else "uniform"
     for _ in s.rounds():
         with s.quorum():
-            s.load(s.reduce("train", s.lent(), weight=weight).value)
+            s.load(s.reduce("train", s.tensors(*lent), weight=weight).value)
         yield

@@ -1,0 +1,92 @@
+"""AFL: agnostic federated learning, for the worst mixture of the sites instead of their mean.
+
+M. Mohri, G. Sivek, A. T. Suresh, "Agnostic Federated Learning", ICML 2019, algorithm Stochastic-AFL. The server keeps
+a mixture λ over the sites. Weights descend on the mixture's loss Σ λₖ Lₖ(w); λ ascends on it, along the sites' losses,
+and is projected back onto the simplex. With a step of 0, λ stays uniform and this is FedPAD.
+
+Deviations from the paper: sites train locally, as in FedPAD, and λ weighs the mean of their weights; with
+``local: {batches: 1}`` and SGD that is the paper's step. The gradient by λₖ is Lₖ at the lent weights; here it is the
+mean training loss of the site's turn, which is uploaded anyway. With one local batch that is the paper's stochastic
+estimate; with more it also contains what the site has learnt meanwhile. A site that does not reply keeps its λ, and the
+others share theirs anew. The step of 0.1 is a choice. A site that overstates its loss wins the mixture: AFL takes losses
+on trust.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedvisage.federation.server import Server
+from fedvisage.methods import fedpad
+
+MIXTURE = "mixture"
+"""Where λ stands among the server's private state, in the order of the sites' names."""
+
+LEAST = 1e-12
+"""What a site with λ = 0 counts beside the heaviest: nothing in float32, unless only such sites reply."""
+
+
+class Options(fedpad.DetectorOptions):
+    """FedPAD's network, and how far λ goes along the sites' losses in a round."""
+
+    step: float = Field(0.1, ge=0)
+
+
+def server(s: Server) -> Iterator[None]:
+    """Descend in the weights under the present mixture, then ascend in the mixture."""
+    options = s.recipe.method
+    assert isinstance(options, Options)
+    for _ in s.rounds():
+        with s.quorum():
+            mixture = _mixture(s)
+            found = s.reduce("train", s.lent(), weight=relative(mixture))
+            s.load(found.value)
+            if options.step:
+                raised = ascend(mixture, found.losses, options.step)
+                s.kept[MIXTURE] = torch.tensor([raised[name] for name in s.names], dtype=torch.float64)
+        yield
+
+
+def _mixture(s: Server) -> dict[str, float]:
+    """Return λ by site; at first all count alike."""
+    uniform = torch.full((len(s.names),), 1 / len(s.names), dtype=torch.float64)
+    return dict(zip(s.names, s.kept.get(MIXTURE, uniform).tolist(), strict=True))
+
+
+def relative(mixture: Mapping[str, float]) -> dict[str, float]:
+    """Return what sites count in a mean, which divides by the sum: λ beside the largest, so that equals count 1."""
+    largest = max(mixture.values())
+    return {name: max(share / largest, LEAST) for name, share in mixture.items()}
+
+
+def ascend(mixture: Mapping[str, float], losses: Mapping[str, float], step: float) -> dict[str, float]:
+    """Raise λ along the losses of the sites that replied, and project; these sites keep the sum that they had."""
+    names = sorted(losses)
+    present = torch.tensor([mixture[name] for name in names], dtype=torch.float64)
+    raised = present + step * torch.tensor([losses[name] for name in names], dtype=torch.float64)
+    return {**mixture, **dict(zip(names, project(raised, float(present.sum())).tolist(), strict=True))}
+
+
+def project(point: Tensor, total: float = 1.0) -> Tensor:
+    """Return the nearest point with no coordinate below zero and this sum.
+
+    J. Duchi, S. Shalev-Shwartz, Y. Singer, T. Chandra, "Efficient Projections onto the l1-Ball for Learning in High
+    Dimensions", ICML 2008, Fig. 1. Its threshold θ = (Σ_{i≤ρ} µᵢ − z)/ρ is the largest of these quotients over all ρ.
+    """
+    falling = point.sort(descending=True).values
+    counts = torch.arange(1, len(point) + 1, dtype=point.dtype)
+    threshold = ((falling.cumsum(0) - total) / counts).max()
+    return (point - threshold).clamp_min(0)
+
+
+METHOD = replace(
+    fedpad.METHOD,
+    name="afl",
+    title="AFL",
+    paper="Mohri et al., Agnostic Federated Learning, 2019",
+    options=Options,
+    server=server,
+)

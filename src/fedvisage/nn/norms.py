@@ -1,0 +1,35 @@
+"""A network taken apart into its BatchNorm layers and all the rest, so that the two can live in different places."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+class Borrowed(nn.Module):
+    """Stands where a layer was and computes with it; weights and state belong to the module that holds the layer.
+
+    The layer is out of torch's sight here: moving, copying or switching to evaluation is to be done to body and layers
+    together, as for the parts of one network.
+    """
+
+    def __init__(self, layer: nn.Module) -> None:
+        """Keep the layer in a tuple, where torch does not register it."""
+        super().__init__()
+        self._layer = (layer,)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Compute what the layer computes."""
+        found: Tensor = self._layer[0](values)
+        return found
+
+
+def split(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
+    """Take the BatchNorm layers out of a network; return the network, which still uses them, and the layers in order.
+
+    Nothing is copied or drawn: body and layers together compute the same numbers as before.
+    """
+    found = [(name, module) for name, module in network.named_modules() if isinstance(module, _BatchNorm)]
+    for name, layer in found:
+        network.set_submodule(name, Borrowed(layer))
+    return network, nn.ModuleList(layer for _, layer in found)
