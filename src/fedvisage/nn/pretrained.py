@@ -1,0 +1,67 @@
+"""Weights of timm's transformers, read from a local safetensors file into the parts; nothing is ever fetched.
+
+The files are timm's own ``model.safetensors`` of ``vit_base_patch16_224`` and ``vit_base_r50_s16_224``. Their heads are
+for other classes and stay out; so do blocks beyond the network's depth. Positions for another image size are
+interpolated, and a network without class token leaves that token and its position out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from fedvisage.errors import UserError
+from fedvisage.files import read_tensors
+from fedvisage.nn.vit import Tokenizer
+
+PLACE = "recipe.method.network.weights"
+LEFT_OUT = ("head", "pre_logits", "fc_norm")
+
+
+def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
+    """Put a file's weights into tokenizer, blocks and norm; adapter and head keep what they have."""
+    if not path.is_file():
+        raise UserError(PLACE, f"{path} does not exist; give a safetensors file of timm's, or none")
+    found, _ = read_tensors(path)
+    tokenizer = net["tokenizer"]
+    assert isinstance(tokenizer, Tokenizer)
+    found = fitted_positions(found, tokenizer)
+    for part in ("blocks", "norm"):
+        if part in net:
+            _load(
+                net[part], {key: value for key, value in found.items() if key.startswith(f"{part}.")}, f"{part}.", path
+            )
+    rest = {key: value for key, value in found.items() if key.split(".")[0] not in ("blocks", "norm", *LEFT_OUT)}
+    _load(tokenizer, rest, "", path)
+
+
+def fitted_positions(found: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str, Tensor]:
+    """Return the weights with as many positions as the tokenizer makes tokens."""
+    from timm.layers import resample_abs_pos_embed
+
+    if "pos_embed" not in found or found["pos_embed"].dim() != 3:
+        raise UserError(PLACE, "the file has no positions (pos_embed); it is not of a vision transformer")
+    positions, fitted = found["pos_embed"], dict(found)
+    if tokenizer.cls_token is None:
+        fitted.pop("cls_token", None)
+        positions = positions[:, 1:]
+    first = int(tokenizer.cls_token is not None)
+    wanted = tokenizer.pos_embed.shape[1]
+    if positions.shape[1] != wanted:
+        side = round((wanted - first) ** 0.5)
+        positions = resample_abs_pos_embed(positions, new_size=[side, side], num_prefix_tokens=first)
+    return {**fitted, "pos_embed": positions}
+
+
+def _load(part: nn.Module, found: dict[str, Tensor], prefix: str, path: Path) -> None:
+    """Load a part whole; what the file lacks or has in another shape is named."""
+    state = part.state_dict()
+    chosen = {key.removeprefix(prefix): value for key, value in found.items()}
+    for key, value in state.items():
+        if key not in chosen:
+            raise UserError(PLACE, f"{path} has no {prefix}{key}; it is of another network")
+        if chosen[key].shape != value.shape:
+            shapes = f"{tuple(chosen[key].shape)}, the network's is {tuple(value.shape)}"
+            raise UserError(PLACE, f"{path}: {prefix}{key} has shape {shapes}")
+    part.load_state_dict({key: chosen[key] for key in state})

@@ -1,0 +1,137 @@
+"""Vision transformers from timm, cut into named parts: tokenizer, blocks, norm, head; and FedSIS's adapter.
+
+ViT is timm's ``vit_base_patch16_224``, ViT-H its ``vit_base_r50_s16_224`` (FedSIS, §4.2); narrower ones are for CPU
+recipes. Cutting changes nothing: the parts composed compute what timm's own forward computes, bit for bit. Position
+embedding and class token belong to the tokenizer (§3.1). Parts keep timm's names inside, so that timm's weights fit.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
+from fedvisage.nn.hybrid import Stages, truncated_resnet
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.settings import Section
+
+PATCH = 16
+"""Pixels to a side of what one token stands for, in both networks."""
+
+CLASSES = 2
+
+
+class Transformer(Section):
+    """ViT-B/16 is the paper's; ``weights`` is ``none``, or a safetensors file of timm's to start from."""
+
+    width: int = Field(768, ge=8)
+    depth: int = Field(12, ge=1)
+    heads: int = Field(12, ge=1)
+    weights: str = "none"
+
+    @model_validator(mode="after")
+    def _heads_share_the_width(self) -> Transformer:
+        if self.width % self.heads:
+            raise ValueError(f"width must be a multiple of heads, got {self.width} and {self.heads}")
+        return self
+
+
+class HybridTransformer(Transformer):
+    """ViT-H: the tokenizer is a truncated ResNet-50; ``stem`` is the width that its stages are multiples of."""
+
+    stem: int = Field(64, ge=8, multiple_of=8)
+    stages: Stages = (3, 4, 9)
+
+
+class Tokenizer(nn.Module):
+    """Images in [0, 1] to tokens with their positions, behind a class token where the network has one."""
+
+    def __init__(self, patch_embed: nn.Module, pos_embed: nn.Parameter, cls_token: nn.Parameter | None) -> None:
+        """Take over these pieces of a transformer."""
+        super().__init__()
+        self.patch_embed, self.pos_embed, self.cls_token = patch_embed, pos_embed, cls_token
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return batch × tokens × width; timm's weights expect pixels from -1 to 1."""
+        tokens: Tensor = self.patch_embed(images * 2 - 1)
+        if self.cls_token is not None:
+            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+        return tokens + self.pos_embed
+
+
+class Adapter(nn.Module):
+    """Patch tokens of any block to a pseudo-class token (FedSIS, §4.2): two convolutions, then the average.
+
+    The convolutions have no bias, which the BatchNorm behind them would take out again.
+    """
+
+    def __init__(self, width: int) -> None:
+        """Both convolutions keep the width."""
+        super().__init__()
+        layers = [
+            layer
+            for _ in range(2)
+            for layer in (nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
+        ]
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Lay the tokens out as the square that they were cut from."""
+        side = round(tokens.shape[1] ** 0.5)
+        square = tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
+        return cast(Tensor, self.layers(square)).mean(dim=(2, 3))
+
+
+def cut(options: Transformer, colour: str, size: int, *, class_token: bool, depth: int | None = None) -> nn.ModuleDict:
+    """Build a transformer with random weights and return its parts; ``depth`` leaves the last blocks away."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    channels = CHANNELS[colour]
+    whole: Any = VisionTransformer(
+        img_size=size,
+        in_chans=channels,
+        num_classes=CLASSES,
+        class_token=class_token,
+        global_pool="token" if class_token else "",
+        embed_dim=options.width,
+        depth=depth or options.depth,
+        num_heads=options.heads,
+        **_embedding(options, channels),
+    )
+    return nn.ModuleDict(
+        {
+            "tokenizer": Tokenizer(whole.patch_embed, whole.pos_embed, whole.cls_token),
+            "blocks": whole.blocks,
+            "norm": whole.norm,
+            "head": whole.head,
+        }
+    )
+
+
+def _embedding(options: Transformer, channels: int) -> dict[str, Any]:
+    """Return what timm wants to know of the tokenizer: patches of pixels, or of a ResNet's last map."""
+    if not isinstance(options, HybridTransformer):
+        return {"patch_size": PATCH}
+    from timm.layers import HybridEmbed
+
+    backbone = truncated_resnet(options.stem, options.stages, channels)
+    return {"patch_size": 1, "embed_layer": partial(HybridEmbed, backbone=backbone)}
+
+
+def class_token(net: nn.ModuleDict, tokens: Tensor) -> Tensor:
+    """Return the class token behind the last block: z = F(s) of §3.1."""
+    return cast(Tensor, net["norm"](net["blocks"](tokens)))[:, 0]
+
+
+def live_logit(two: Tensor) -> Tensor:
+    """Return the logit of the softmax's live class: the difference of the two outputs."""
+    return two[:, 1] - two[:, 0]
+
+
+def token_count(size: int, *, class_token: bool) -> int:
+    """Return how many tokens an image becomes."""
+    return (size // PATCH) ** 2 + class_token

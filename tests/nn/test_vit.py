@@ -1,0 +1,107 @@
+"""The transformers' parts: composed they are timm's networks, and their sizes are those of the papers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from fedvisage.nn.vit import Adapter, HybridTransformer, Transformer, class_token, cut, live_logit, token_count
+
+NARROW = HybridTransformer(width=24, depth=3, heads=3, stem=8, stages=(1, 1, 2))
+SMALL = {"width": 24, "depth": 3, "heads": 3}
+
+
+def images(size: int, count: int = 2) -> Tensor:
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(0))
+
+
+def timms(name: str, parts: nn.ModuleDict) -> nn.Module:
+    """Return timm's own network of the same sizes, with the weights of the parts."""
+    from timm.models import create_model
+
+    model: nn.Module = create_model(name, num_classes=2)
+    state = {**parts["tokenizer"].state_dict(), **nn.ModuleDict({"blocks": parts["blocks"]}).state_dict()}
+    state |= {f"{part}.{key}": value for part in ("norm", "head") for key, value in parts[part].state_dict().items()}
+    model.load_state_dict(state)
+    return model.eval()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("vit_base_patch16_224", Transformer()), ("vit_base_r50_s16_224", HybridTransformer())],
+)
+def test_parts_composed_are_timms_forward_bit_for_bit(name: str, options: Transformer) -> None:
+    parts = cut(options, "rgb", 224, class_token=True).eval()
+    pixels = images(224)
+    with torch.inference_mode():
+        tokens = parts["tokenizer"](pixels)
+        assert tokens.shape == (2, 1 + 196, 768)
+        assert torch.equal(parts["head"](class_token(parts, tokens)), timms(name, parts)(pixels * 2 - 1))
+
+
+def test_narrow_parts_composed_are_timms_forward_bit_for_bit() -> None:
+    from timm.models.vision_transformer import VisionTransformer
+
+    parts = cut(Transformer(**SMALL), "rgb", 64, class_token=True).eval()
+    whole = VisionTransformer(img_size=64, num_classes=2, embed_dim=24, depth=3, num_heads=3).eval()
+    whole.patch_embed, whole.blocks = parts["tokenizer"].patch_embed, parts["blocks"]
+    whole.pos_embed, whole.cls_token = parts["tokenizer"].pos_embed, parts["tokenizer"].cls_token
+    whole.norm, whole.head = parts["norm"], parts["head"]
+    pixels = images(64)
+    with torch.inference_mode():
+        found = parts["head"](class_token(parts, parts["tokenizer"](pixels)))
+        assert torch.equal(found, whole(pixels * 2 - 1))
+
+
+def test_the_hybrids_numbers_are_those_of_timm() -> None:
+    """timm's hybrid has 97,891,650 parameters with two classes, 12,682,048 of them before the positions."""
+    parts = cut(HybridTransformer(), "rgb", 224, class_token=True)
+    assert sum(p.numel() for p in parts.parameters()) == 97_891_650
+    assert sum(p.numel() for p in parts["tokenizer"].patch_embed.parameters()) == 12_682_048
+
+
+@pytest.mark.parametrize("size", [32, 96, 128])
+@pytest.mark.parametrize("options", [Transformer(**SMALL), NARROW])
+def test_sixteen_pixels_to_a_side_are_a_token(options: Transformer, size: int) -> None:
+    for with_class in (True, False):
+        parts = cut(options, "rgb", size, class_token=with_class)
+        expected = (2, (size // 16) ** 2 + with_class, 24)
+        assert parts["tokenizer"](images(size)).shape == expected
+        assert token_count(size, class_token=with_class) == expected[1]
+
+
+def test_a_smaller_depth_leaves_the_last_blocks_away() -> None:
+    assert len(cut(NARROW, "rgb", 32, class_token=False, depth=2)["blocks"]) == 2
+
+
+def test_the_adapter_keeps_tokens_where_they_were() -> None:
+    """Written out with loops: two 3 × 3 windows, each normalised, then the average over positions."""
+    adapter = Adapter(2).double()
+    tokens = torch.randn(3, 16, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    square = tokens.reshape(3, 4, 4, 2)
+    for weight in (adapter.layers[0].weight, adapter.layers[3].weight):
+        found = torch.zeros_like(square)
+        for row in range(4):
+            for column in range(4):
+                for down in (-1, 0, 1):
+                    for right in (-1, 0, 1):
+                        if 0 <= row + down < 4 and 0 <= column + right < 4:
+                            found[:, row, column] += (
+                                square[:, row + down, column + right] @ weight[:, :, down + 1, right + 1].T
+                            )
+        mean, variance = found.mean(dim=(0, 1, 2)), found.var(dim=(0, 1, 2), correction=0)
+        square = ((found - mean) / (variance + 1e-5).sqrt()).clamp(min=0)
+    torch.testing.assert_close(adapter(tokens), square.mean(dim=(1, 2)), rtol=1e-12, atol=1e-12)
+
+
+def test_the_live_logit_is_the_softmaxs() -> None:
+    two = torch.randn(5, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(torch.sigmoid(live_logit(two)), torch.softmax(two, dim=1)[:, 1])
+
+
+def test_a_width_that_heads_cannot_share_is_refused() -> None:
+    with pytest.raises(ValidationError, match="multiple of heads"):
+        Transformer(width=64, heads=3)
