@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 
@@ -142,11 +142,16 @@ class Server:
         return torch_rng(self.recipe.runtime.seed, "server", self.round, *purpose)
 
     def ask(
-        self, call: str, message: Message | None = None, *, each: Mapping[str, Message] | None = None
+        self,
+        call: str,
+        message: Message | None = None,
+        *,
+        each: Mapping[str, Message] | None = None,
+        to: Sequence[str] | None = None,
     ) -> dict[str, Message]:
-        """Ask this round's sites and return their single replies by name."""
+        """Ask this round's sites, or only those named, and return their single replies by name."""
         found = {}
-        for reply in self.exchange.run(call, message or {}, each=each):
+        for reply in self.exchange.run(call, message or {}, each=each, to=to):
             if reply.message is not None:
                 found[reply.site] = reply.message
         self._check_quorum(len(found))
