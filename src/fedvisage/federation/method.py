@@ -72,6 +72,7 @@ class Member:
     net: nn.ModuleDict
     images: Tensor
     generator: Generator
+    recipe: Recipe
 
 
 @dataclass(frozen=True)

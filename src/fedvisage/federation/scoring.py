@@ -81,14 +81,14 @@ class Scorer:
         ready = prepare(images, self.recipe.input.colour, self.compute.device)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
-            return self.method.user(Member(self.net, ready, generator)).float()
+            return self.method.user(Member(self.net, ready, generator, self.recipe)).float()
 
     def _through(self, function: object, view: View, positions: NDArray[np.int64]) -> Tensor:
         images = view.batch(positions).images
         ready = prepare(images, self.recipe.input.colour, self.compute.device)
         generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
-            return function(Member(self.net, ready, generator))  # type: ignore[operator,no-any-return]
+            return function(Member(self.net, ready, generator, self.recipe))  # type: ignore[operator,no-any-return]
 
     def _positions(self, view: View) -> list[NDArray[np.int64]]:
         size = self.recipe.evaluation.batch
