@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
     user = gathered(saved.recipe, tmp_path).user
-    judged = judge(scorer, saved.finished, saved.thresholds, user, "U")
+    judged = judge(scorer, saved, user, "U")
     written = np.concatenate([found["logit"] for found in table(run).values()])
     assert (judged.scores.live == written).all()
 
@@ -88,7 +89,7 @@ def test_the_users_labels_never_stand_in_for_a_missing_histogram(
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
     with pytest.raises(RunFailed, match="no histogram"):
-        judge(scorer, saved.finished, {}, gathered(saved.recipe, tmp_path).user, "U")
+        judge(scorer, replace(saved, thresholds={}), gathered(saved.recipe, tmp_path).user, "U")
 
 
 def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Judging a finished model: thresholds from the sites' histograms, scores and figures at the user."""
+"""Judging a finished model: what the sites' held-out subjects say of it, scores and figures at the user."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedvisage.adapt.user import Outcome, Source, adapted_scores
 from fedvisage.data.batches import View
 from fedvisage.errors import RunFailed
 from fedvisage.federation import heldout
@@ -29,6 +30,7 @@ from fedvisage.metrics.threshold import (
     threshold_from_histograms,
     threshold_from_target,
 )
+from fedvisage.model import SavedModel
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng
 
@@ -41,14 +43,23 @@ class Judged:
     figures: dict[str, Any]
 
 
-def collect_histograms(server: Server, finished: Message) -> dict[str, Histogram]:
-    """Ask the sites for histograms of their held-out scores; where each has its own model, it judges that one."""
+@dataclass(frozen=True)
+class HeldOut:
+    """What the sites' held-out subjects say of a finished model, by site."""
+
+    histograms: dict[str, Histogram]
+    shifts: dict[str, float]
+
+
+def ask_heldout(server: Server, finished: Message) -> HeldOut:
+    """Ask the sites about their held-out subjects; where each has its own model, it judges that one."""
     if server.method.members == "each":
         members = members_of(finished)
         replies = server.ask(heldout.NAME, each={name: members[name] for name in server.present})
     else:
         replies = server.ask(heldout.NAME, finished)
-    return {name: reply["histogram"].numpy() for name, reply in replies.items()}
+    histograms = {name: reply["histogram"].numpy() for name, reply in replies.items()}
+    return HeldOut(histograms, {name: float(reply["shift"]) for name, reply in replies.items()})
 
 
 def source_summary(histograms: Mapping[str, Histogram]) -> dict[str, float]:
@@ -82,18 +93,34 @@ def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, 
     return table
 
 
-def judge(scorer: Scorer, finished: Message, thresholds: Mapping[str, Threshold], view: View, user: str) -> Judged:
-    """Score the user's data and work out all figures."""
+def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
+    """Score the user's data, adapting the model first if the recipe says so, and work out all figures."""
     parts, members = [], {}
-    for name, logits in scorer.scores(finished, view).items():
+    adapt = scorer.recipe.evaluation.adapt
+    outcomes: dict[str, Outcome] = {}
+    if adapt is None:
+        found = scorer.scores(saved.finished, view)
+    else:
+        found, outcomes = adapted_scores(scorer, saved.finished, view, adapt, _sources(scorer.method, saved))
+    for name, logits in found.items():
         scores = as_scores(logits, view, user, name)
-        threshold = _threshold_of(name, thresholds, scores, scorer.recipe)
+        threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)
         parts.append(scores)
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
     if list(members) != [""]:
         headline["members"] = members
+    if outcomes:
+        headline["adaptation"] = {name or "model": outcome.as_json() for name, outcome in outcomes.items()}
     return Judged(concatenate(parts), headline)
+
+
+def _sources(method: Method, saved: SavedModel) -> dict[str, Source]:
+    """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0."""
+    logits = {name: threshold.value for name, threshold in saved.thresholds.items()}
+    if method.members == "each":
+        return {name: Source(logits.get(name, 0.0), shift) for name, shift in saved.shifts.items()}
+    return {"": Source(logits.get("", 0.0), max(saved.shifts.values(), default=0.0))}
 
 
 def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,23 +14,29 @@ from fedvisage.files import read_tensors, write_atomically, write_tensors
 from fedvisage.metrics.threshold import Threshold
 
 WEIGHTS, SETTINGS = "model.safetensors", "model.json"
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A model that was read back: the recipe that it follows, its weights, and its thresholds by member."""
+    """A finished model: the recipe that it follows, its weights, its thresholds by member, and the sites' shifts.
+
+    A site's shift says how far its held-out images lie from the BatchNorm statistics; adaptation takes it for usual.
+    """
 
     recipe: dict[str, Any]
     finished: Message
     thresholds: dict[str, Threshold]
+    shifts: dict[str, float]
 
 
-def save(run: Path, recipe: Mapping[str, Any], finished: Message, thresholds: Mapping[str, Threshold]) -> None:
+def save(run: Path, saved: SavedModel) -> None:
     """Write weights and settings; the settings name the weights' digest."""
-    write_tensors(run / WEIGHTS, finished)
+    write_tensors(run / WEIGHTS, saved.finished)
+    recipe = saved.recipe
     settings = {
-        "format": 1,
-        "weights_sha256": digest_of(finished),
+        "format": FORMAT,
+        "weights_sha256": digest_of(saved.finished),
         "input": {
             "size": recipe["input"]["size"],
             "colour_order": "RGB",
@@ -41,8 +46,9 @@ def save(run: Path, recipe: Mapping[str, Any], finished: Message, thresholds: Ma
         "output": "a logit; its sigmoid is the probability that the face is live",
         "thresholds": {
             name: {"logit": t.value, "rule": t.rule, "far": t.far, "frr": t.frr}
-            for name, t in sorted(thresholds.items())
+            for name, t in sorted(saved.thresholds.items())
         },
+        "heldout_shift": dict(sorted(saved.shifts.items())),
         "recipe": recipe,
     }
     write_atomically(run / SETTINGS, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
@@ -53,7 +59,10 @@ def load(directory: Path) -> SavedModel:
     path = directory / SETTINGS
     try:
         settings = json.loads(path.read_text(encoding="utf-8"))
+        if settings["format"] != FORMAT:
+            raise UserError(str(path), f"has format {settings['format']}, this version reads {FORMAT}: run again")
         recipe, digest = settings["recipe"], settings["weights_sha256"]
+        shifts = {str(name): float(value) for name, value in settings["heldout_shift"].items()}
         thresholds = {
             name: Threshold(float(t["logit"]), str(t["rule"]), t["far"], t["frr"])
             for name, t in settings["thresholds"].items()
@@ -65,7 +74,7 @@ def load(directory: Path) -> SavedModel:
     finished, _ = read_tensors(directory / WEIGHTS)
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
-    return SavedModel(recipe, finished, thresholds)
+    return SavedModel(recipe, finished, thresholds, shifts)
 
 
 def start_weights(path: Path, expected: Message) -> Message:

@@ -23,24 +23,26 @@ from fedvisage.nn.precision import choose
 from fedvisage.recipe import Recipe
 
 
-def open_model(directory: Path) -> tuple[Recipe, model.SavedModel, Scorer]:
+def open_model(directory: Path, adapt: str | None = None) -> tuple[Recipe, model.SavedModel, Scorer]:
     """Read a finished model and build its scorer, without touching any training data."""
     saved = model.load(directory)
     # Where a model was trained does not matter for using it.
-    runtime = {**saved.recipe["runtime"], "device": "auto"}
-    recipe = recipes.validate({**saved.recipe, "runtime": runtime}, options())
+    tree = {**saved.recipe, "runtime": {**saved.recipe["runtime"], "device": "auto"}}
+    if adapt is not None:
+        tree["evaluation"] = {**saved.recipe["evaluation"], "adapt": adapt}
+    recipe = recipes.validate(tree, options())
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
     return recipe, saved, Scorer(find(recipe.method.name), recipe, compute)
 
 
 def evaluate_run(
-    run: Path, data: str | None, out: Path | None, cache: Path, console: Console, *, as_json: bool
+    run: Path, data: str | None, out: Path | None, cache: Path, console: Console, *, adapt: str | None, as_json: bool
 ) -> dict[str, Any]:
     """Judge a run's model on a set, print the figures, and write them with the scores when asked to."""
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
-    recipe, saved, scorer = open_model(run)
+    recipe, saved, scorer = open_model(run, adapt)
     entry = data or recipe.data.user
     if entry is None:
         raise UserError("--data", "the run has no user; name a prepared set")
@@ -48,7 +50,7 @@ def evaluate_run(
     if found.size != recipe.input.size:
         raise UserError(entry, f"images are {found.size}×{found.size}, the model wants {recipe.input.size}")
     view = View.of(found, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
-    judged = evaluation.judge(scorer, saved.finished, saved.thresholds, view, found.name)
+    judged = evaluation.judge(scorer, saved, view, found.name)
     figures = {"method": recipe.method.name, "user": found.name, "seed": recipe.runtime.seed, **judged.figures}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,16 @@ def summary(figures: dict[str, Any]) -> str:
         lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {_percent(found['tpr_at_fpr_1pct'])}")
     species = "  ".join(f"{name} {_percent(value)}" for name, value in figures["apcer"].items())
     lines.append(f"  APCER {species}  BPCER {_percent(figures['bpcer'])}")
+    lines += [f"  adaptation of {name}: {_adaptation(found)}" for name, found in figures.get("adaptation", {}).items()]
     return "\n".join(lines)
+
+
+def _adaptation(found: dict[str, Any]) -> str:
+    """Say what became of an adaptation, in images."""
+    said = [f"{found['adapted']} images adapted to"]
+    said += [f"{count} skipped ({reason})" for reason, count in found["skipped"].items()]
+    said += [f"{count} taken back ({reason})" for reason, count in found["taken_back"].items()]
+    return ", ".join(said)
 
 
 def _percent(value: float | None) -> str:

@@ -147,9 +147,10 @@ def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
 def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute: Compute) -> dict[str, Any]:
     """Choose thresholds at the sites, write the model, score the user, and return what goes into metrics.json."""
     recipe, method = server.recipe, server.method
-    histograms = evaluation.collect_histograms(server, finished)
-    thresholds = evaluation.choose_thresholds(method, recipe, histograms)
-    model.save(out, recipes.tree_of(recipe), finished, thresholds)
+    heldout = evaluation.ask_heldout(server, finished)
+    thresholds = evaluation.choose_thresholds(method, recipe, heldout.histograms)
+    saved = model.SavedModel(recipes.tree_of(recipe), finished, thresholds, heldout.shifts)
+    model.save(out, saved)
     metrics: dict[str, Any] = {
         "method": method.name,
         "task": method.task,
@@ -160,12 +161,12 @@ def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute
     }
     if data.user is not None:
         scorer = Scorer(method, recipe, compute)
-        judged = evaluation.judge(scorer, finished, thresholds, data.user, recipe.data.user_name)
+        judged = evaluation.judge(scorer, saved, data.user, recipe.data.user_name)
         write_scores(out / SCORES, judged.scores)
         metrics |= judged.figures
         if recipe.evaluation.features:
             _write_features(out, scorer, finished, data, recipe)
-    return metrics | {"sites_heldout": evaluation.heldout_table(histograms, thresholds)}
+    return metrics | {"sites_heldout": evaluation.heldout_table(heldout.histograms, thresholds)}
 
 
 def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered, recipe: Recipe) -> None:

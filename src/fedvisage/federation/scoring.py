@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import torch
@@ -67,14 +67,21 @@ class Scorer:
 
     def logits(self, view: View) -> Logits:
         """Score a view's images in order with the weights that are loaded."""
-        parts = [self._through(self.method.user, view, at).double().cpu().numpy() for at in self._positions(view)]
-        return np.clip(np.concatenate(parts), -LIMIT, LIMIT) if parts else np.empty(0)
+        with torch.inference_mode():
+            parts = [as_logits(self.live(view, at)) for at in self._positions(view)]
+        return np.concatenate(parts) if parts else np.empty(0)
+
+    def live(self, view: View, positions: NDArray[np.int64]) -> Tensor:
+        """Return the live logits of some images, with gradients where the caller wants them."""
+        return self._through(self.method.user, view, positions).float()
 
     def features(self, view: View) -> Tensor:
         """Return the features of a view's images in order, for figures."""
         if self.method.features is None:
             raise ValueError(f"{self.method.name} has no features to show")
-        return torch.cat([self._through(self.method.features, view, at).float().cpu() for at in self._positions(view)])
+        function = self.method.features
+        with torch.inference_mode():
+            return torch.cat([self._through(function, view, at).float().cpu() for at in self._positions(view)])
 
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""
@@ -83,16 +90,22 @@ class Scorer:
         with torch.inference_mode(), self.compute.autocast():
             return self.method.user(Member(self.net, ready, generator, self.recipe)).float()
 
-    def _through(self, function: object, view: View, positions: NDArray[np.int64]) -> Tensor:
+    def _through(self, function: Callable[[Member], Tensor], view: View, positions: NDArray[np.int64]) -> Tensor:
         images = view.batch(positions).images
         ready = prepare(images, self.recipe.input.colour, self.compute.device)
         generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type)
-        with torch.inference_mode(), self.compute.autocast():
-            return function(Member(self.net, ready, generator, self.recipe))  # type: ignore[operator,no-any-return]
+        with self.compute.autocast():
+            return function(Member(self.net, ready, generator, self.recipe))
 
     def _positions(self, view: View) -> list[NDArray[np.int64]]:
         size = self.recipe.evaluation.batch
         return [np.arange(start, min(start + size, len(view))) for start in range(0, len(view), size)]
+
+
+def as_logits(logits: Tensor) -> Logits:
+    """Return a network's logits as numbers, cut to the range that is kept."""
+    values: Logits = np.clip(logits.double().cpu().numpy(), -LIMIT, LIMIT)
+    return values
 
 
 def mean_score(logits: list[Logits]) -> Logits:

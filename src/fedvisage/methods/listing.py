@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedvisage.federation.heldout import HISTOGRAM
+from fedvisage.federation.heldout import UPLOADS
 from fedvisage.federation.method import Method, Upload
 from fedvisage.methods import METHODS
 
@@ -15,7 +15,7 @@ from fedvisage.methods import METHODS
 def describe(method: Method) -> dict[str, Any]:
     """Return one method's row."""
     uploads = {upload.name: upload for call in method.calls.values() for upload in call.uploads}
-    uploads[HISTOGRAM.name] = HISTOGRAM
+    uploads |= {upload.name: upload for upload in UPLOADS}
     return {
         "name": method.name,
         "title": method.title,

@@ -1,0 +1,71 @@
+"""When not to adapt, and when to take an adaptation back. Entropy minimisation can ruin a good model.
+
+On images like those that it was trained on, a model has nothing to gain; on a batch of one class, entropy is least
+when the decision boundary leaves that class. So a batch passes the gate only if it is large and varied enough, if the
+source model finds both classes in it, and if its BatchNorm statistics lie further from the stored ones than those of
+the sites' own held-out subjects do. What came of the adaptation is then compared with the source model's opinion.
+
+All limits are stated here and none was chosen on a user's data: they say what collapse means, not what works best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import rankdata
+
+from fedvisage.federation.scoring import Logits
+
+SMALLEST_BATCH = 16
+FEWEST_VIDEOS = 4
+RAREST_CLASS = 0.05
+LOST_CLASS = 0.01
+LEAST_AGREEMENT = 0.5
+
+
+@dataclass(frozen=True)
+class Glimpse:
+    """What the source model sees of a batch before anything is adapted."""
+
+    logits: Logits
+    videos: int
+    shift: float | None
+
+
+def closed(glimpse: Glimpse, threshold: float, usual_shift: float) -> str:
+    """Return why a batch must not be adapted to, or nothing."""
+    if len(glimpse.logits) < SMALLEST_BATCH:
+        return "too small"
+    if glimpse.videos < FEWEST_VIDEOS:
+        return "too few videos"
+    if rarest_share(glimpse.logits, threshold) < RAREST_CLASS:
+        return "one class"
+    if glimpse.shift is not None and glimpse.shift <= usual_shift:
+        return "not moved"
+    return ""
+
+
+def collapsed(source: Logits, adapted: Logits, threshold: float) -> str:
+    """Return why an adaptation must be taken back, or nothing."""
+    if not np.isfinite(adapted).all():
+        return "scores are not finite"
+    if rarest_share(adapted, threshold) < LOST_CLASS:
+        return "one class is left"
+    if rank_correlation(source, adapted) < LEAST_AGREEMENT:
+        return "the order of scores has changed"
+    return ""
+
+
+def rarest_share(logits: Logits, threshold: float) -> float:
+    """Return the share of the rarer decision."""
+    live = float(np.mean(logits >= threshold))
+    return min(live, 1 - live)
+
+
+def rank_correlation(first: Logits, second: Logits) -> float:
+    """Return Spearman's correlation, ties sharing their mean rank; zero where one side is constant."""
+    ranks = np.stack([rankdata(first), rankdata(second)])
+    ranks -= ranks.mean(axis=1, keepdims=True)
+    lengths = np.linalg.norm(ranks, axis=1)
+    return float(ranks[0] @ ranks[1] / lengths.prod()) if lengths.all() else 0.0

@@ -1,0 +1,116 @@
+"""Adapting a finished model at the user: entropy is minimised over the scale and shift of normalisation layers.
+
+Shao et al. 2021 (see :mod:`fedvisage.adapt.entropy`), §III-B: no labels, no training data, everything but scale and
+shift stays fixed, Adam with rate 5e-3. The paper leaves the loop open; :mod:`fedvisage.adapt.loops` has three.
+BatchNorm uses the batch's own statistics throughout. With a gate (:mod:`fedvisage.adapt.gate`), batches that must not
+be adapted to and adaptations that went wrong keep the source model's decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedvisage.adapt.gate import Glimpse, closed, collapsed
+from fedvisage.adapt.learner import Learner
+from fedvisage.adapt.loops import LOOPS
+from fedvisage.data.batches import Positions, View
+from fedvisage.federation.method import Message
+from fedvisage.federation.scoring import Logits, Scorer, mean_score, members_of
+from fedvisage.nn.batchnorm import ShiftMeter
+from fedvisage.settings import Adapt
+from fedvisage.streams import numpy_rng
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the sites know of a model besides its weights: its threshold, and the shift that they find usual."""
+
+    threshold: float
+    shift: float
+
+
+@dataclass
+class Outcome:
+    """What became of an adaptation, in images: adapted to, kept back by the gate, or taken back afterwards."""
+
+    adapted: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    taken_back: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for metrics.json."""
+        return {
+            "adapted": self.adapted,
+            "skipped": dict(sorted(self.skipped.items())),
+            "taken_back": dict(sorted(self.taken_back.items())),
+        }
+
+
+def adapted_scores(
+    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
+) -> tuple[dict[str, Logits], dict[str, Outcome]]:
+    """Adapt every member on its own; return live logits as ``Scorer.scores`` does, and what became of each member."""
+    logits, outcomes = {}, {}
+    for name, member in sorted(members_of(finished).items()):
+        scorer.load(member)
+        source = sources.get(name) or sources[""]
+        logits[name], outcomes[name] = adapted_logits(scorer, view, settings, source)
+    if scorer.method.members == "mean":
+        logits = {"": mean_score(list(logits.values()))}
+    return logits, outcomes
+
+
+def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) -> tuple[Logits, Outcome]:
+    """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model."""
+    batches, outcome = stream(view, settings, scorer.recipe.runtime.seed), Outcome()
+    opinion = np.zeros(len(view))
+    if settings.gate:
+        batches = _open_batches(scorer, view, batches, source, opinion, outcome)
+    logits = opinion.copy()
+    with Learner(scorer, view, settings) as learner:
+        for positions, adapted in LOOPS[settings.loop](learner, batches):
+            reason = collapsed(opinion[positions], adapted, source.threshold) if settings.gate else ""
+            if reason:
+                outcome.taken_back[reason] += len(positions)
+                learner.reset()
+            else:
+                outcome.adapted += len(positions)
+                logits[positions] = adapted
+    return logits, outcome
+
+
+def _open_batches(
+    scorer: Scorer, view: View, batches: list[Positions], source: Source, opinion: Logits, outcome: Outcome
+) -> list[Positions]:
+    """Ask the source model about every batch, note its opinion, and return the batches that pass the gate."""
+    passed = []
+    for positions in batches:
+        with torch.inference_mode(), ShiftMeter(scorer.net) as meter:
+            opinion[positions] = scorer.live(view, positions)
+        shift = meter.shifts[0] if meter.shifts else None
+        glimpse = Glimpse(opinion[positions], len(np.unique(view.videos[positions])), shift)
+        reason = closed(glimpse, source.threshold, source.shift)
+        if reason:
+            outcome.skipped[reason] += len(positions)
+        else:
+            passed.append(positions)
+    return passed
+
+
+def stream(view: View, settings: Adapt, seed: int) -> list[Positions]:
+    """Return the batches as the user meets them: shuffled, as stored, or (a hard case) attacks before bona fide."""
+    if settings.loop == "episodic":
+        _, first, video = np.unique(view.videos, return_index=True, return_inverse=True)
+        return [np.flatnonzero(video == number) for number in np.argsort(first)]
+    order = np.arange(len(view), dtype=np.int64)
+    if settings.stream == "shuffled":
+        order = numpy_rng(seed, "user", "adaptation").permutation(order)
+    elif settings.stream == "sorted":
+        order = np.argsort(view.labels, kind="stable").astype(np.int64)
+    return [order[start : start + settings.batch] for start in range(0, len(order), settings.batch)]
