@@ -154,18 +154,24 @@ class Server:
         for reply in self.exchange.run(call, message or {}, each=each, to=to):
             if reply.message is not None:
                 found[reply.site] = reply.message
-        self._check_quorum(len(found))
+        self.check_quorum(len(found))
         return found
 
     def reduce(
-        self, call: str, message: Message | None = None, *, weight: str | Mapping[str, float] = "uniform"
+        self,
+        call: str,
+        message: Message | None = None,
+        *,
+        weight: str | Mapping[str, float] = "uniform",
+        to: Sequence[str] | None = None,
     ) -> Reduced:
-        """Ask this round's sites and stream their uploads into one mean; statistics are recorded, not averaged.
+        """Ask this round's sites, or only those named, and stream their uploads into one mean.
 
-        Sites count alike (``uniform``), by their ``examples``, or as a mapping from their names says.
+        Statistics are recorded, not averaged. Sites count alike (``uniform``), by their ``examples``, or as a mapping
+        from their names says.
         """
         mean, replied, failed, losses = Mean(), [], {}, {}
-        for reply in self.exchange.run(call, message or {}):
+        for reply in self.exchange.run(call, message or {}, to=to):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
@@ -173,7 +179,7 @@ class Server:
             replied.append(reply.site)
             if LOSS.name in reply.message:
                 losses[reply.site] = float(reply.message[LOSS.name])
-        self._check_quorum(len(replied))
+        self.check_quorum(len(replied))
         return Reduced(mean.result(), tuple(replied), failed, losses)
 
     @contextmanager
@@ -189,7 +195,7 @@ class Server:
         """Carry a round's step; without a quorum nothing is combined, and too many such rounds end the run."""
         try:
             yield
-            self._check_quorum(len(self.exchange.record.replied - self.exchange.record.failed.keys()))
+            self.check_quorum(len(self.exchange.record.replied - self.exchange.record.failed.keys()))
         except NoQuorum as error:
             self.net.zero_grad(set_to_none=True)
             self.without_quorum += 1
@@ -199,6 +205,12 @@ class Server:
                 raise RunFailed(f"{limit} rounds in a row without a quorum; last: {error}") from error
         else:
             self.without_quorum = 0
+
+    def check_quorum(self, replied: int) -> None:
+        """Raise :class:`NoQuorum` unless enough sites have replied."""
+        needed = self.recipe.federation.quorum
+        if replied < needed:
+            raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")
 
     def finished(self) -> Message:
         """Return the finished model: the delivered parts, or one member a site."""
@@ -239,11 +251,6 @@ class Server:
                 optimizers.restore(made, state)
             self._optimizers[name] = made
         return self._optimizers[name]
-
-    def _check_quorum(self, replied: int) -> None:
-        needed = self.recipe.federation.quorum
-        if replied < needed:
-            raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")
 
 
 def _share(weight: str | Mapping[str, float], site: str, message: Message) -> float:
