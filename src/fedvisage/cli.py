@@ -97,6 +97,14 @@ def evaluate(
         Optional[str],  # noqa: UP045
         typer.Option(help="Prepared set (or synth: line) to judge on; default: the recipe's user.", show_default=False),
     ] = None,
+    adapt: Annotated[
+        Optional[str],  # noqa: UP045
+        typer.Option(
+            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
+            " default: what the recipe says.",
+            show_default=False,
+        ),
+    ] = None,
     out: Out = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -104,7 +112,7 @@ def evaluate(
     """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
     from fedvisage.rejudge import evaluate_run
 
-    evaluate_run(run, data, out, cache, _console(), as_json=as_json)
+    evaluate_run(run, data, out, cache, _console(), adapt=adapt, as_json=as_json)
 
 
 @app.command()
