@@ -7,11 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.toy import run_toy, tree
-from torch import nn
+from safetensors.torch import load_file
+from tests.toy import SITES, run_toy, tree
+from torch import Tensor, nn
 
+from fedvisage.federation.message import digest_of
 from fedvisage.federation.method import Home
 from fedvisage.methods import METHODS, fedgpad
+from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Recipe
 
 
@@ -40,3 +43,44 @@ def test_fused_members_are_those_of_single(sets: Mapping[str, Path], tmp_path: P
         run_toy(tree(sets, name, training__rounds=2), tmp_path / name)
     single, fused = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("single", "fused"))
     assert single == fused
+
+
+@pytest.fixture(scope="module")
+def fedpad_weights(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    out = tmp_path_factory.mktemp("fedpad") / "run"
+    run_toy(tree(sets), out)
+    return (out / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize(("method", "option"), [("fedprox", "mu"), ("moon", "mu"), ("afl", "step")])
+def test_an_averaging_method_whose_own_term_is_zero_is_fedpad(
+    method: str, option: str, fedpad_weights: bytes, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    weights = {}
+    for value in (0.0, 0.5):
+        run_toy(tree(sets, method, **{f"method__{option}": value}), tmp_path / str(value))
+        weights[value] = (tmp_path / str(value) / "model.safetensors").read_bytes()
+    assert weights[0.0] == fedpad_weights
+    assert weights[0.5] != fedpad_weights
+
+
+def rejoined(parts: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return FedBN's two parts under the names that they have in FedPAD's one."""
+    whole = resnet18(ResNet18(width=8), "rgb+hsv")
+    names = [name for name, module in whole.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    found = {}
+    for key, value in parts.items():
+        part, place, rest = key.split(".", 2)
+        found[f"model.{names[int(place)]}.{rest}" if part == "norms" else key] = value
+    return found
+
+
+@pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
+def test_fedbn_with_nothing_of_a_sites_own_is_fedpad(
+    norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    few = {name: str(sets[name]) for name in SITES[:sites]}
+    run_toy(tree(sets, data__sites=few, training__rounds=2), tmp_path / "fedpad")
+    run_toy(tree(sets, "fedbn", data__sites=few, training__rounds=2, method__norms=norms), tmp_path / "fedbn")
+    expected = load_file(tmp_path / "fedpad" / "model.safetensors")
+    assert digest_of(rejoined(load_file(tmp_path / "fedbn" / "model.safetensors"))) == digest_of(expected)

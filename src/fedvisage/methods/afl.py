@@ -8,8 +8,8 @@ Deviations from the paper: sites train locally, as in FedPAD, and λ weighs the 
 ``local: {batches: 1}`` and SGD that is the paper's step. The gradient by λₖ is Lₖ at the lent weights; here it is the
 mean training loss of the site's turn, which is uploaded anyway. With one local batch that is the paper's stochastic
 estimate; with more it also contains what the site has learnt meanwhile. A site that does not reply keeps its λ, and the
-others share theirs anew. The step of 0.1 is a choice. A site that overstates its loss wins the mixture: AFL takes losses
-on trust.
+others share theirs anew. The step of 0.1 is a choice. Losses are taken on trust: a site that overstates its own wins
+the mixture.
 """
 
 from collections.abc import Iterator, Mapping

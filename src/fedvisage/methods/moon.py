@@ -6,7 +6,7 @@ turn (Eq. 3); this loss counts µ beside the supervised one (Eq. 4). The last lo
 first turn it is the global model, as in the authors' code, and the loss has no gradient. With µ = 0 this is FedPAD.
 
 Deviations from the paper: no projection head. The paper puts a 2-layer MLP (256 outputs) before the output layer, in
-all methods that it compares; here the features are what FedPAD's last layer sees, so that all methods share one network.
+all methods that it compares; here the features are what FedPAD's last layer sees, so that methods share one network.
 The compared models are in evaluation mode, as in the authors' code. µ is 1 by default, the paper's best value for
 CIFAR-100 and Tiny-ImageNet; it tunes µ in {0.1, 1, 5, 10}. Sites count as ``weight`` says (the paper: by examples).
 """

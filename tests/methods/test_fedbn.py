@@ -1,0 +1,62 @@
+"""FedBN: whose BatchNorm layers are where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import ROUNDS, SITES, recipe_of, run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.federation.message import under
+from fedvisage.federation.method import Message
+from fedvisage.federation.store import SiteStore
+from fedvisage.federation.turn import OWN
+from fedvisage.methods import fedbn
+
+
+@pytest.fixture(scope="module")
+def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("fedbn") / "run"
+    run_toy(tree(sets, "fedbn"), out)
+    return out
+
+
+def layers_of(out: Path, site: str) -> Message:
+    """Return the BatchNorm layers that a site holds when the run is over."""
+    store = SiteStore(out / "sites" / site)
+    store.restore(ROUNDS)
+    return under(f"{OWN}norms.", store.load())
+
+
+def test_every_site_has_layers_of_its_own(finished: Path) -> None:
+    first, second = (layers_of(finished, site) for site in SITES[:2])
+    for name in ("0.weight", "0.bias", "0.running_mean", "0.running_var"):
+        assert not torch.equal(first[name], second[name])
+
+
+def test_the_layers_of_one_site_never_reach_another(finished: Path) -> None:
+    lines = [json.loads(line) for line in (finished / "ledger.jsonl").read_text().splitlines()]
+    assert {line["field"] for line in lines if line["direction"] == "down" and line["call"] == "train"} == {"model"}
+
+
+def test_the_user_gets_the_mean_of_the_sites_layers(finished: Path) -> None:
+    sites = [layers_of(finished, site) for site in SITES]
+    delivered = under("norms.", load_file(finished / "model.safetensors"))
+    assert delivered.keys() == sites[0].keys()
+    for name, value in delivered.items():
+        expected = np.mean([site[name].double().numpy() for site in sites], axis=0)
+        np.testing.assert_allclose(value.double().numpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+def test_a_start_that_would_not_reach_private_layers_is_refused(sets: Mapping[str, Path]) -> None:
+    content = tree(sets, "fedbn", training__start="model.safetensors")
+    with pytest.raises(UserError, match="BatchNorm"):
+        fedbn.network(recipe_of(content))
+    content["method"]["norms"] = "shared"
+    assert set(fedbn.network(recipe_of(content))) == {"model", "norms"}

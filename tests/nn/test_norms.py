@@ -1,0 +1,79 @@
+"""A network whose BatchNorm layers are taken out: the same numbers, the state in two places."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedvisage.nn.norms import split
+from fedvisage.nn.resnet import ResNet18, resnet18
+from fedvisage.streams import scoped
+
+
+def resnet() -> nn.Module:
+    with scoped(0, "initial weights"):
+        return resnet18(ResNet18(width=8), "rgb")
+
+
+def taken_apart() -> nn.ModuleDict:
+    body, norms = split(resnet())
+    return nn.ModuleDict({"body": body, "norms": norms})
+
+
+def images(seed: int) -> Tensor:
+    return torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(seed))
+
+
+def trained(net: nn.Module, forward: nn.Module) -> nn.Module:
+    """Take two steps, so that weights and running statistics move, and switch to evaluation."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for seed in range(2):
+        optimizer.zero_grad()
+        forward(images(seed)).square().mean().backward()
+        optimizer.step()
+    return net.eval()
+
+
+def test_the_parts_train_and_judge_as_the_whole_network_does() -> None:
+    whole, parts = resnet(), taken_apart()
+    trained(whole, whole)
+    trained(parts, parts["body"])
+    assert torch.equal(parts["body"](images(2)), whole(images(2)))
+
+
+def test_each_tensor_of_the_network_is_in_one_of_the_parts() -> None:
+    whole, parts = resnet(), taken_apart()
+    names = [name for name, module in whole.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    homes = {f"{name}.": f"norms.{number}." for number, name in enumerate(names)}
+    expected = {}
+    for key, value in whole.state_dict().items():
+        layer, dot, tensor = key.rpartition(".")
+        expected[homes.get(layer + dot, f"body.{layer}{dot}") + tensor] = value
+    found = parts.state_dict()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_a_copy_of_both_parts_is_a_network_of_its_own() -> None:
+    parts = taken_apart()
+    before = {name: value.clone() for name, value in parts.state_dict().items()}
+    twin = copy.deepcopy(parts)
+    trained(twin, twin["body"])
+    assert all(torch.equal(value, before[name]) for name, value in parts.state_dict().items())
+    assert not torch.equal(twin["body"](images(2)), parts.eval()["body"](images(2)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_both_parts_are_moved_together(dtype: torch.dtype) -> None:
+    parts = taken_apart().to(dtype).eval()
+    assert parts["body"](images(0).to(dtype)).dtype == dtype
+
+
+def test_evaluation_reaches_the_layers_that_were_taken_out() -> None:
+    parts = taken_apart().eval()
+    before = {name: value.clone() for name, value in parts["norms"].state_dict().items()}
+    parts["body"](images(0))
+    assert all(torch.equal(value, before[name]) for name, value in parts["norms"].state_dict().items())

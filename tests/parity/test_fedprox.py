@@ -1,0 +1,25 @@
+"""FedProx's Eq. 2 against a few lines of NumPy, in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedvisage.nn.losses.proximal import proximal
+
+HERE, THERE = ([np.random.default_rng(seed).normal(size=shape) for shape in ((3, 4), (5,))] for seed in (0, 1))
+
+
+def test_the_proximal_term_is_half_the_squared_distance_and_its_gradient_the_distance() -> None:
+    weights = [torch.tensor(values, requires_grad=True) for values in HERE]
+    value = proximal(weights, [torch.tensor(values) for values in THERE])
+    value.backward()  # type: ignore[no-untyped-call]
+    distance = np.concatenate([(here - there).ravel() for here, there in zip(HERE, THERE, strict=True)])
+    np.testing.assert_allclose(value.item(), 0.5 * np.linalg.norm(distance) ** 2, rtol=1e-12)
+    found = np.concatenate([np.ravel(weight.grad) for weight in weights])
+    np.testing.assert_allclose(found, distance, rtol=1e-12)
+
+
+def test_the_lent_weights_themselves_cost_nothing() -> None:
+    weights = [torch.tensor(values) for values in HERE]
+    assert proximal(weights, weights) == 0

@@ -1,0 +1,81 @@
+"""MOON's Eq. 3 (FedFR's Eq. 5) against a few lines of NumPy, in float64; and what a site keeps for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from tests.toy import ROUNDS, SITES, run_toy, tree
+
+from fedvisage.federation.message import under
+from fedvisage.federation.method import Message
+from fedvisage.federation.store import SiteStore
+from fedvisage.federation.transport import LocalTransport
+from fedvisage.methods import moon
+from fedvisage.nn.losses.contrastive import model_contrastive
+
+Array = NDArray[np.float64]
+FEATURES, WANTED, UNWANTED = (np.random.default_rng(seed).normal(size=(6, 9)) for seed in range(3))
+
+
+def cosines(first: Array, second: Array) -> Array:
+    return np.array([a @ b / np.sqrt((a @ a) * (b @ b)) for a, b in zip(first, second, strict=True)])
+
+
+def expected(features: Array, temperature: float) -> float:
+    good, bad = (np.exp(cosines(features, other) / temperature) for other in (WANTED, UNWANTED))
+    return float(-np.log(good / (good + bad)).mean())
+
+
+@pytest.mark.parametrize("temperature", [0.5, 0.07])
+def test_equation_3_and_its_gradient(temperature: float) -> None:
+    features = torch.tensor(FEATURES, requires_grad=True)
+    value = model_contrastive(features, torch.tensor(WANTED), torch.tensor(UNWANTED), temperature)
+    value.backward()  # type: ignore[no-untyped-call]
+    assert value.item() == pytest.approx(expected(FEATURES, temperature), rel=1e-10)
+    assert features.grad is not None
+    for place in np.ndindex(FEATURES.shape):
+        nudge = np.zeros_like(FEATURES)
+        nudge[place] = 1e-6
+        slope = (expected(FEATURES + nudge, temperature) - expected(FEATURES - nudge, temperature)) / 2e-6
+        assert features.grad[place].item() == pytest.approx(slope, rel=1e-5, abs=1e-8)
+
+
+def test_two_equal_models_leave_nothing_to_learn() -> None:
+    features, other = torch.tensor(FEATURES, requires_grad=True), torch.tensor(WANTED)
+    value = model_contrastive(features, other, other, 0.5)
+    value.backward()  # type: ignore[no-untyped-call]
+    assert value.item() == pytest.approx(math.log(2), rel=1e-12)
+    assert features.grad is not None
+    assert features.grad.abs().max() < 1e-15
+
+
+def test_a_far_better_and_a_far_worse_feature_are_finite_in_half_a_degree_of_temperature() -> None:
+    same, opposite = torch.ones(1, 4), -torch.ones(1, 4)
+    assert model_contrastive(same, same, opposite, 0.005) == 0
+    assert model_contrastive(same, opposite, same, 0.005) == pytest.approx(400)
+
+
+def test_a_site_keeps_the_model_that_it_sent_last(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: dict[str, Message] = {}
+
+    def tap(site: str, message: Message) -> None:
+        if "loss" in message:
+            sent[site] = {name: value for name, value in message.items() if name.startswith("model.")}
+
+    monkeypatch.setattr("fedvisage.run.LocalTransport", partial(LocalTransport, tap=tap))
+    run_toy(tree(sets, "moon"), tmp_path / "run")
+    for site in SITES:
+        store = SiteStore(tmp_path / "run" / "sites" / site)
+        store.restore(ROUNDS)
+        kept = under(moon.PREVIOUS, store.load())
+        assert kept.keys() == sent[site].keys()
+        assert all(torch.equal(value, sent[site][name]) for name, value in kept.items())
