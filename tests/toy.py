@@ -22,6 +22,9 @@ SIZE = 32
 SITES = ("A", "B", "C")
 SPECIES = ("bonafide", "print", "replay")
 ROUNDS = 3
+NETWORK = {"width": 8, "depth": 2, "heads": 2, "stem": 8, "stages": [1, 1, 1]}
+"""Sizes of a narrow network; a method takes those that its network has."""
+
 SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""
 
@@ -65,8 +68,10 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
         "evaluation": {"every": 1, "resamples": 0},
         "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
     }
-    if "network" in options()[method].model_fields:
-        found["method"]["network"] = {"width": 8}
+    network = options()[method].model_fields.get("network")
+    if network is not None:
+        known = getattr(network.annotation, "model_fields", {})
+        found["method"]["network"] = {key: value for key, value in NETWORK.items() if key in known}
     for key, value in changes.items():
         *parents, last = key.split("__")
         section = found

@@ -2,12 +2,32 @@
 
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
-from fedvisage.methods import afl, fedbn, fedgpad, fedma, fedpad, fedprox, fused, moon, pooled, single
+from fedvisage.methods import (
+    afl,
+    fedavg_vit_h,
+    fedbn,
+    fedgpad,
+    fedma,
+    fedpad,
+    fedprox,
+    fedsis,
+    festa,
+    fused,
+    moon,
+    pooled,
+    single,
+    vit,
+    vit_h,
+    vit_h_is,
+)
 from fedvisage.settings import MethodOptions
 
 METHODS: dict[str, Method] = {
     module.METHOD.name: module.METHOD
-    for module in (single, fused, fedpad, fedprox, moon, afl, fedbn, fedgpad, fedma, pooled)
+    for module in (
+        *(single, fused, fedpad, fedprox, moon, afl, fedbn, fedgpad, fedma, pooled),
+        *(vit, vit_h, vit_h_is, fedavg_vit_h, festa, fedsis),
+    )
 }
 
 

@@ -129,7 +129,7 @@ def class_token(net: nn.ModuleDict, tokens: Tensor) -> Tensor:
 
 def live_logit(two: Tensor) -> Tensor:
     """Return the logit of the softmax's live class: the difference of the two outputs."""
-    return two[:, 1] - two[:, 0]
+    return two[..., 1] - two[..., 0]
 
 
 def token_count(size: int, *, class_token: bool) -> int:

@@ -1,0 +1,225 @@
+"""The shared loop of federated split learning: tokens go up and gradients back, every batch (FedSIS, §3.3).
+
+N. Alkhunaizi et al., "FedSIS", 2023, after S. Park et al., "Federated Split Task-Agnostic Vision Transformer for
+COVID-19 CXR Diagnosis", NeurIPS 2021 (FeSTA). A site keeps its own tokenizer and head; the server has what lies between
+them, and visits the sites one after another. A batch takes two calls: ``head`` brings what the server made of the
+tokens and returns the loss's gradient by it, ``tokens`` brings the gradient by the last tokens and returns the next.
+
+- The head, the tokenizer and what the server steps ``every_batch`` step after every backward pass. The ``encoder``
+  steps at the end of a round, down the mean gradient of all the round's batches (``encoder_update: gradient``, the
+  text); or it steps within a visit like the rest, each site beginning from the round's weights, and what the visits
+  made of it is averaged (``average``, the authors' code). A round is what ``training.local`` says: ``batches: 1`` a
+  site in the text, ``epochs: 1`` in the authors' code.
+- Tokenizers and heads are averaged every ``unify_every`` rounds and in the last one, over the sites whose visit in that
+  round was whole. A site takes the result over with the first call of its next visit: so does one that joins, or comes
+  back after a while, and in the first round all do ("the server broadcasts"). Until then the model that is evaluated
+  has the last average beside the present encoder.
+- A site that is lost in mid-visit forgets the visit. What the server learned from its batches stays: those were true
+  gradients, each step was whole, and the encoder's mean counts the batches that arrived. With ``average`` the visit's
+  encoder is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedvisage.federation.combine import Mean
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
+from fedvisage.federation.server import Conversation, Server
+from fedvisage.federation.site import Site
+from fedvisage.methods import vit
+from fedvisage.nn.vit import token_count
+from fedvisage.recipe import Recipe
+
+SHARED = ("tokenizer", "head")
+"""The parts that live at the sites and are averaged now and then."""
+
+MOST = 1 << 26
+LEFT = Upload("left", "statistic", dtype="int64", guarantee="number of batches that the site has left in this round")
+SERVER_SEES = (
+    "tokens and head gradients of every batch of every site: labels can be read off, and faces perhaps rebuilt"
+)
+
+Represent = Callable[[Tensor], Tensor]
+"""What the server makes of tokens for the head: one vector an image."""
+
+
+class Options(vit.Options):
+    """What split methods share: when tokenizers and heads are averaged, how sites count, how the encoder learns."""
+
+    unify_every: int = Field(10, ge=1)
+    weight: Literal["uniform", "examples"] = "examples"
+    encoder_update: Literal["gradient", "average"] = "gradient"
+
+
+def options_of(recipe: Recipe) -> Options:
+    """Return the options that split methods share."""
+    options = recipe.method
+    assert isinstance(options, Options)
+    return options
+
+
+@dataclass(frozen=True)
+class ServerSide:
+    """What lies at the server: how tokens pass through it, and which of its parts step when."""
+
+    represent: Callable[[Server, str], Represent]
+    encoder: tuple[str, ...]
+    every_batch: tuple[str, ...] = ()
+
+
+@dataclass
+class Visits:
+    """What a round's visits came to: images at the sites whose visit was whole, and batches of all sites."""
+
+    examples: dict[str, int] = field(default_factory=dict)
+    batches: int = 0
+
+
+def tokens(site: Site, message: Message) -> Message:
+    """Take over the shared parts, or learn from the last batch's gradient; return the next batch's tokens."""
+    if "gradient" in message:
+        step_tokenizer(site, message)
+    else:
+        site.load(message)
+    taken = site.held["taken"] = site.held.get("taken", 0) + 1
+    site.held["batch"] = site.next_batch()
+    with site.autocast():
+        site.held["tokens"] = site.net["tokenizer"](site.held["batch"].images).float()
+    return {"tokens": site.held["tokens"], "left": torch.tensor(site.batches_per_round - taken)}
+
+
+def head(site: Site, message: Message) -> Message:
+    """Classify what the server made of the tokens, learn, and return the gradient by it."""
+    pseudo = message["pseudo"].requires_grad_()
+    with site.autocast():
+        two = site.net["head"](pseudo)
+    site.step(site.optimizer("head"), cross_entropy(two.float(), site.held["batch"].labels.long()))
+    assert pseudo.grad is not None
+    return {"gradient": pseudo.grad}
+
+
+def finish(site: Site, message: Message) -> Message:
+    """Learn from the last batch's gradient, and end the visit."""
+    step_tokenizer(site, message)
+    return site.statistics()
+
+
+def step_tokenizer(site: Site, message: Message) -> None:
+    """Carry the gradient on through the tokenizer."""
+    site.step(site.optimizer("tokenizer"), site.held["tokens"], message["gradient"])
+
+
+def unify(site: Site, message: Message) -> Message:
+    """Upload tokenizer and head."""
+    return site.tensors(*SHARED)
+
+
+def calls(*, class_token: bool) -> dict[str, Call]:
+    """Return what a site answers; the tokens' shape depends on whether a class token is among them."""
+
+    def token_shape(recipe: Recipe) -> tuple[int, ...]:
+        count = token_count(recipe.input.size, class_token=class_token)
+        return (-1, count, vit.options_of(recipe).network.width)
+
+    def gradient_shape(recipe: Recipe) -> tuple[int, ...]:
+        return (-1, vit.options_of(recipe).network.width)
+
+    return {
+        "tokens": Call(tokens, (Upload("tokens", "activation", shape=token_shape, most=MOST), LEFT)),
+        "head": Call(head, (Upload("gradient", "gradient", shape=gradient_shape),)),
+        "finish": Call(finish, (EXAMPLES, LOSS)),
+        "unify": Call(unify, (Upload("weights", "weights", parts=SHARED),)),
+    }
+
+
+def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:
+    """Return the server program for what lies at the server."""
+
+    def server(s: Server) -> Iterator[None]:
+        options = options_of(s.recipe)
+        collaborate = by_gradient if options.encoder_update == "gradient" else by_average
+        vit.take_pretrained(s)
+        for number in s.rounds():
+            with s.quorum():
+                visits = collaborate(s, side)
+                if number % options.unify_every == 0 or number == s.recipe.training.rounds:
+                    average_shared(s, shares(options, visits.examples))
+            yield
+
+    return server
+
+
+def by_gradient(s: Server, side: ServerSide) -> Visits:
+    """Visit all sites, then step the encoder once, down the mean gradient of their batches."""
+    visits = Visits()
+    for name in s.present:
+        with s.visit(name) as site:
+            converse(s, site, side.represent(s, name), side.every_batch, visits)
+    s.check_quorum(len(visits.examples))
+    s.step(*side.encoder, scale=1 / visits.batches)
+    return visits
+
+
+def by_average(s: Server, side: ServerSide) -> Visits:
+    """Let every site's visit train the encoder from the same start, then average what came of it."""
+    visits, start, trained = Visits(), s.tensors(*side.encoder), dict[str, Message]()
+    for name in s.present:
+        with s.visit(name) as site:
+            converse(s, site, side.represent(s, name), (*side.every_batch, *side.encoder), visits)
+            trained[name] = s.tensors(*side.encoder)
+        s.load(start)
+    s.check_quorum(len(visits.examples))
+    mean = Mean()
+    for name, share in shares(options_of(s.recipe), visits.examples).items():
+        mean.add(trained[name], share)
+    s.load(mean.result())
+    return visits
+
+
+def converse(s: Server, site: Conversation, represent: Represent, step: tuple[str, ...], visits: Visits) -> None:
+    """Go through one site's batches of a round; the two halves of the network learn as one would."""
+    message, left = outdated(s, site.name), 1
+    while left:
+        reply = site.ask("tokens", message)
+        found, left = reply["tokens"].requires_grad_(), int(reply["left"])
+        with s.autocast():
+            pseudo = represent(found).float()
+        gradient = site.ask("head", {"pseudo": pseudo.detach()}, like={"gradient": pseudo})["gradient"]
+        pseudo.backward(gradient)  # type: ignore[no-untyped-call]
+        visits.batches += 1
+        if step:
+            s.step(*step)
+        assert found.grad is not None
+        message = {"gradient": found.grad}
+    visits.examples[site.name] = int(site.ask("finish", message)["examples"])
+    s.kept[f"has/{site.name}"] = latest(s)
+
+
+def outdated(s: Server, name: str) -> Message:
+    """Return the shared parts if a site does not have the latest average of them, else nothing."""
+    has = s.kept.get(f"has/{name}")
+    return {} if has is not None and torch.equal(has, latest(s)) else s.tensors(*SHARED)
+
+
+def latest(s: Server) -> Tensor:
+    """Return the round of the latest average; 0 stands for the initial model."""
+    return s.kept.get("unified", torch.tensor(0))
+
+
+def shares(options: Options, examples: Mapping[str, int]) -> dict[str, float]:
+    """Return how much each site counts: ρ_k of Eq. 3, which is N_k / N up to a factor, or the same for all."""
+    return {name: float(count) if options.weight == "examples" else 1.0 for name, count in examples.items()}
+
+
+def average_shared(s: Server, weights: Mapping[str, float]) -> None:
+    """Average tokenizers and heads (Eq. 3); sites take the result over at their next visit."""
+    s.load(s.reduce("unify", to=tuple(weights), weight=weights).value)
+    s.kept["unified"] = torch.tensor(s.round)
