@@ -15,7 +15,18 @@ from rich.console import Console
 from tests.toy import tree
 
 from fedvisage.errors import UserError
-from fedvisage.study import conduct, read
+from fedvisage.study import Cell, cells_of, conduct, read
+
+PAPER = {
+    "source": "A paper",
+    "columns": ["auc", "eer"],
+    "rows": {
+        "FedPAD": {"U": [90.0, 20.0], "A": [70.0, 40.0]},
+        "Single": {"U": {"A": [50.0, 51.0], "B": [60.0, 61.0], "C": [70.0, 72.0]}},
+    },
+    "averages": {"FedPAD": [80.0, 30.02]},
+    "notes": ["It says so."],
+}
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +44,7 @@ def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
             "FedPAD": {},
         },
         "seeds": [0, 1],
-        "paper": {"source": "A paper", "figures": {"FedPAD": {"U": [10.0, 20.0, 90.0], "A": [30.0, 40.0, 70.0]}}},
+        "paper": [PAPER],
     }
 
 
@@ -63,11 +74,48 @@ def test_the_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, di
     assert found["average"]["eer"] == pytest.approx([np.mean(over_users), np.std(over_users, ddof=1)], abs=0.006)
 
 
+def lines_of(root: Path) -> list[list[str]]:
+    text = (root / "out" / "table.md").read_text()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
 def test_the_papers_figures_stand_beside_and_are_averaged(conducted: tuple[Path, dict[str, Any]]) -> None:
+    lines = lines_of(conducted[0])
+    assert lines[0][-3:] == ["HTER (paper)", "EER (paper)", "AUC (paper)"]
+    assert ["–", "40.00", "70.00"] in [line[-3:] for line in lines if line[:3] == ["FedPAD", "B&C&U", "A"]]
+    assert ["–", "30.00", "80.00"] in [line[-3:] for line in lines if line[0] == "**FedPAD**"]
+    assert "on other (real) data" in (conducted[0] / "out" / "table.md").read_text()
+
+
+def test_a_printed_average_that_does_not_follow_from_its_rows_is_footnoted(
+    conducted: tuple[Path, dict[str, Any]],
+) -> None:
     text = (conducted[0] / "out" / "table.md").read_text()
-    mean = next(line for line in text.splitlines() if line.startswith("| **FedPAD**"))
-    assert "20.00 | 30.00 | 80.00 |" in mean
-    assert "on other (real) data" in text
+    notes = [line for line in text.splitlines() if line.startswith("- ")]
+    assert notes == [
+        "- A paper, prints 30.02 as the average EER of FedPAD; its rows average 30.00, which stands above.",
+        "- It says so.",
+    ]
+
+
+def test_each_sites_own_model_has_a_line_beside_its_printed_one(conducted: tuple[Path, dict[str, Any]]) -> None:
+    root, table = conducted
+    lines = {line[1]: line for line in lines_of(root) if line[0] == "Single" and line[2] == "U"}
+    assert list(lines) == ["A", "B", "C", "mean of 3"]
+    assert lines["B"][-2:] == ["61.00", "60.00"]
+    assert lines["mean of 3"][-2:] == ["61.33", "60.00"]
+    values = [100 * metrics_of(root, f"single-U-seed{seed}")["members"]["B"]["auc"] for seed in (0, 1)]
+    found = table["rows"]["Single"]["users"]["U"]["members"]["B"]["auc"]
+    assert found == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
+
+
+def test_a_row_that_quotes_another_name_stands_beside_it(
+    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+) -> None:
+    rows = {"Averaging": {"quotes": "FedPAD"}}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "users": ["A"]}))
+    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", Console(file=io.StringIO()))
+    assert lines_of(tmp_path)[2][-3:] == ["–", "40.00", "70.00"]
 
 
 def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dict[str, Any]]) -> None:
@@ -107,23 +155,76 @@ def test_cells_that_run_beside_each_other_give_the_same_table(
         ({"figures": ["hterr"]}, "figures"),
         ({"colour": "red"}, "colour"),
         ({"rows": {"Fused": {"trained_by": "Single"}}}, "rows.Fused.trained_by"),
+        ({"rows": {"A row": {"recipe": "other"}}}, "rows.A row.recipe"),
+        ({"rows": {"A row": {"sites": ["Z"]}}}, "rows.A row.sites"),
+        ({"rows": {"A row": {}, "A-Row": {}}}, "rows.A-Row"),
+        ({"users": ["Z"]}, "users"),
+        ({"paper": [{**PAPER, "columns": ["eer"]}]}, "paper.0"),
     ],
 )
 def test_a_wrong_study_file_is_refused_with_its_place(
     grid: dict[str, Any], tmp_path: Path, change: dict[str, Any], place: str
 ) -> None:
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, **change}))
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, **change}, sort_keys=False))
     with pytest.raises(UserError, match=place):
         read(tmp_path / "study.yaml")
 
 
-def test_the_shipped_studies_and_recipes_are_valid() -> None:
-    from fedvisage import recipe as recipes
-    from fedvisage.methods import options
-    from fedvisage.study import cells_of
+def cells(grid: Mapping[str, Any], folder: Path, **files: Mapping[str, Any]) -> dict[str, Cell]:
+    """Return the cells of a study by row, at its first user and seed."""
+    for name, content in {"study": grid, **files}.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+    found = cells_of(read(folder / "study.yaml"), folder / "cells")
+    return {cell.row: cell for cell in reversed(found)}
 
-    root = Path(__file__).parents[1]
-    for path in [*sorted((root / "recipes/studies").glob("table*.yaml")), root / "src/fedvisage/demo/study.yaml"]:
-        assert list(cells_of(read(path), path.parent, Path("out"))), path
-    for path in sorted((root / "recipes/demo").glob("*.yaml")) + sorted((root / "recipes/paper").glob("*.yaml")):
-        assert recipes.load(path, [], options()).title, path
+
+def test_a_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_path: Path) -> None:
+    other = {**grid["recipe"], "training": {**grid["recipe"]["training"], "rounds": 7}}
+    rows = {"Two sites": {"sites": ["A", "C"]}, "Longer": {"recipe": "longer"}}
+    found = cells({**grid, "recipes": {"longer": "longer.yaml"}, "rows": rows}, tmp_path, longer=other)
+    assert list(found["Two sites"].recipe.data.sites) == ["A", "C"]
+    assert list(found["Longer"].recipe.data.sites) == ["A", "B", "C"]
+    assert (found["Two sites"].recipe.training.rounds, found["Longer"].recipe.training.rounds) == (1, 7)
+
+
+def test_a_row_that_another_trained_takes_over_what_that_one_says(grid: dict[str, Any], tmp_path: Path) -> None:
+    rows = {
+        "Trained": {"sites": ["A", "B"], "set": ["training.rounds=2"]},
+        "Judged": {"trained_by": "Trained", "set": ["evaluation.threshold=fixed"]},
+    }
+    found = cells({**grid, "rows": rows}, tmp_path)
+    assert found["Judged"].trained == found["Trained"].out
+    assert found["Judged"].recipe.training == found["Trained"].recipe.training
+    assert found["Judged"].recipe.data == found["Trained"].recipe.data
+    assert found["Judged"].recipe.evaluation.threshold == "fixed"
+
+
+def test_a_study_takes_over_what_it_does_not_say(grid: dict[str, Any], tmp_path: Path) -> None:
+    first = {**grid, "users": ["B"], "set": ["training.rounds=3"]}
+    second = {"set": ["training.rounds=4"], "sites": ["A", "B"]}
+    (tmp_path / "sizes").mkdir()
+    (tmp_path / "sizes" / "recipe.yaml").write_text(yaml.safe_dump(grid["recipe"]))
+    (tmp_path / "sizes" / "third.yaml").write_text("recipe: recipe.yaml\n")
+    own = {"title": "Own", "like": ["first.yaml", "second.yaml", "sizes/third.yaml"]}
+    found = cells(own, tmp_path, first=first, second=second)["FedPAD"]
+    assert (found.user, list(found.recipe.data.sites), found.recipe.training.rounds) == ("B", ["A"], 4)
+
+
+def test_changes_of_the_command_come_after_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
+    grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "users": ["U"]}))
+    out, silent = tmp_path / "out", Console(file=io.StringIO())
+    conduct(tmp_path / "study.yaml", out, tmp_path / "cache", silent, changes=["training.rounds=1"])
+    recipe = yaml.safe_load((out / "cells" / "fedpad-U-seed0" / "recipe.yaml").read_text())
+    assert recipe["training"]["rounds"] == 1
+    assert recipe["training"]["batch"]["default"] == 6
+
+
+def test_studies_that_share_their_runs_train_equal_rows_once(
+    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    root, table = conducted
+    runs, shown = root / "out" / "cells", Console(file=io.StringIO())
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")}
+    assert conduct(root / "study.yaml", tmp_path / "again", root / "cache", shown, runs=runs) == table
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")} == before

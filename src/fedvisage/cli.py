@@ -77,7 +77,18 @@ def run(
 @app.command()
 def study(
     study: Annotated[Path, typer.Argument(help="A study file (YAML): a grid of recipes.")],
+    changes: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to every recipe, such as runtime.threads=2."),
+    ] = None,
     out: Out = None,
+    runs: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Where the runs lie; studies that share it share equal runs.", show_default="OUT/cells"),
+    ] = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Try the whole grid in a minute: one batch, tiny rendered sets, one seed.")
+    ] = False,
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
@@ -86,8 +97,9 @@ def study(
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
     from fedvisage.study import conduct
 
+    where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with _interruptible(CONTINUES):
-        conduct(study, out or Path("runs") / study.stem, cache, _console(), workers=workers)
+        conduct(study, where, cache, _console(), changes=changes or (), smoke=smoke, runs=runs, workers=workers)
 
 
 @app.command()

@@ -1,0 +1,60 @@
+"""A study at a size that takes seconds: every row, user and column, and figures that mean nothing.
+
+For whoever writes a study, or is about to spend a night on one: each cell is trained for one batch on tiny rendered
+sets and judged. Where a set is a directory, the rendered domain of the set's name stands in for it.
+"""
+
+from __future__ import annotations
+
+from fedvisage.data.sources import SYNTHETIC
+from fedvisage.errors import UserError
+from fedvisage.faces.synthetic.domains import DOMAINS
+from fedvisage.faces.synthetic.specification import Synthesis, parse_synthesis
+from fedvisage.methods import find
+from fedvisage.study.file import Row, Study
+from fedvisage.study.grid import changed, tree_of
+
+SIZE = 32
+CHANGES = (
+    f"input.size={SIZE}",
+    "training.rounds=1",
+    "training.local={batches: 1}",
+    "training.batch=8",
+    "evaluation.every=0",
+    "evaluation.resamples=0",
+    "evaluation.features=0",
+    "runtime.threads=1",
+)
+NARROW = "method.network.width=8"
+
+
+def smoke(study: Study) -> Study:
+    """Return the study with tiny sets and networks, one batch a site, and its first seed only."""
+    small = study.model_copy(
+        update={
+            "title": f"SMOKE TEST, figures without meaning: {study.title}",
+            "seeds": study.seeds[:1],
+            "sets": {name: _tiny(name, entry) for name, entry in study.sets.items()},
+        }
+    )
+    rows = {name: _narrow(small, name) for name in small.rows}
+    return changed(small.model_copy(update={"rows": rows}), CHANGES)
+
+
+def _tiny(name: str, entry: str) -> str:
+    if entry.strip().startswith(SYNTHETIC):
+        spec = parse_synthesis(entry.strip().removeprefix(SYNTHETIC))
+    elif name in DOMAINS:
+        spec = Synthesis(name)
+    else:
+        raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
+    species = f" species={','.join(spec.species)}" if spec.species else ""
+    return f"{SYNTHETIC} {spec.domain} subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species}"
+
+
+def _narrow(study: Study, name: str) -> Row:
+    """Return a row whose network, where its method has one of a chosen width, has the least width."""
+    row = study.rows[name]
+    method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
+    has_width = "network" in find(method["name"]).options.model_fields
+    return row.model_copy(update={"set": [*row.set, NARROW]}) if has_width else row

@@ -1,0 +1,100 @@
+"""The shipped studies and recipes: they are valid, quote what they should, and run end to end."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+
+from fedvisage import recipe as recipes
+from fedvisage.methods import options
+from fedvisage.study import cells_of, conduct, read
+from fedvisage.study.printed import quoted, slips
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "recipes" / "studies"
+STUDIES = [path for path in sorted(FOLDER.glob("*.yaml")) if not path.stem.endswith("-size")]
+DEMOS = [path for path in STUDIES if path.stem.endswith("-demo")]
+RECIPES = sorted([*(ROOT / "recipes/demo").glob("*.yaml"), *(ROOT / "recipes/paper").glob("*.yaml")])
+OWN_ROWS = {
+    "FedPAD + TTA, 2D sites", "FedPAD + gated TTA, 2D and 3D sites", "FedPAD + gated TTA", "FedGPAD + TTA",
+    "FedGPAD + gated TTA",
+}  # fmt: skip
+"""Rows that no paper has printed."""
+
+
+def named(path: Path) -> str:
+    return path.stem
+
+
+@pytest.mark.parametrize("path", [*STUDIES, ROOT / "src/fedvisage/demo/study.yaml"], ids=named)
+def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
+    study = read(path)
+    cells = cells_of(study, Path("cells"))
+    assert len(cells) == len(study.rows) * len(study.users) * len(study.seeds)
+    assert len({cell.out for cell in cells}) == len(cells)
+    for cell in cells:
+        assert study.sets[cell.user] == cell.recipe.data.user
+        assert study.sets[cell.user] not in cell.recipe.data.sites.values()
+
+
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_every_recipe_is_valid(path: Path) -> None:
+    assert recipes.load(path, [], options()).title
+
+
+@pytest.mark.parametrize("path", DEMOS, ids=named)
+def test_a_study_at_demo_size_has_the_rows_and_users_of_the_one_at_paper_size(path: Path) -> None:
+    demo, paper = read(path), read(path.with_name(f"{path.stem.removesuffix('-demo')}.yaml"))
+    assert demo.rows == paper.rows
+    assert demo.users == paper.users
+    assert demo.paper == paper.paper
+    assert all(entry.startswith("synth:") for entry in demo.sets.values())
+    assert not any(entry.startswith("synth:") for entry in paper.sets.values())
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=named)
+def test_every_row_that_was_printed_is_quoted_at_every_user(path: Path) -> None:
+    study = read(path)
+    for name, row in study.rows.items():
+        missing = [user for user in study.users if not quoted(study.paper, row.quotes or name, user)]
+        assert missing == (study.users if name in OWN_ROWS else []), name
+
+
+def test_every_printed_row_is_quoted_by_some_study() -> None:
+    used = {row.quotes or name for path in STUDIES for name, row in read(path).rows.items()}
+    for path in (FOLDER / "printed").glob("*.yaml"):
+        assert set(yaml.safe_load(path.read_text())["rows"]) <= used, path.name
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=named)
+def test_a_row_is_printed_once(path: Path) -> None:
+    lines = [(row, user) for table in read(path).paper for row, users in table.rows.items() for user in users]
+    assert len(set(lines)) == len(lines)
+
+
+def test_only_the_known_printed_averages_are_footnoted() -> None:
+    studies = [read(path) for path in STUDIES]
+    notes = [note for study in studies for note in slips(study.paper, list(study.rows), study.users)]
+    assert {tuple(word for word in note.split() if word[0].isdigit()) for note in notes} == {
+        ("2022,", "36.43", "40.44,"), ("2022,", "34.31", "34.21,"),  # FedGPAD's Table III, Single
+        ("2021,", "41.61", "40.44,"), ("2021,", "36.66", "34.21,"), ("2021,", "67.07", "70.36,"),  # the same rows later
+        ("2021,", "35.09", "33.97,"), ("2021,", "36.43", "34.96,"), ("2021,", "68.00", "69.69,"),  # Single + TTA
+    }  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", DEMOS, ids=named)
+def test_a_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
+    cache = tmp_path.parent / "smoke-sets"
+    table = conduct(path, tmp_path / "out", cache, Console(file=io.StringIO()), smoke=True)
+    study = read(path)
+    assert list(table["rows"]) == list(study.rows)
+    for row in table["rows"].values():
+        assert list(row["users"]) == study.users
+        assert all(np.isfinite(found[figure]).all() for found in row["users"].values() for figure in study.figures)
+    assert "SMOKE" in (tmp_path / "out" / "table.md").read_text()
