@@ -211,6 +211,15 @@ def test_synth_import_and_show_work_together(call: Call, tmp_path: Path) -> None
     assert Image.open(tmp_path / "sheet.png").size[0] > 100
 
 
+def test_a_depth_that_an_import_cannot_make_is_refused(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "raw/real").mkdir(parents=True)
+    arguments = ("data", "import", "folder", tmp_path / "raw", tmp_path / "set", "--crop", "none", "--depth")
+    for choice, message in (("canonical", "needs the five points"), ("nowhere", "a directory of maps, got 'nowhere'")):
+        code, _, err = call(*arguments, choice)
+        assert code == 2
+        assert message in err
+
+
 def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> None:
     code, out, _ = call("compare", finished)
     assert code == 0

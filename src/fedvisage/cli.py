@@ -227,6 +227,13 @@ def import_set(
     size: Annotated[int, typer.Option(help="Pixels of the stored crops.", min=16, max=1024)] = 256,
     frames: Annotated[int, typer.Option(help="Frames taken from each video.", min=1)] = 10,
     crop: Annotated[str, typer.Option(help="face (detector), centre or none.")] = "face",
+    depth: Annotated[
+        str,
+        typer.Option(
+            help="Depth maps of bona fide images: canonical fits an average face to the detector's five points; a"
+            " directory has NAME_depth.jpg for each NAME.jpg; none; auto is canonical with --crop face, else none."
+        ),
+    ] = "auto",
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
     max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -236,7 +243,7 @@ def import_set(
         from fedvisage.data.make import import_dataset
 
         import_dataset(kind, source, destination, _console(), name=name, size=size, frames=frames, crop=crop,
-                       heldout=heldout, max_bad=max_bad, seed=seed)  # fmt: skip
+                       depth=depth, heldout=heldout, max_bad=max_bad, seed=seed)  # fmt: skip
 
 
 @data_app.command()

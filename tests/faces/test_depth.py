@@ -38,6 +38,12 @@ def test_fitted_depth_is_close_to_the_exact_depth_of_rendered_faces(scene: Scene
     assert np.min(correlations) > 0.86
 
 
+def test_a_fitted_map_is_closer_than_the_mean_of_all_maps(scene: Scene) -> None:
+    exact = small_depth(scene.depth).astype(float)
+    fitted = np.stack([canonical_depth(points, SIZE) for points in scene.points.numpy()]).astype(float)
+    assert np.abs(fitted - exact).mean() < 0.7 * np.abs(exact.mean(axis=0) - exact).mean()
+
+
 def test_the_pose_of_rendered_faces_is_found(scene: Scene, conditions: Conditions) -> None:
     found = [fit_pose(points / SIZE) for points in scene.points.numpy()]
     for name, most in (("yaw", 0.04), ("pitch", 0.07), ("roll", 0.012)):

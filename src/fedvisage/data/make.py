@@ -20,8 +20,8 @@ class Importer(Protocol):
     """Imports a directory into a prepared set; what does not apply to its layout an importer ignores."""
 
     def __call__(  # noqa: D102
-        self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, heldout: float,
-        max_bad: float, seed: int, progress: Progress,
+        self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, depth: str,
+        heldout: float, max_bad: float, seed: int, progress: Progress,
     ) -> ImportReport: ...  # fmt: skip
 
 
@@ -84,6 +84,7 @@ def import_dataset(
     size: int,
     frames: int,
     crop: str,
+    depth: str,
     heldout: float,
     max_bad: float,
     seed: int,
@@ -100,6 +101,7 @@ def import_dataset(
         heldout=heldout,
         seed=seed,
         crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
+        depth=depth,
         max_bad=max_bad,
         progress=_steps(f"importing {source.name}", console),
     )

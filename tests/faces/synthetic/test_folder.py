@@ -63,6 +63,8 @@ def test_faces_are_found_in_wider_portraits_and_cut_out_with_their_points(photos
     eyes, mouth = found.points[:, :2].mean(1), found.points[:, 3:].mean(1)
     assert (np.abs(eyes[:, 0] - 24) < 10).all()
     assert (mouth[:, 1] - eyes[:, 1] > 6).all()
+    assert found.depth is not None
+    assert (found.depth.max((1, 2)) > 200).tolist() == (found.rows.label == 1).tolist()
 
 
 def test_files_that_cannot_be_used_are_skipped_with_a_reason_and_the_report_is_in_the_set(photos: Path) -> None:

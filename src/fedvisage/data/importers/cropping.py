@@ -1,7 +1,7 @@
 """Square crops of faces at the size of a prepared set."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import cv2
@@ -23,11 +23,23 @@ _LOWEST_CONFIDENCE = 0.9
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a square crop was cut out, and of how large an image, in its pixels."""
+
+    left: int
+    top: int
+    side: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
 class Cropped:
     """A crop, whether it had to be enlarged, and the five points (eyes, nose, mouth corners) if a face was sought."""
 
     image: Image
     upscaled: bool
+    place: Place
     points: npt.NDArray[np.float32] | None = None
 
 
@@ -86,7 +98,7 @@ def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
     top = int(np.clip(round(y + h / 2 - side / 2), 0, height - side))
     cut = _cut(image, left, top, side, size)
     points = (face.points - (left, top)) * (size / side)
-    return Cropped(cut.image, cut.upscaled, points.astype(np.float32))
+    return replace(cut, points=points.astype(np.float32))
 
 
 def _centre_square(image: Image) -> tuple[int, int, int]:
@@ -104,9 +116,10 @@ def _whole(image: Image, size: int) -> Cropped:
 
 def _cut(image: Image, left: int, top: int, side: int, size: int) -> Cropped:
     """Cut a square and scale it, averaging pixels when it shrinks."""
+    place = Place(left, top, side, width=image.shape[1], height=image.shape[0])
     square = np.ascontiguousarray(image[top : top + side, left : left + side])
     if side == size:
-        return Cropped(square, upscaled=False)
+        return Cropped(square, upscaled=False, place=place)
     how = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
     scaled = cv2.resize(square, (size, size), interpolation=how).astype(np.uint8, copy=False)
-    return Cropped(scaled, upscaled=side < size)
+    return Cropped(scaled, upscaled=side < size, place=place)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from fedvisage.data.importers.cropping import Crop, Cropped, Cropper, make_cropper
+from fedvisage.data.importers.cropping import Crop, Cropped, Cropper, Image, make_cropper
+from fedvisage.data.importers.depth import DepthMaker, Map, directory_of_maps, make_depth
 from fedvisage.data.importers.listing import Found, list_folder
 from fedvisage.data.importers.pictures import open_picture
 from fedvisage.data.importers.report import BadFile, ImportReport, Tally, printable
@@ -34,17 +35,19 @@ def import_folder(
     heldout: float = 0.25,
     seed: int = 0,
     crop: Crop = "centre",
+    depth: str = "auto",
     max_bad: float = 0.05,
     progress: Progress | None = None,
 ) -> ImportReport:
     """Import a folder into a prepared set and return what was imported and what was skipped.
 
-    Of each video, `frames` equidistant frames are taken. About a share `heldout` of the subjects is held out. If more
-    than a share `max_bad` of the files is bad, the import stops with a UserError.
+    Of each video, `frames` equidistant frames are taken. About a share `heldout` of the subjects is held out. `depth`
+    says where depth maps come from (see ``importers.depth``). If more than a share `max_bad` of the files is bad, the
+    import stops with a UserError.
     """
     _check_options(frames, heldout)
-    cropper = make_cropper(crop, size)
-    found, skipped = list_folder(source)
+    reader = _Reader(frames, make_cropper(crop, size), make_depth(depth, crop, size))
+    found, skipped = list_folder(source, leave_out=directory_of_maps(depth))
     splits = split_subjects(
         [entry.subject for entry in found],
         [entry.label for entry in found],
@@ -54,10 +57,15 @@ def import_folder(
     tally = Tally(source, len(found) + len(skipped), max_bad, skipped)
     tally.stop_if_too_many()
     seen = _Seen(tally)
-    origin = f"folder {printable(source.resolve().name)} crop={crop} frames={frames} heldout={heldout} seed={seed}"
-    with Writer(destination, name=name, size=size, source=origin, points=crop == "face") as out:
+    origin = (
+        f"folder {printable(source.resolve().name)} crop={crop} depth={printable(depth)} frames={frames}"
+        f" heldout={heldout} seed={seed}"
+    )
+    with Writer(
+        destination, name=name, size=size, source=origin, depth=reader.depth is not None, points=crop == "face"
+    ) as out:
         for done, entry in enumerate(found):
-            for picture in _pictures_or_nothing(entry, frames, cropper, seen):
+            for picture in _pictures_or_nothing(entry, reader, seen):
                 _add(out, entry, picture, splits[entry.subject])
                 seen.count(entry, picture)
             if progress:
@@ -79,6 +87,20 @@ class _Picture:
     item: str
     frame: int
     cropped: Cropped
+    depth: Map | None
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """How files become pictures: how many frames of a video, which crop, which depth."""
+
+    frames: int
+    cropper: Cropper
+    depth: DepthMaker | None
+
+    def picture(self, entry: Found, item: str, frame: int, image: Image) -> _Picture:
+        cropped = self.cropper(image)
+        return _Picture(item, frame, cropped, self.depth and self.depth(entry.label, item, cropped))
 
 
 @dataclass
@@ -97,11 +119,11 @@ class _Seen:
             self.own_subjects.add(entry.name)
 
 
-def _pictures_or_nothing(entry: Found, frames: int, cropper: Cropper, seen: _Seen) -> list[_Picture]:
+def _pictures_or_nothing(entry: Found, reader: _Reader, seen: _Seen) -> list[_Picture]:
     """Return the pictures of a file, or none after noting why not."""
     try:
         _check_new(entry, seen)
-        return _film(entry, frames, cropper, seen) if entry.is_video else [_photograph(entry, cropper)]
+        return _film(entry, reader, seen) if entry.is_video else [_photograph(entry, reader)]
     except BadFile as bad:
         seen.tally.skip(entry.name, str(bad))
     except OSError as error:
@@ -120,26 +142,26 @@ def _check_new(entry: Found, seen: _Seen) -> None:
     raise BadFile(f"the same content as {earlier.name}")
 
 
-def _photograph(entry: Found, cropper: Cropper) -> _Picture:
-    return _Picture(entry.name, entry.frame, cropper(open_picture(entry.path)))
+def _photograph(entry: Found, reader: _Reader) -> _Picture:
+    return reader.picture(entry, entry.name, entry.frame, open_picture(entry.path))
 
 
-def _film(entry: Found, frames: int, cropper: Cropper, seen: _Seen) -> list[_Picture]:
-    """Return the sampled frames of a video; some may fail to show a face, but not all."""
-    pictures, lost = [], 0
-    for number, image in sample_video(entry.path, frames):
+def _film(entry: Found, reader: _Reader, seen: _Seen) -> list[_Picture]:
+    """Return the sampled frames of a video; some may lack a face or a depth map, but not all."""
+    pictures, lost = [], []
+    for number, image in sample_video(entry.path, reader.frames):
         try:
-            pictures.append(_Picture(f"{entry.name}/{number:06d}", number, cropper(image)))
-        except BadFile:
-            lost += 1
+            pictures.append(reader.picture(entry, f"{entry.name}/{number:06d}", number, image))
+        except BadFile as bad:
+            lost.append(str(bad))
     if not pictures:
-        raise BadFile("none of its frames shows what the crop asks for")
-    seen.lost_frames += lost
+        raise BadFile(f"none of its frames can be used: {lost[0]}")
+    seen.lost_frames += len(lost)
     return pictures
 
 
 def _add(out: Writer, entry: Found, picture: _Picture, split: str) -> None:
-    points = picture.cropped.points
+    points, depth = picture.cropped.points, picture.depth
     out.add(
         picture.cropped.image[np.newaxis],
         label=[entry.label],
@@ -149,5 +171,6 @@ def _add(out: Writer, entry: Found, picture: _Picture, split: str) -> None:
         frame=[picture.frame],
         split=[split],
         item=[picture.item],
+        depth=None if depth is None else depth[np.newaxis],
         points=None if points is None else points[np.newaxis],
     )

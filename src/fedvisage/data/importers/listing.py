@@ -48,8 +48,11 @@ class Found:
         return self.path.suffix.lower() in VIDEO_ENDINGS
 
 
-def list_folder(root: Path) -> tuple[list[Found], list[Skipped]]:
-    """List the usable files of a dataset, in order of their names, and those that are not, with the reason."""
+def list_folder(root: Path, leave_out: Path | None = None) -> tuple[list[Found], list[Skipped]]:
+    """List the usable files of a dataset, in order of their names, and those that are not, with the reason.
+
+    What lies in the directory `leave_out` belongs to something else and is not looked at.
+    """
     if not root.is_dir():
         raise UserError(str(root), "no such directory; give the folder that holds real/ and attack/")
     if not any(entry.is_dir() and _polarity(entry.name) is not None for entry in root.iterdir()):
@@ -58,7 +61,7 @@ def list_folder(root: Path) -> tuple[list[Found], list[Skipped]]:
     frames: Counter[str] = Counter()
     skipped: list[Skipped] = []
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in files_below(root)):
-        if name == LABELS:
+        if name == LABELS or (leave_out is not None and path.absolute().is_relative_to(leave_out.absolute())):
             continue
         entry = _located(path, name, root)
         if isinstance(entry, Found):

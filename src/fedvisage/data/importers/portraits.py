@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedvisage.data.importers.cropping import Crop, Cropper, make_cropper
+from fedvisage.data.importers.depth import DepthMaker, Map, make_depth
 from fedvisage.data.importers.listing import files_below, unusable
 from fedvisage.data.importers.pictures import ENDINGS, open_picture
 from fedvisage.data.importers.report import BadFile, Skipped, printable
@@ -38,12 +39,13 @@ class Photograph:
 
 @dataclass(frozen=True, eq=False)
 class Portrait:
-    """The crop of a photograph, with five points if a face was sought."""
+    """The crop of a photograph, with five points and a fitted depth map if a face was sought."""
 
     photograph: Photograph
     digest: str
     image: npt.NDArray[np.uint8]
     points: npt.NDArray[np.float32] | None
+    depth: Map | None
 
 
 def list_photographs(root: Path) -> tuple[list[Photograph], list[Skipped]]:
@@ -65,10 +67,12 @@ def list_photographs(root: Path) -> tuple[list[Photograph], list[Skipped]]:
 def read_portrait(photograph: Photograph, crop: Crop, size: int) -> Portrait | Skipped:
     """Read and crop one photograph. A crop is never enlarged: that would blur what tells attacks apart."""
     try:
-        cropped = _cropper(crop, size)(open_picture(photograph.path))
+        cropper, depth = _cropper_and_depth(crop, size)
+        cropped = cropper(open_picture(photograph.path))
         if cropped.upscaled:
             raise BadFile(f"its crop is smaller than {size}×{size} pixels, and enlarging it would blur it")
-        return Portrait(photograph, file_digest(photograph.path), cropped.image, cropped.points)
+        fitted = depth and depth(1, photograph.name, cropped)
+        return Portrait(photograph, file_digest(photograph.path), cropped.image, cropped.points, fitted)
     except BadFile as bad:
         return Skipped(photograph.name, str(bad))
     except OSError as error:
@@ -76,6 +80,6 @@ def read_portrait(photograph: Photograph, crop: Crop, size: int) -> Portrait | S
 
 
 @cache
-def _cropper(crop: Crop, size: int) -> Cropper:
-    """Make a cropper once in each process: the weights of the detector take a second to load."""
-    return make_cropper(crop, size)
+def _cropper_and_depth(crop: Crop, size: int) -> tuple[Cropper, DepthMaker | None]:
+    """Make these once in each process: the weights of the detector take a second to load."""
+    return make_cropper(crop, size), make_depth("auto", crop, size)

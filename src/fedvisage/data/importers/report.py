@@ -52,7 +52,9 @@ class ImportReport:
         if self.own_subjects:
             lines.append(f"{self.own_subjects} files have no subject folder; each counts as a subject of its own")
         if self.lost_frames:
-            lines.append(f"{self.lost_frames} frames of videos were left out because no face was found in them")
+            lines.append(
+                f"{self.lost_frames} frames of videos were left out: they have no face that was found, or no depth map"
+            )
         if self.skipped:
             lines.append(f"{len(self.skipped)} files were skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]

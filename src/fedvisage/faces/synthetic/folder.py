@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from fedvisage.data.importers.cropping import Crop
+from fedvisage.data.importers.depth import flat
 from fedvisage.data.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
 from fedvisage.data.importers.report import ImportReport, Skipped, Tally, reasons
 from fedvisage.data.prepared import Writer
@@ -63,7 +64,9 @@ def synthesise_from(
     """
     attacks = attacks_without_masks(spec)
     source = f"photographs with simulated attacks crop={crop} {spec.digest_text}"
-    out = Writer(destination, name=spec.domain, size=spec.size, source=source, points=crop == "face")
+    out = Writer(
+        destination, name=spec.domain, size=spec.size, source=source, depth=crop == "face", points=crop == "face"
+    )
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
     pictures = plan_pictures(portraits, attacks, spec)
@@ -181,6 +184,7 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
         for frame in range(picture.frames)
     ]
     images, points = filmed
+    fitted = picture.portrait.depth
     out.add(
         images,
         label=[int(species == "bonafide") for _, species, _ in videos],
@@ -190,5 +194,6 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
         frame=[frame for _, _, frame in videos],
         split=[split] * len(videos),
         item=[f"{video}/{frame:03d}" for video, _, frame in videos],
+        depth=None if fitted is None else np.stack([fitted, *[flat()] * (len(videos) - 1)]),
         points=None if picture.portrait.points is None else points,
     )
