@@ -22,7 +22,7 @@ DEMOS = [path for path in STUDIES if path.stem.endswith("-demo")]
 RECIPES = sorted([*(ROOT / "recipes/demo").glob("*.yaml"), *(ROOT / "recipes/paper").glob("*.yaml")])
 OWN_ROWS = {
     "FedPAD + TTA, 2D sites", "FedPAD + gated TTA, 2D and 3D sites", "FedPAD + gated TTA", "FedGPAD + TTA",
-    "FedGPAD + gated TTA",
+    "FedGPAD + gated TTA", "FedAvg on FedMA's network",
 }  # fmt: skip
 """Rows that no paper has printed."""
 
