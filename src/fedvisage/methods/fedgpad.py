@@ -8,15 +8,19 @@ after every batch, as Algorithm 2 has no local loop; users download encoder and 
 
 Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
 losses are sums of weight 1 (``losses: printed``); the default is what the authors' released code does: means weighted
-10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length).
+10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length). 3-D masks count as flat, as in the
+paper; ``without_depth`` leaves named species out of Eq. 5 instead.
 """
 
 from __future__ import annotations
 
+import numpy as np
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from fedvisage.data.rows import Texts
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Home, Member, Method
 from fedvisage.federation.site import Batch, Site
@@ -41,11 +45,15 @@ class Weights(Section):
 
 
 class Options(averaging.AveragingOptions):
-    """FedGPAD's options; the switches of Tables VI and VII are weights of zero."""
+    """FedGPAD's options; the switches of Tables VI and VII are weights of zero.
+
+    ``without_depth`` names the species that the depth loss leaves out because their shape is real, such as ``mask``.
+    """
 
     network: TableII = TableII()
     losses: Form = "mean"
     weights: Weights = Weights()
+    without_depth: tuple[str, ...] = ()
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -74,9 +82,8 @@ def loss(site: Site, batch: Batch) -> Tensor:
     logits = net["classifier"](invariant).float().squeeze(1)
     total = binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum" if form == "printed" else "mean")
     if weights.depth:
-        if batch.depth is None:
-            raise UserError(f"data.sites.{site.name}", "has no depth maps, which FedGPAD needs (or weights.depth: 0)")
-        total = total + weights.depth * squared_error(net["depth"](pooled).float(), batch.depth, form)
+        estimated, exact = net["depth"](pooled).float(), depth_of(batch, site)
+        total = total + weights.depth * depth_error(estimated, exact, batch.species, form, options.without_depth)
     if weights.reconstruction or weights.difference:
         specific, _ = net["specific"](batch.images)
         if weights.reconstruction:
@@ -85,6 +92,26 @@ def loss(site: Site, batch: Batch) -> Tensor:
         if weights.difference:
             total = total + weights.difference * difference(invariant.float(), specific.float(), form)
     return total
+
+
+def depth_of(batch: Batch, site: Site) -> Tensor:
+    """Return a batch's depth maps, or say that the site has none."""
+    if batch.depth is None:
+        advice = "import it with --depth, or choose a method without a depth loss (for fedgpad: weights.depth=0)"
+        needs = f"has no depth maps, which {site.recipe.method.name} needs; {advice}"
+        raise UserError(f"data.sites.{site.name}", needs)
+    return batch.depth
+
+
+def depth_error(estimated: Tensor, exact: Tensor, species: Texts, form: Form, without: tuple[str, ...]) -> Tensor:
+    """Eq. 5 over the images whose depth is known: all but the named species; zero if the batch has none."""
+    known = ~np.isin(species, without)
+    if not known.any():
+        return estimated.sum() * 0.0  # all parts keep a gradient, which optimizers with a state count on
+    if known.all():
+        return squared_error(estimated, exact, form)
+    rows = torch.from_numpy(np.flatnonzero(known)).to(estimated.device)
+    return squared_error(estimated[rows], exact[rows], form)
 
 
 def user(member: Member) -> Tensor:
