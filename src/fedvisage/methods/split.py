@@ -37,6 +37,7 @@ from fedvisage.federation.site import Site
 from fedvisage.methods import vit
 from fedvisage.nn.vit import token_count
 from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
 
 SHARED = ("tokenizer", "head")
 """The parts that live at the sites and are averaged now and then."""
@@ -51,7 +52,7 @@ Represent = Callable[[Tensor], Tensor]
 """What the server makes of tokens for the head: one vector an image."""
 
 
-class Options(vit.Options):
+class Options(MethodOptions):
     """What split methods share: when tokenizers and heads are averaged, how sites count, how the encoder learns."""
 
     unify_every: int = Field(10, ge=1)
@@ -200,7 +201,7 @@ def converse(s: Server, site: Conversation, represent: Represent, step: tuple[st
         assert found.grad is not None
         message = {"gradient": found.grad}
     visits.examples[site.name] = int(site.ask("finish", message)["examples"])
-    s.kept[f"has/{site.name}"] = latest(s)
+    s.kept[f"has/{site.name}"] = latest(s).clone()
 
 
 def outdated(s: Server, name: str) -> Message:

@@ -1,0 +1,143 @@
+"""FedSIS's training against a loop written from §3.3 that knows no split: one network, one backward pass a batch."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import SITES, make_set, recipe_of, run_toy, tree
+from torch import Tensor, nn
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation.site import Batch
+from fedvisage.methods import fedsis, festa, split
+from fedvisage.methods.vit import METHOD as VIT
+from fedvisage.nn.inputs import prepare
+from fedvisage.streams import numpy_rng, scoped, torch_rng
+
+RATE, BATCH, ROUNDS = 0.1, 8, 3
+
+
+@dataclass
+class Joined:
+    """The whole network of one site: its own tokenizer and head around what all sites share."""
+
+    tokenizer: nn.Module
+    head: nn.Module
+    shared: nn.ModuleDict
+    images: Tensor
+    labels: Tensor
+    order: list[np.ndarray[Any, Any]] = field(default_factory=list)
+
+    def batch(self, name: str, number: int) -> tuple[Tensor, Tensor]:
+        """Return the batch with this number: shuffled epochs, one after another."""
+        while len(self.order) <= number:
+            epoch = len(self.order) // -(-len(self.labels) // BATCH)
+            shuffled = numpy_rng(0, name, "order", epoch).permutation(len(self.labels))
+            self.order += [shuffled[start : start + BATCH] for start in range(0, len(shuffled), BATCH)]
+        chosen = self.order[number]
+        return prepare(self.images[chosen], "rgb+hsv", torch.device("cpu")), self.labels[chosen]
+
+
+def descend(*parts: nn.Module, scale: float = 1.0) -> None:
+    for parameter in (p for part in parts for p in part.parameters()):
+        if parameter.grad is not None:
+            parameter.data -= RATE * scale * parameter.grad
+            parameter.grad = None
+
+
+def averaged(models: Mapping[str, Joined], part: str) -> dict[str, Tensor]:
+    """Eq. 3 with ρ_k = N_k / N."""
+    total = sum(len(model.labels) for model in models.values())
+    states = [(len(model.labels) / total, getattr(model, part).state_dict()) for model in models.values()]
+    return {key: sum(share * state[key].double() for share, state in states).float() for key in states[0][1]}  # type: ignore[union-attr]
+
+
+def trained_joined(content: dict[str, Any], unify_every: int) -> dict[str, Tensor]:
+    """Train FedSIS as §3.3 says it, without a split."""
+    recipe = recipe_of(content)
+    with scoped(0, "initial weights"):
+        net = fedsis.METHOD.network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    models = {}
+    for name in SITES:
+        found = PreparedSet.open(Path(content["data"]["sites"][name]))
+        chosen = found.rows.split == "train"
+        images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
+        labels = torch.from_numpy(found.rows.label[chosen]).long()
+        models[name] = Joined(copy.deepcopy(net["tokenizer"]), copy.deepcopy(net["head"]), net, images, labels)
+    for number in range(1, ROUNDS + 1):
+        for name, model in models.items():
+            depth = int(torch.randint(1, 3, (1,), generator=torch_rng(0, "server", number, "block", name)))
+            images, labels = model.batch(name, number - 1)
+            tokens = model.tokenizer(images)
+            for block in net["blocks"][:depth]:  # type: ignore[index]
+                tokens = block(tokens)
+            two = model.head(net["adapter"](tokens))
+            loss = -torch.log_softmax(two, dim=1)[torch.arange(len(labels)), labels].mean()
+            loss.backward()
+            descend(model.head, model.tokenizer, net["adapter"])
+        descend(net["blocks"], scale=1 / len(models))
+        if number % unify_every == 0 or number == ROUNDS:
+            for part in ("tokenizer", "head"):
+                mean = averaged(models, part)
+                net[part].load_state_dict(mean)
+                for model in models.values():
+                    getattr(model, part).load_state_dict(mean)
+    return net.state_dict()
+
+
+@pytest.mark.parametrize("unify_every", [1, 2, 10])
+def test_split_training_is_joint_training(sets: Mapping[str, Path], tmp_path: Path, unify_every: int) -> None:
+    """Every weight after three rounds of three sites, one of them larger; a wrong gradient anywhere would show."""
+    found = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
+    sgd = {"name": "sgd", "lr": RATE}
+    content = tree(found, "fedsis", training__local={"batches": 1}, training__optimizer=sgd, training__augment={})
+    content["method"]["unify_every"] = unify_every
+    run_toy(content, tmp_path / "run")
+    expected = trained_joined(content, unify_every)
+    trained = load_file(tmp_path / "run" / "model.safetensors")
+    assert trained.keys() == expected.keys()
+    for key, value in trained.items():
+        torch.testing.assert_close(value, expected[key], rtol=1e-5, atol=1e-7, msg=key)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_sites_loss_is_cross_entropy_over_two_classes(seed: int) -> None:
+    """-log softmax(Wz + b)_y, and its gradient by z, (softmax - onehot) W / N."""
+    draws = np.random.default_rng(seed)
+    pseudo, weight, bias = draws.normal(0, 2, (16, 5)), draws.normal(0, 1, (2, 5)), draws.normal(0, 1, 2)
+    labels = draws.integers(0, 2, 16)
+    outputs = pseudo @ weight.T + bias
+    probability = np.exp(outputs - outputs.max(1, keepdims=True))
+    probability /= probability.sum(1, keepdims=True)
+    expected = -np.log(probability[np.arange(16), labels]).mean()
+
+    linear = nn.Linear(5, 2).double()
+    linear.load_state_dict({"weight": torch.from_numpy(weight), "bias": torch.from_numpy(bias)})
+    losses: list[float] = []
+    site = SimpleNamespace(
+        net={"head": linear},
+        held={"batch": Batch(torch.zeros(1), torch.from_numpy(labels).float(), None, np.array([]))},
+        autocast=lambda: torch.autocast("cpu", enabled=False),
+        optimizer=lambda part: None,
+        step=lambda optimizer, value: (value.backward(), losses.append(value.item())),
+    )
+    reply = split.head(site, {"pseudo": torch.from_numpy(pseudo)})  # type: ignore[arg-type]
+    assert losses[0] == pytest.approx(expected, rel=1e-6)
+    gradient = (probability - np.eye(2)[labels]) @ weight / 16
+    np.testing.assert_allclose(reply["gradient"].numpy(), gradient, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["fedsis", "festa"])
+def test_the_delivered_parts_are_the_whole_network(name: str) -> None:
+    method = {"fedsis": fedsis.METHOD, "festa": festa.METHOD}[name]
+    assert set(method.finished) == set(method.home)
+    assert VIT.finished == ("tokenizer", "blocks", "norm", "head")
