@@ -1,0 +1,195 @@
+"""Split learning when sites come, go and break: who takes over what, whose work counts, what crosses the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import SITES, run_toy, settled, tree
+from torch import Tensor
+
+from fedvisage.errors import RunFailed
+from fedvisage.federation.method import Call, Message
+from fedvisage.federation.participation import asked, offline
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.methods import METHODS, fedsis, split
+from fedvisage.settings import Federation
+
+Program = Callable[[Server], Iterator[None]]
+SGD = {"name": "sgd", "lr": 0.1}
+
+
+def recipe(sets: Mapping[str, Path], rounds: int = 3, unify_every: int = 10, **changes: Any) -> dict[str, Any]:
+    """Return FedSIS with one batch a round and plain gradient steps, which show what was stepped and what not."""
+    settings = {"training__rounds": rounds, "training__local": {"batches": 1}, "training__optimizer": SGD}
+    content = tree(sets, "fedsis", **settings, evaluation__every=0, **changes)
+    content["method"]["unify_every"] = unify_every
+    return content
+
+
+def ledger(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "ledger.jsonl").read_text().splitlines()]
+
+
+def rounds_of(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+
+
+def visited(content: dict[str, Any], number: int) -> set[str]:
+    """Return who takes part in a round and is there, as the recipe draws it."""
+    settings = Federation.model_validate(content.get("federation", {}))
+    return set(asked(SITES, settings, 0, number)) - offline(SITES, settings, 0, number)
+
+
+def breaking(call: str, site: str, number: int) -> Call:
+    """Return a call of FedSIS that breaks at one site in one round."""
+    whole = fedsis.METHOD.calls[call]
+
+    def run(at: Site, message: Message) -> Message:
+        if (at.name, at.round) == (site, number):
+            raise TrainingBroke("the power went off")
+        return whole.run(at, message)
+
+    return Call(run, whole.uploads)
+
+
+def broken(monkeypatch: pytest.MonkeyPatch, call: str, site: str, number: int) -> None:
+    calls = {**fedsis.METHOD.calls, call: breaking(call, site, number)}
+    monkeypatch.setitem(METHODS, "fedsis", replace(fedsis.METHOD, calls=calls))
+
+
+class Interrupted(Exception):
+    """The power went off."""
+
+
+def stopping(program: Program, after: int) -> Program:
+    """Return a server program that is cut off when a round's checkpoint has been written."""
+
+    def server(s: Server) -> Iterator[None]:
+        for _ in program(s):
+            yield
+            if s.round >= after:
+                raise Interrupted
+
+    return server
+
+
+def changed(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> set[str]:
+    """Return the parts in which two models differ."""
+    return {key.split(".")[0] for key in first if not torch.equal(first[key], second[key])}
+
+
+@pytest.mark.parametrize("federation", [{}, {"offline": 0.5}, {"participation": 0.67, "offline": 0.2}])
+def test_a_site_takes_over_the_latest_average_when_it_does_not_have_it(
+    sets: Mapping[str, Path], tmp_path: Path, federation: dict[str, float]
+) -> None:
+    """Worked out from who was there: at the first visit, and at the first visit after each average."""
+    content = recipe(sets, 7, unify_every=2, federation=federation | {"give_up_after": 10})
+    run_toy(content, tmp_path / "run")
+    expected, latest, has = set(), 0, dict[str, int]()
+    for number in range(1, 8):
+        there = visited(content, number)
+        expected |= {(number, name) for name in there if has.get(name) != latest}
+        has |= dict.fromkeys(there, latest)
+        if there and (number % 2 == 0 or number == 7):
+            latest = number
+    lines = [line for line in ledger(tmp_path / "run") if line["direction"] == "down" and line["call"] == "tokens"]
+    for part in split.SHARED:
+        assert {(line["round"], line["site"]) for line in lines if line["field"] == part} == expected
+
+
+def test_only_sites_with_a_whole_visit_are_averaged(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken(monkeypatch, "finish", "B", 2)
+    run_toy(recipe(sets, 2, unify_every=2), tmp_path / "run")
+    uploads = {(line["round"], line["site"]) for line in ledger(tmp_path / "run") if line["field"] == "weights"}
+    assert uploads == {(2, "A"), (2, "C")}
+    assert rounds_of(tmp_path / "run")[1]["failed"] == {"B": "the power went off"}
+
+
+@pytest.mark.parametrize(("call", "heard"), [("tokens", False), ("head", False), ("finish", True)])
+def test_what_a_lost_site_had_given_counts_and_nothing_else(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, heard: bool
+) -> None:
+    """Before B sends a gradient the round is that of A and C; after it, the encoder has learned from all three."""
+    run_toy(recipe(sets, 1), tmp_path / "all")
+    run_toy(recipe(sets, 1, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "others")
+    broken(monkeypatch, call, "B", 1)
+    run_toy(recipe(sets, 1), tmp_path / "lost")
+    everyone, others, lost = (load_file(tmp_path / name / "model.safetensors") for name in ("all", "others", "lost"))
+    buffers = {key for key in lost if "running" in key or "tracked" in key}
+    encoder = {key for key in lost if key.startswith(("blocks", "adapter"))} - buffers
+    reference = everyone if heard else others
+    assert all(torch.equal(lost[key], reference[key]) for key in encoder)
+    assert changed(everyone, others) == set(fedsis.METHOD.finished)
+
+
+def test_a_lost_visit_is_forgotten_at_its_site(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """B breaks at the end of round 2 and has what it had after round 1; in round 3 it learns on from there."""
+    own = {}
+    for rounds in (1, 2):
+        broken(monkeypatch, "finish", "B", 2)
+        run_toy(recipe(sets, rounds, unify_every=10), tmp_path / f"{rounds}")
+        newest = sorted((tmp_path / f"{rounds}" / "sites" / "B").glob("generation-*"))[-1]
+        own[rounds] = load_file(newest)
+    assert own[1].keys() == own[2].keys()
+    assert all(torch.equal(own[1][key], own[2][key]) for key in own[1])
+
+
+@pytest.mark.parametrize("update", ["gradient", "average"])
+def test_without_a_quorum_the_encoder_stays(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, update: str
+) -> None:
+    broken(monkeypatch, "finish", "B", 2)
+    found = []
+    for rounds in (1, 2):
+        content = recipe(sets, rounds, unify_every=1, federation={"quorum": 3})
+        content["method"]["encoder_update"] = update
+        run_toy(content, tmp_path / f"{rounds}")
+        found.append(load_file(tmp_path / f"{rounds}" / "model.safetensors"))
+    assert changed(*found) == {"adapter"}
+    assert "no quorum" in rounds_of(tmp_path / "2")[1]["failed"]
+
+
+def test_rounds_without_anyone_end_the_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = recipe(sets, 5, federation={"offline": 1.0, "give_up_after": 2})
+    with pytest.raises(RunFailed, match="2 rounds in a row without a quorum"):
+        run_toy(content, tmp_path / "run")
+
+
+@pytest.mark.parametrize("update", ["gradient", "average"])
+def test_a_run_with_sites_dropping_out_resumes_to_the_same_bytes(
+    sets: Mapping[str, Path], tmp_path: Path, update: str
+) -> None:
+    content = recipe(sets, 4, unify_every=2, federation={"offline": 0.4})
+    content["training"]["optimizer"] = {"lr": 0.01, "state": "kept"}
+    content["method"]["encoder_update"] = update
+    run_toy(content, tmp_path / "whole")
+    original = METHODS["fedsis"]
+    with pytest.MonkeyPatch.context() as patch:
+        for stop in (1, 3):
+            patch.setitem(METHODS, "fedsis", replace(original, server=stopping(original.server, stop)))
+            with pytest.raises(Interrupted):
+                run_toy(content, tmp_path / "parts", resume=True)
+    run_toy(content, tmp_path / "parts", resume=True)
+    assert settled(tmp_path / "parts") == settled(tmp_path / "whole")
+
+
+def test_a_pass_over_the_data_is_a_round_with_two_calls_a_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """24 images are three batches of 8; the last gradient needs a call of its own."""
+    content = recipe(sets, 1)
+    content["training"]["local"] = {"epochs": 1}
+    run_toy(content, tmp_path / "run")
+    up = [line["call"] for line in ledger(tmp_path / "run") if line["direction"] == "up" and line["site"] == "A"]
+    calls = [call for number, call in enumerate(up) if number == 0 or up[number - 1] != call]
+    assert calls == ["tokens", "head", "tokens", "head", "tokens", "head", "finish", "unify", "heldout"]

@@ -1,0 +1,65 @@
+"""What transformers ask of a recipe, and where their weights come from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.toy import NETWORK, recipe_of, run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.methods import METHODS
+from fedvisage.nn.vit import HybridTransformer, cut
+
+STILL = {"name": "sgd", "lr": 1e-12}
+"""An optimizer that moves no weight by as much as a rounding."""
+
+
+def content_of(sets: Mapping[str, Path], name: str, weights: Path) -> dict[str, Any]:
+    content = tree(sets, name, input__colour="rgb", training__optimizer=STILL, training__rounds=1)
+    content["method"]["network"]["weights"] = str(weights)
+    return content
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    """A file as timm would write it of the toys' hybrid network."""
+    parts = cut(HybridTransformer.model_validate(NETWORK), "rgb", 32, class_token=True)
+    state = parts["tokenizer"].state_dict()
+    state |= {f"{part}.{key}": value for part in ("blocks", "norm") for key, value in parts[part].state_dict().items()}
+    drawn = {key: torch.randn(value.shape, generator=torch.Generator().manual_seed(0)) for key, value in state.items()}
+    save_file(drawn, tmp_path / "timm.safetensors")
+    return tmp_path / "timm.safetensors"
+
+
+@pytest.mark.parametrize("name", ["vit-h", "festa", "fedsis"])
+def test_training_starts_from_the_named_weights_at_every_site(
+    sets: Mapping[str, Path], tmp_path: Path, weights: Path, name: str
+) -> None:
+    """Nothing moves at such a learning rate, so what is averaged in the end is what the sites were given."""
+    run_toy(content_of(sets, name, weights), tmp_path / "run")
+    given, found = load_file(weights), load_file(tmp_path / "run" / "model.safetensors")
+    assert torch.equal(found["blocks.1.mlp.fc1.weight"], given["blocks.1.mlp.fc1.weight"])
+    for key in ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight"):
+        assert torch.equal(found[f"tokenizer.{key}"], given[key])
+
+
+def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tmp_path: Path, weights: Path) -> None:
+    content = content_of(sets, "vit-h", weights)
+    start = METHODS["vit-h"].network(recipe_of(content))
+    save_file(
+        {f"head.{key}": value for key, value in start["head"].state_dict().items()}, tmp_path / "start.safetensors"
+    )
+    content["training"]["start"] = str(tmp_path / "start.safetensors")
+    with pytest.raises(UserError, match="both give initial weights"):
+        run_toy(content, tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["vit", "vit-h-is"])
+def test_images_that_do_not_divide_into_tokens_are_refused(sets: Mapping[str, Path], name: str) -> None:
+    with pytest.raises(UserError, match="multiple of 16"):
+        METHODS[name].network(recipe_of(tree(sets, name, input__size=40)))

@@ -1,0 +1,112 @@
+"""Sampling blocks: what is drawn, what is computed, and what a prediction comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.toy import NETWORK, recipe_of, tree
+from torch import Generator, Tensor, nn
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Member
+from fedvisage.methods import fedsis, vit_h_is
+from fedvisage.recipe import Recipe
+
+DEPTH = 4
+
+
+def recipe(sets: Mapping[str, Path], **method: Any) -> Recipe:
+    content = tree(sets, "vit-h-is", input__colour="rgb")
+    content["method"] |= {"network": {**NETWORK, "depth": DEPTH}, **method}
+    return recipe_of(content)
+
+
+def member(recipe: Recipe, count: int = 6, seed: int = 0) -> Member:
+    """Return a network whose blocks differ much in what they say, and images."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = fedsis.METHOD.network(recipe).eval()
+        for parameter in (p for p in net["blocks"].parameters() if p.dim() > 1):
+            nn.init.normal_(parameter, std=0.7)
+        nn.init.normal_(net["head"].get_parameter("weight"), std=5.0)
+    images = torch.rand(count, 3, 32, 32, generator=Generator().manual_seed(1))
+    return Member(net, images, Generator().manual_seed(seed), recipe)
+
+
+def live_at(found: Member, depth: int) -> Tensor:
+    """Return the live probability behind one block, computed plainly."""
+    tokens = found.net["tokenizer"](found.images)
+    for number in range(depth):
+        tokens = found.net["blocks"].get_submodule(str(number))(tokens)
+    return torch.softmax(found.net["head"](found.net["adapter"](tokens)), dim=1)[:, 1]
+
+
+def test_all_blocks_are_the_mean_probability_over_the_range(sets: Mapping[str, Path]) -> None:
+    found = member(recipe(sets, blocks={"first": 2, "last": 3}, inference={"blocks": "all"}))
+    with torch.inference_mode():
+        expected = (live_at(found, 2) + live_at(found, 3)) / 2
+        torch.testing.assert_close(torch.sigmoid(vit_h_is.user(found)), expected)
+
+
+def test_one_draw_is_what_one_block_says(sets: Mapping[str, Path]) -> None:
+    found = member(recipe(sets, inference={"draws": 1}), count=40)
+    with torch.inference_mode():
+        single = torch.stack([live_at(found, depth) for depth in range(1, DEPTH + 1)])
+        nearest = (torch.sigmoid(vit_h_is.user(found)) - single).abs().min(dim=0)
+        assert nearest.values.max() < 1e-5
+        assert set(nearest.indices.tolist()) == set(range(DEPTH))
+
+
+def test_many_draws_come_to_all_blocks(sets: Mapping[str, Path]) -> None:
+    with torch.inference_mode():
+        every = torch.sigmoid(vit_h_is.user(member(recipe(sets, inference={"blocks": "all"}))))
+        few, many = (torch.sigmoid(vit_h_is.user(member(recipe(sets, inference={"draws": n})))) for n in (3, 4000))
+    assert (many - every).abs().max() < 0.03
+    assert (few - every).abs().max() > 0.03
+
+
+def test_draws_follow_from_the_generator_alone(sets: Mapping[str, Path]) -> None:
+    settings = recipe(sets, inference={"draws": 2})
+    with torch.inference_mode():
+        first, again, other = (vit_h_is.user(member(settings, seed=seed)) for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_draws_are_uniform_over_the_range(sets: Mapping[str, Path]) -> None:
+    options = vit_h_is.options_of(recipe(sets, blocks={"first": 2, "last": 4}))
+    drawn = vit_h_is.draw(options, 9000, Generator().manual_seed(0))
+    counts = torch.bincount(drawn, minlength=DEPTH + 1)
+    assert counts[:2].tolist() == [0, 0]
+    assert (counts[2:] - 3000).abs().max() < 5 * (9000 * 2 / 9) ** 0.5
+
+
+@pytest.mark.parametrize("depth", range(1, DEPTH + 1))
+def test_only_the_sampled_depth_is_computed(sets: Mapping[str, Path], depth: int) -> None:
+    found = member(recipe(sets))
+    seen: list[int] = []
+    for number, block in enumerate(found.net["blocks"].children(), start=1):
+        block.register_forward_hook(lambda module, inputs, output, number=number: seen.append(number))
+    vit_h_is.pseudo_class_token(found.net, found.net["tokenizer"](found.images), depth)
+    assert seen == list(range(1, depth + 1))
+
+
+def test_blocks_beyond_the_range_are_not_built(sets: Mapping[str, Path]) -> None:
+    assert len(fedsis.METHOD.network(recipe(sets, blocks={"last": 3}))["blocks"]) == 3
+
+
+def test_features_are_the_mean_of_what_the_head_receives(sets: Mapping[str, Path]) -> None:
+    found = member(recipe(sets, blocks={"first": 3, "last": 3}))
+    with torch.inference_mode():
+        two = found.net["head"](vit_h_is.features(found))
+        torch.testing.assert_close(torch.softmax(two, dim=1)[:, 1], live_at(found, 3))
+
+
+@pytest.mark.parametrize("blocks", [{"last": DEPTH + 1}, {"first": 3, "last": 2}])
+def test_a_range_outside_the_network_is_refused(sets: Mapping[str, Path], blocks: dict[str, int]) -> None:
+    with pytest.raises(UserError, match=f"within 1 … {DEPTH}"):
+        recipe(sets, blocks=blocks)
