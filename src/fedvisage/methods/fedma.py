@@ -8,8 +8,9 @@ their next layer in the same order, and train the later layers while the matched
 classes for neurons, which need no matching: it is averaged by each site's share of the images of a class.
 
 One round is one such pass over all layers: as many exchanges as the network has layers, each with the recipe's local
-work, in which one model goes up and one down. It begins with the whole joint network ("FedMA with communication").
-``matching: none`` is FedAvg, with one exchange a round; eight of its rounds have the local work of one of FedMA's.
+work. Each layer goes up once. A pass begins with the whole joint network ("FedMA with communication"). A site that
+misses an exchange sits out the rest of the pass. ``matching: none`` is FedAvg, with one exchange a round; eight of its
+rounds have as many batches as one of FedMA's.
 
 Why not on the ResNet-18 of FedPAD: a skip connection adds the outputs of layers, so that their neurons cannot be put in
 order one layer at a time; and BatchNorm keeps statistics of each site's own neurons, which have no mean that fits the
@@ -21,9 +22,9 @@ scores. By default the network's width is kept, and every neuron has a partner a
 that fits nowhere may open a new one, out of a fixed number of spare neurons a layer, whose weights are zero until then:
 messages keep their declared shapes. An opened neuron is the mean over the sites that have it, without the prior's pull
 to zero, so that sites that agree change nothing. A round starts from the whole joint network at each site, where the
-paper goes back to each site's own neurons. Sites are matched in sorted order, not in random order. Weights before the
-first round are the server's for all; ``initial: own`` draws them at each site, as the authors' released code does.
-The optimizer's kept state stays with a neuron's place.
+paper goes back to each site's own neurons. Sites are matched in sorted order, not in random order, until nothing
+changes. Before the first round all sites have the server's weights; ``initial: own`` draws them at each site, as the
+authors' released code does. An optimizer's kept state is one of each exchange, and stays with a neuron's place.
 """
 
 from __future__ import annotations

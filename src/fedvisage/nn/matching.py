@@ -24,8 +24,8 @@ Rows = NDArray[np.float64]
 Order = NDArray[np.int64]
 """For each row of a network's layer, the slot that it takes in the joint one: a permutation."""
 
-SWEEPS = 5
-"""How often all networks are assigned anew, at most; assignments usually settle after one or two."""
+SWEEPS = 100
+"""A guard against ties that go round: every change is for the better, so assignments settle, mostly in a few sweeps."""
 
 
 @dataclass(frozen=True)

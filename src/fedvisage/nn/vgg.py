@@ -41,15 +41,25 @@ def vgg(options: VGG, inputs: int, spare: int = 0) -> nn.ModuleDict:
     widths = [inputs, *(options.width * factor for factor in FACTORS), 1]
     spares = [0, *(spare for _ in FACTORS), 0]
     parts: dict[str, nn.Module] = {}
-    for name, (before, after), (more_before, more_after) in zip(
-        LAYERS, pairwise(widths), pairwise(spares), strict=True
-    ):
-        flat = name in ("hidden", "output")
-        shape = (after + more_after, before + more_before) if flat else (after + more_after, before + more_before, 3, 3)
-        layer = nn.Linear(shape[1], shape[0]) if flat else nn.Conv2d(shape[1], shape[0], 3, padding=1)
-        initialise(layer, after, before)
-        parts[name] = nn.Sequential(layer, *after_weights(name))
+    for name, real, extra in zip(LAYERS, pairwise(widths), pairwise(spares), strict=True):
+        parts[name] = nn.Sequential(weights(name, *real, *extra), *after_weights(name))
     return nn.ModuleDict(parts)
+
+
+def weights(name: str, inputs: int, outputs: int, spare_inputs: int, spare_outputs: int) -> nn.Conv2d | nn.Linear:
+    """Return a layer whose weights between real neurons are drawn by He's rule for ReLU; all else is zero."""
+    shape = (inputs + spare_inputs, outputs + spare_outputs)
+    # The library's own drawing is left out: for places that stay zero it would move the stream.
+    with torch.device("meta"):
+        layer = nn.Linear(*shape) if name in ("hidden", "output") else nn.Conv2d(*shape, 3, padding=1)
+    layer.to_empty(device="cpu")
+    drawn = torch.empty(outputs, inputs, *layer.weight.shape[2:])
+    nn.init.kaiming_normal_(drawn, nonlinearity="relu")
+    with torch.no_grad():
+        layer.weight.zero_()
+        layer.weight[:outputs, :inputs] = drawn
+        nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
 
 
 def after_weights(name: str) -> list[nn.Module]:
@@ -59,16 +69,6 @@ def after_weights(name: str) -> list[nn.Module]:
     if name == "convolution6":
         return [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return [nn.ReLU(), nn.MaxPool2d(2)] if name in POOLED else [nn.ReLU()]
-
-
-def initialise(layer: nn.Conv2d | nn.Linear, outputs: int, inputs: int) -> None:
-    """Draw the weights between real neurons by He's rule for ReLU; biases, and what belongs to spare ones, are zero."""
-    drawn = torch.empty(outputs, inputs, *layer.weight.shape[2:])
-    nn.init.kaiming_normal_(drawn, nonlinearity="relu")
-    with torch.no_grad():
-        layer.weight.zero_()
-        layer.weight[:outputs, :inputs] = drawn
-        layer.bias.zero_()  # type: ignore[union-attr]
 
 
 def through(net: nn.ModuleDict, values: Tensor, layers: Sequence[str]) -> Tensor:

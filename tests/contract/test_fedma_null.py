@@ -1,0 +1,69 @@
+"""Without matching, FedMA is FedAvg on its network; a site alone is matched to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import recipe_of, run_toy, tree
+from torch import nn
+
+from fedvisage.methods import METHODS, fedma, fedpad
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.vgg import LAYERS, VGG, vgg
+from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
+from fedvisage.streams import scoped
+
+
+class PlainOptions(fedpad.averaging.AveragingOptions):
+    """FedPAD's options, with the other network."""
+
+    network: VGG = VGG()
+
+
+def in_one_piece(recipe: Recipe) -> nn.ModuleDict:
+    options: MethodOptions = recipe.method
+    assert isinstance(options, PlainOptions)
+    return nn.ModuleDict({"model": nn.Sequential(*vgg(options.network, CHANNELS[recipe.input.colour]).values())})
+
+
+@pytest.mark.parametrize("weight", ["uniform", "examples"])
+def test_without_matching_fedma_is_fedpad_on_the_vgg_byte_for_byte(
+    weight: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = tree(sets, "fedma", training__rounds=2, training__optimizer={"lr": 0.01, "state": "kept"})
+    content["method"] |= {"matching": "none", "weight": weight}
+    run_toy(content, tmp_path / "null")
+    plain = replace(fedpad.METHOD, options=PlainOptions, network=in_one_piece, features=None)
+    monkeypatch.setitem(METHODS, "fedpad", plain)
+    content["method"] = {"name": "fedpad", "network": {"width": 8}, "weight": weight}
+    run_toy(content, tmp_path / "fedpad")
+    null, baseline = (load_file(tmp_path / name / "model.safetensors") for name in ("null", "fedpad"))
+    assert len(null) == len(baseline) == 2 * len(LAYERS)
+    for name, value in null.items():
+        layer, rest = name.split(".", 1)
+        assert torch.equal(value, baseline[f"model.{LAYERS.index(layer)}.{rest}"]), name
+
+
+def test_matching_changes_the_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedma", training__rounds=1)
+    run_toy(content, tmp_path / "matched")
+    content["method"]["matching"] = "none"
+    run_toy(content, tmp_path / "null")
+    matched, null = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("matched", "null"))
+    assert matched != null
+
+
+def test_a_single_site_keeps_its_neurons_where_they_are(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """With a rate so small that nothing is learned, passes over one site leave the server's weights as they were."""
+    content = tree(sets, "fedma", data__sites={"A": str(sets["A"])}, training__optimizer={"lr": 1e-30})
+    run_toy(content, tmp_path / "run")
+    with scoped(content["runtime"].get("seed", 0), "initial weights"):
+        first = fedma.network(recipe_of(content)).state_dict()
+    for name, value in load_file(tmp_path / "run" / "model.safetensors").items():
+        torch.testing.assert_close(value, first[name], rtol=0, atol=1e-25)

@@ -1,0 +1,111 @@
+"""FedMA's passes over the layers: what crosses the wire, who sits out, and how a network grows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import SITES, recipe_of, run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.federation.transport import LocalTransport, Reply
+from fedvisage.federation.turn import Order
+from fedvisage.methods import fedma
+from fedvisage.nn.vgg import LAYERS
+from fedvisage.streams import scoped
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def fedma_tree(sets: Mapping[str, Path], method: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    content = tree(sets, "fedma", **{"training__rounds": 2, "evaluation__every": 0, **changes})
+    content["method"] |= method or {}
+    return content
+
+
+def test_a_pass_brings_each_layer_up_once_and_down_once_after_the_start(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(fedma_tree(sets), tmp_path / "run")
+    whole = sum(value.nbytes for value in load_file(tmp_path / "run" / "model.safetensors").values())
+    last = sum(v.nbytes for k, v in load_file(tmp_path / "run" / "model.safetensors").items() if k.startswith("output"))
+    ledger = [line for line in lines(tmp_path / "run" / "ledger.jsonl") if line["call"] in LAYERS]
+    for name in SITES:
+        up = [line for line in ledger if (line["site"], line["round"], line["field"]) == (name, 1, "weights")]
+        assert [line["call"] for line in up] == list(LAYERS)
+        assert sum(line["bytes"] for line in up) == whole
+        down = [line for line in ledger if (line["site"], line["round"], line["kind"]) == (name, 2, "weights")]
+        down = [line for line in down if line["direction"] == "down"]
+        assert sum(line["bytes"] for line in down) == 2 * whole - last
+
+
+class LosesB(LocalTransport):
+    """B's answer to the third exchange of the first round is lost."""
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            order = orders[reply.site]
+            gone = reply.site == "B" and (order.round, order.call) == (1, "convolution3")
+            yield Reply("B", None, "lost", reply.ticket) if gone else reply
+
+
+def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the_next(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.run.LocalTransport", LosesB)
+    run_toy(fedma_tree(sets), tmp_path / "run")
+    asked = {(line["round"], line["call"], line["site"]) for line in lines(tmp_path / "run" / "ledger.jsonl")}
+    assert [layer for layer in LAYERS if (1, layer, "B") in asked] == list(LAYERS[:3])
+    assert all((1, layer, name) in asked for layer in LAYERS for name in "AC")
+    assert all((2, layer, "B") in asked for layer in LAYERS)
+    first, second = lines(tmp_path / "run" / "rounds.jsonl")
+    assert first["failed"] == {"B": "lost"}
+    assert not second["failed"]
+
+
+def test_a_pass_that_loses_its_quorum_changes_nothing(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = fedma_tree(sets, training__rounds=1, federation__quorum=3)
+    monkeypatch.setattr("fedvisage.run.LocalTransport", LosesB)
+    run_toy(content, tmp_path / "run")
+    with scoped(0, "initial weights"):
+        first = fedma.network(recipe_of(content)).state_dict()
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(value, first[name]) for name, value in found.items())
+
+
+def test_with_growth_some_spare_neurons_are_opened_and_each_of_them_takes_part(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Sites start from networks of their own: neurons that fit nowhere are to be expected."""
+    run_toy(fedma_tree(sets, {"growth": {"spare": 4}, "initial": "own"}), tmp_path / "run")
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    opened = [int(found[f"{name}.0.weight"].flatten(1).any(dim=1).sum()) for name in LAYERS]
+    assert opened[-1] == 1
+    assert all(
+        8 * factor < count <= 8 * factor + 4 for factor, count in zip((1, 2, 4, 4, 8, 8, 8), opened, strict=False)
+    )
+    for name, following in pairwise(LAYERS):
+        used = found[f"{following}.0.weight"].transpose(0, 1).flatten(1).any(dim=1)
+        assert torch.equal(used, found[f"{name}.0.weight"].flatten(1).any(dim=1))
+
+
+@pytest.mark.parametrize("change", [{"growth": {"spare": 2}}, {"initial": "own"}])
+def test_options_that_would_be_ignored_are_refused(change: dict[str, Any], sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match="leave them out with matching: none"):
+        recipe_of(fedma_tree(sets, {"matching": "none", **change}))
+
+
+def test_a_start_from_a_file_and_sites_that_draw_their_own_are_refused_together(sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(fedma_tree(sets, {"initial": "own"}, training__start="weights.safetensors"))
+    with pytest.raises(UserError, match=r"training\.start"):
+        fedma.network(recipe)

@@ -1,0 +1,217 @@
+"""Matching of neurons against trying every assignment, and what it must leave alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, permutations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from fedvisage.nn.matching import (
+    Order,
+    Prior,
+    Rows,
+    assign,
+    joint,
+    match,
+    reordered,
+    rows_of,
+    squared_distances,
+    weights_of,
+)
+from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
+from fedvisage.streams import scoped
+
+Weights = dict[str, tuple[torch.Tensor, torch.Tensor]]
+IMAGES = torch.rand(4, 6, 32, 32, generator=torch.Generator().manual_seed(0))
+
+
+def scatter(layers: Sequence[Rows], orders: Sequence[Order]) -> float:
+    """Eq. 2's objective with each slot's weights at their best: squared distances of all neurons to their slots."""
+    placed = np.array([rows[np.argsort(order)] for rows, order in zip(layers, orders, strict=True)])
+    return float(np.square(placed - placed.mean(axis=0)).sum())
+
+
+@given(st.integers(1, 6), st.integers(1, 4), st.integers(0, 10_000))
+@settings(max_examples=40, deadline=None)
+def test_two_networks_are_matched_as_well_as_by_trying_all_permutations(count: int, inputs: int, seed: int) -> None:
+    first, second = np.random.default_rng(seed).normal(size=(2, count, inputs))
+    orders = match([first, second], [1, 1]).orders
+    best = min(scatter([first, second], [np.arange(count), np.array(one)]) for one in permutations(range(count)))
+    assert scatter([first, second], orders) == pytest.approx(best, rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_single_network_can_be_matched_better_to_the_others(seed: int) -> None:
+    layers = list(np.random.default_rng(seed).normal(size=(4, 5, 3)))
+    orders = match(layers, [1] * 4).orders
+    for number in range(4):
+        for other in permutations(range(5)):
+            changed = [*orders[:number], np.array(other), *orders[number + 1 :]]
+            assert scatter(layers, orders) <= scatter(layers, changed) + 1e-9
+
+
+def test_distances_are_those_of_the_definition() -> None:
+    rows, slots = np.random.default_rng(0).normal(size=(2, 5, 7))
+    expected = [[((row - slot) ** 2).sum() for slot in slots] for row in rows]
+    np.testing.assert_allclose(squared_distances(rows, slots), expected, rtol=1e-10)
+
+
+def test_weights_move_the_mean_and_a_network_alone_is_left_as_it_is() -> None:
+    rows = np.random.default_rng(0).normal(size=(4, 3))
+    other = rows[::-1] + 0.01
+    found = match([rows, other], [0.5, 1.5])
+    np.testing.assert_allclose(found.mean, rows + 0.0075, rtol=0, atol=1e-12)
+    alone = match([rows], [1.0], Prior(1, 1, 7))
+    assert (alone.orders[0] == np.arange(4)).all()
+    assert (alone.mean == rows).all()
+
+
+def log_posterior(layers: Sequence[Rows], orders: Sequence[Order], prior: Prior) -> float:
+    """Twice the log of what beta-Bernoulli process and Gaussians say, from the sums over slots; popularity apart."""
+    total = 0.0
+    for slot in range(len(layers[0])):
+        held = [rows[list(order).index(slot)] for rows, order in zip(layers, orders, strict=True)]
+        held = [row for row in held if row.any()]
+        if held:
+            natural = np.sum(held, axis=0) / prior.sigma**2
+            total += float(natural @ natural) / (1 / prior.sigma0**2 + len(held) / prior.sigma**2)
+    return total
+
+
+def popularity(order: Sequence[int], real: int, held: Rows, networks: int, prior: Prior) -> float:
+    """Twice the log odds of one network's slots: m / (J - m) for an old one, Poisson's (gamma / J)^k / k! for new."""
+    new = sorted(slot for slot in order[:real] if held[slot] == 0)
+    free = [slot for slot in range(len(held)) if held[slot] == 0]
+    total = sum(np.log(held[slot] / (networks - held[slot])) for slot in order[:real] if held[slot])
+    return 2 * float(total + sum(np.log(prior.gamma / networks / (1 + free.index(slot))) for slot in new))
+
+
+def all_orders(places: int, real: int) -> Iterator[Order]:
+    """Every way to put the real neurons (the first ones) into slots; empty places follow in order."""
+    for slots in permutations(range(places), real):
+        rest = [slot for slot in range(places) if slot not in slots]
+        yield np.array([*slots, *rest])
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("prior", [Prior(1.0, 1.0, 7.0), Prior(0.5, 2.0, 3.0)])
+def test_growing_assignment_is_the_most_probable_of_all(seed: int, prior: Prior) -> None:
+    draws = np.random.default_rng(seed)
+    layers = list(draws.normal(size=(3, 5, 3)))
+    for rows in layers:
+        rows[3:] = 0
+    settled = [np.array([0, 1, 2, 3, 4]), np.array([2, 0, 3, 1, 4])]
+    others = joint(layers[:2], settled, [1, 1], range(2))
+    found = assign(layers[2], others, 1.0, 3, prior)
+
+    def value(order: Order) -> float:
+        return log_posterior(layers, [*settled, order], prior) + popularity(list(order), 3, others.held, 3, prior)
+
+    assert value(found) == pytest.approx(max(value(order) for order in all_orders(5, 3)), rel=1e-10)
+    assert sorted(found) == list(range(5))
+
+
+def test_neurons_that_fit_nowhere_open_slots_and_are_not_diluted() -> None:
+    common = 10 * np.eye(4, 6)
+    first, second = np.zeros((2, 8, 6))
+    first[:4], second[:4] = common, common[::-1]
+    first[4], second[4] = [0, 0, 0, 0, 9, 0], [0, 0, 0, 0, 0, 9]
+    found = match([first, second], [1, 1], Prior(1, 1, 1))
+    kept = found.mean[found.mean.any(axis=1)]
+    expected = {tuple(row) for row in (*common, first[4], second[4])}
+    assert {tuple(row) for row in kept} == expected
+
+
+def weights_of_net(seed: int, spare: int = 0) -> Weights:
+    with scoped(seed, "initial weights"):
+        net = vgg(VGG(width=8), 6, spare)
+    for name in LAYERS:
+        with torch.no_grad():
+            real = net[name][0].weight.flatten(1).any(dim=1)
+            net[name][0].bias[real] = 0.1 * torch.randn(int(real.sum()), generator=torch.Generator().manual_seed(seed))
+    return {name: (net[name][0].weight.detach(), net[name][0].bias.detach()) for name in LAYERS}
+
+
+def outputs(weights: Weights, spare: int = 0) -> torch.Tensor:
+    net = vgg(VGG(width=8), 6, spare)
+    net.load_state_dict({f"{name}.0.{kind}": value for name, both in weights.items()
+                         for kind, value in zip(("weight", "bias"), both, strict=True)})  # fmt: skip
+    with torch.no_grad():
+        return through(net, IMAGES, LAYERS)
+
+
+def shuffled(weights: Weights, seed: int) -> Weights:
+    """Put each hidden layer's neurons in another order."""
+    generator, found = torch.Generator().manual_seed(seed), dict(weights)
+    for name, following in pairwise(LAYERS):
+        order = torch.randperm(len(weights[name][0]), generator=generator)
+        inverse = torch.argsort(order)
+        found[name] = (found[name][0][inverse], found[name][1][inverse])
+        found[following] = (reordered(found[following][0], order), found[following][1])
+    return found
+
+
+def matched_average(copies: list[Weights], prior: Prior | None = None) -> Weights:
+    """Go through the layers as FedMA does, without any training between them."""
+    copies, found = [dict(copy) for copy in copies], {}
+    for name, following in pairwise(LAYERS):
+        result = match([rows_of(*copy[name]) for copy in copies], [1.0] * len(copies), prior)
+        found[name] = weights_of(result.mean, copies[0][name][0])
+        for copy, order in zip(copies, result.orders, strict=True):
+            copy[following] = (reordered(copy[following][0], torch.from_numpy(order)), copy[following][1])
+    return found | {"output": plain_average(copies)["output"]}
+
+
+def plain_average(copies: list[Weights]) -> Weights:
+    return {name: tuple(torch.stack(both).mean(dim=0) for both in zip(*(copy[name] for copy in copies), strict=True))
+            for name in LAYERS}  # type: ignore[misc]  # fmt: skip
+
+
+def test_the_matched_average_of_shuffled_copies_is_the_network_itself() -> None:
+    weights = weights_of_net(0)
+    copies = [weights, *(shuffled(weights, seed) for seed in (1, 2, 3))]
+    found = matched_average(copies)
+    for name in LAYERS[:-1]:
+        assert torch.equal(found[name][0], weights[name][0]), name
+        assert torch.equal(found[name][1], weights[name][1]), name
+    torch.testing.assert_close(outputs(found), outputs(weights), rtol=0, atol=1e-5)
+    assert (outputs(plain_average(copies)) - outputs(weights)).abs().max() > 0.01
+
+
+def test_shuffled_copies_alone_are_the_network_up_to_the_order_of_its_neurons() -> None:
+    weights = weights_of_net(0)
+    found = matched_average([shuffled(weights, seed) for seed in (1, 2)])
+    torch.testing.assert_close(outputs(found), outputs(weights), rtol=0, atol=1e-5)
+    first = {tuple(row) for row in rows_of(*weights["convolution1"])}
+    assert {tuple(row) for row in rows_of(*found["convolution1"])} == first
+
+
+def test_with_room_to_grow_the_function_of_copies_is_kept_too() -> None:
+    weights = weights_of_net(0, spare=2)
+    found = matched_average([weights, shuffled(weights, 1)], Prior(1.0, 1.0, 7.0))
+    torch.testing.assert_close(outputs(found, spare=2), outputs(weights, spare=2), rtol=0, atol=1e-5)
+    assert any(int(found[name][0].flatten(1).any(dim=1).sum()) > 8 * factor for name, factor in
+               zip(LAYERS, (1, 2, 4, 4, 8, 8, 8), strict=False))  # fmt: skip
+
+
+def test_rows_and_weights_are_inverse() -> None:
+    for layer in (nn.Conv2d(3, 5, 3), nn.Linear(4, 6)):
+        weight, bias = weights_of(rows_of(layer.weight.detach(), layer.bias.detach()), layer.weight.detach())
+        assert torch.equal(weight, layer.weight)
+        assert torch.equal(bias, layer.bias)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_growth_that_never_opens_a_slot_is_matching_of_the_width_kept(seed: int) -> None:
+    layers = list(np.random.default_rng(seed).normal(size=(3, 6, 4)))
+    kept = match(layers, [0.5, 1.0, 1.5])
+    roomy = match([np.pad(rows, ((0, 3), (0, 0))) for rows in layers], [0.5, 1.0, 1.5], Prior(1.0, 2.0, 1e-300))
+    assert all((order[:6] == other).all() for order, other in zip(roomy.orders, kept.orders, strict=True))
+    assert (roomy.mean[:6] == kept.mean).all()
+    assert not roomy.mean[6:].any()
