@@ -4,6 +4,8 @@ from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import (
     afl,
+    colour_texture,
+    depth_only,
     fedavg_vit_h,
     fedbn,
     fedgpad,
@@ -26,6 +28,7 @@ METHODS: dict[str, Method] = {
     module.METHOD.name: module.METHOD
     for module in (
         *(single, fused, fedpad, fedprox, moon, afl, fedbn, fedgpad, fedma, pooled),
+        *(colour_texture, depth_only),
         *(vit, vit_h, vit_h_is, fedavg_vit_h, festa, fedsis),
     )
 }

@@ -21,10 +21,15 @@ FULL_WIDTH = 64
 SLOPE = 0.2
 
 
-class TableII(Section):
-    """The width of the first convolution (the paper's: 64), and the form of the classifier."""
+class Width(Section):
+    """The width of the first convolution; the paper's is 64."""
 
     width: int = Field(FULL_WIDTH, ge=8, le=FULL_WIDTH, multiple_of=8)
+
+
+class TableII(Width):
+    """The width, and the form of the classifier."""
+
     classifier: Literal["two-layers", "linear"] = "two-layers"
 
 
@@ -38,29 +43,43 @@ def convolution(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
 
 
-class Encoder(nn.Module):
-    """Domain-invariant or domain-specific feature extractor: thirteen convolutions and five poolings."""
+class Front(nn.Module):
+    """The part of an encoder that the depth estimator looks at: ten convolutions and three poolings."""
 
     def __init__(self, inputs: int, width: int) -> None:
-        """Build conv1-1 to conv1-13."""
+        """Build conv1-1 to conv1-10."""
         super().__init__()
-        c64, c128, c196, c256, c512 = (scaled(channels, width) for channels in (64, 128, 196, 256, 512))
+        c64, c128, c196 = (scaled(channels, width) for channels in (64, 128, 196))
         self.stem = convolution(inputs, c64)
         self.blocks = nn.ModuleList(
             nn.Sequential(convolution(first, c128), convolution(c128, c196), convolution(c196, c128), nn.MaxPool2d(2))
             for first in (c64, c128, c128)
         )
+
+    def pools(self, images: Tensor) -> list[Tensor]:
+        """Return pool1-1 to pool1-3."""
+        pooled, values = [], self.stem(images)
+        for block in self.blocks:
+            values = block(values)
+            pooled.append(values)
+        return pooled
+
+
+class Encoder(Front):
+    """Domain-invariant or domain-specific feature extractor: thirteen convolutions and five poolings."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        """Build conv1-1 to conv1-13."""
+        super().__init__(inputs, width)
+        c128, c256, c512 = (scaled(channels, width) for channels in (128, 256, 512))
         self.tail = nn.Sequential(
             convolution(c128, c128), nn.MaxPool2d(2), convolution(c128, c256), nn.MaxPool2d(2), convolution(c256, c512)
         )
 
     def forward(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Return the pooled features, and pool1-1 to pool1-3, which the depth estimator looks at."""
-        pooled, values = [], self.stem(images)
-        for block in self.blocks:
-            values = block(values)
-            pooled.append(values)
-        return adaptive_avg_pool2d(self.tail(values), 1).flatten(1), pooled
+        pooled = self.pools(images)
+        return adaptive_avg_pool2d(self.tail(pooled[-1]), 1).flatten(1), pooled
 
 
 class DepthEstimator(nn.Module):
@@ -76,6 +95,19 @@ class DepthEstimator(nn.Module):
         """Resize the three maps to one size, join them, and estimate depth."""
         maps = [interpolate(one, (DEPTH_SIZE, DEPTH_SIZE), mode="bilinear", align_corners=False) for one in pooled]
         return torch.as_tensor(self.layers(torch.cat(maps, dim=1))).squeeze(1)
+
+
+class DepthNetwork(Front):
+    """From images to depth maps, with nothing beside: the encoder's front and the depth estimator."""
+
+    def __init__(self, inputs: int, width: int) -> None:
+        """Build conv1-1 to conv1-10 and conv4-1 to conv4-3."""
+        super().__init__(inputs, width)
+        self.estimator = DepthEstimator(width)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the estimated maps, B×32×32."""
+        return torch.as_tensor(self.estimator(self.pools(images)))
 
 
 class Decoder(nn.Module):

@@ -1,0 +1,99 @@
+"""Colour texture: histograms of uniform local binary patterns in two colour spaces.
+
+The pattern of a pixel says which of its eight neighbours on a circle of radius 1 are at least as bright (T. Ojala,
+M. Pietikäinen, T. Mäenpää, "Multiresolution Gray-Scale and Rotation Invariant Texture Classification with Local Binary
+Patterns", 2002). It is uniform if it changes at most twice around the circle; there are 58 of these, and one more bin
+holds the rest.
+"""
+
+from __future__ import annotations
+
+import torch
+from kornia.color import rgb_to_ycbcr
+from torch import Tensor, nn
+
+from fedvisage.nn.inputs import colour_channels
+
+NEIGHBOURS, BINS = 8, 59
+FEATURES = 6 * BINS
+"""Six channels: hue, saturation, value, and luma with two colour differences."""
+DIAGONAL = 2**0.5 - 1
+"""What neighbours on the sides count beside the corner, where a diagonal neighbour is interpolated."""
+
+
+class ColourTexture(nn.Module):
+    """From a network's input to the features of its texture; it has nothing to learn."""
+
+    uniform: Tensor
+
+    def __init__(self) -> None:
+        """Tabulate which bin each pattern counts in."""
+        super().__init__()
+        self.register_buffer("uniform", uniform_bins(), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the features, B×354: the root of each channel's histogram, which makes it a vector of length 1."""
+        with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
+            shares = [histogram(channel) @ self.uniform for channel in channels(images).unbind(1)]
+            return torch.cat(shares, dim=1).sqrt()
+
+
+class TextureClassifier(nn.Module):
+    """A plane in the space of the features."""
+
+    def __init__(self) -> None:
+        """Start with the library's random plane."""
+        super().__init__()
+        self.texture, self.plane = ColourTexture(), nn.Linear(FEATURES, 1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the signed margin, B×1."""
+        return torch.as_tensor(self.plane(self.texture(images)))
+
+
+def channels(images: Tensor) -> Tensor:
+    """Return HSV and YCbCr in whole levels of 0 to 255, from RGB, or RGB and HSV, in [0, 1]."""
+    rgb = images[:, :3]
+    hsv = images[:, 3:] if images.shape[1] == 6 else colour_channels(rgb, "rgb+hsv")[:, 3:]
+    return torch.cat([hsv, rgb_to_ycbcr(rgb)], dim=1).float().clamp_(0, 1).mul_(255).round_()
+
+
+def histogram(channel: Tensor) -> Tensor:
+    """Return the share of each of the 256 patterns in an image's channel (B×H×W), B×256."""
+    found = patterns(channel.contiguous()).flatten(1).int()
+    first = torch.arange(len(found), dtype=torch.int32, device=found.device)[:, None] << NEIGHBOURS
+    counts = torch.bincount((found + first).flatten(), minlength=len(found) << NEIGHBOURS)
+    return counts.view(len(found), -1) / found.shape[1]
+
+
+def patterns(channel: Tensor) -> Tensor:
+    """Return the pattern of every pixel of B×H×W that has all its neighbours: bit k is set for the one at k·45°.
+
+    A diagonal neighbour on the circle lies between four pixels. Bilinear interpolation is at least the middle pixel a
+    exactly if (√2 − 1)·(b + c − 2a) + d − a ≥ 0, for b and c at the sides and d in the corner; whole levels make that
+    exact where the surroundings are flat.
+    """
+    height, width = channel.shape[-2:]
+    middle = channel[:, 1:-1, 1:-1]
+
+    def beyond(down: int, right: int) -> Tensor:
+        return channel[:, 1 + down : height - 1 + down, 1 + right : width - 1 + right] - middle
+
+    side = [beyond(0, 1), beyond(-1, 0), beyond(0, -1), beyond(1, 0)]
+    corner = [beyond(-1, 1), beyond(-1, -1), beyond(1, -1), beyond(1, 1)]
+    found = torch.zeros_like(middle, dtype=torch.uint8)
+    for quarter in range(4):
+        sides = side[quarter] + side[(quarter + 1) % 4]
+        found |= (side[quarter] >= 0).view(torch.uint8) << (2 * quarter)
+        found |= (corner[quarter].add(sides, alpha=DIAGONAL) >= 0).view(torch.uint8) << (2 * quarter + 1)
+    return found
+
+
+def uniform_bins() -> Tensor:
+    """Return the 256×59 matrix that adds up the patterns of each bin; the last is for patterns that are not uniform."""
+    table = torch.zeros(1 << NEIGHBOURS, BINS)
+    bins = iter(range(BINS - 1))
+    for pattern in range(1 << NEIGHBOURS):
+        turned = pattern >> 1 | (pattern & 1) << (NEIGHBOURS - 1)
+        table[pattern, next(bins) if (pattern ^ turned).bit_count() <= 2 else BINS - 1] = 1
+    return table

@@ -1,0 +1,46 @@
+"""Depth only: what the score says of an estimated map."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.toy import run_toy, tree
+from torch import Tensor
+
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.errors import UserError
+from fedvisage.methods import depth_only
+
+
+def scores(maps: Tensor) -> list[float]:
+    found: list[float] = depth_only.live_logit(maps).tolist()
+    return found
+
+
+def test_the_probability_is_the_share_of_the_maps_energy() -> None:
+    maps = torch.rand(5, 32, 32, generator=torch.Generator().manual_seed(0))
+    energy = (maps.double().numpy() ** 2).mean(axis=(1, 2))
+    expected = energy / (energy + depth_only.UNDECIDED)
+    np.testing.assert_allclose(1 / (1 + np.exp(-np.array(scores(maps)))), expected, rtol=1e-5)
+
+
+def test_a_deeper_map_scores_higher_and_a_flat_one_lowest_and_finite() -> None:
+    found = scores(torch.linspace(0, 1, 6)[:, None, None].expand(6, 32, 32))
+    assert found == sorted(found)
+    assert np.isfinite(found).all()
+    assert len(set(found)) == 6
+
+
+def test_a_site_without_depth_maps_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    whole = PreparedSet.open(sets["A"])
+    rows = whole.rows
+    with Writer(tmp_path / "bare", name="A", size=whole.size, source="without depth") as out:
+        out.add(np.array(whole.images), label=rows.label, species=rows.species, subject=rows.subject, video=rows.video,
+                frame=rows.frame, split=rows.split, item=rows.item)  # fmt: skip
+    content = tree(sets, "depth_only", data__sites={"A": str(tmp_path / "bare"), "B": str(sets["B"])})
+    with pytest.raises(UserError, match="has no depth maps, which depth_only needs; import it with --depth"):
+        run_toy(content, tmp_path / "run")
