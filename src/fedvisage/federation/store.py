@@ -13,7 +13,8 @@ from torch import Tensor
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation import sealed
-from fedvisage.files import sync_directory
+from fedvisage.federation.message import encode
+from fedvisage.files import read_tensors
 
 KEPT = 2
 
@@ -30,20 +31,23 @@ class SiteStore:
     def load(self) -> dict[str, Tensor]:
         """Return the state as the site left it."""
         if self._dirty:
-            return self._read(self._working)
+            return read_tensors(self._working)[0]
         return self._read(self._path(self.generation)) if self.generation else {}
 
     def save(self, kept: dict[str, Tensor]) -> None:
-        """Put the state away until the next turn."""
+        """Put the state away until the next turn.
+
+        It is not sealed and need not outlive this process: before it is committed, a killed run goes back anyway.
+        """
         self.directory.mkdir(parents=True, exist_ok=True)
-        sealed.write(self._working, kept, {})
+        self._working.write_bytes(encode(kept))
         self._dirty = True
 
     def commit(self, generation: int) -> int:
         """Make the present state durable under a generation's number, and return the number in force."""
         if self._dirty:
-            self._working.replace(self._path(generation))
-            sync_directory(self.directory)
+            sealed.write(self._path(generation), self.load(), {})
+            self._working.unlink()
             self.generation, self._dirty = generation, False
             for old in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT]:
                 old.unlink()
