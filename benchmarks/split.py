@@ -1,0 +1,129 @@
+"""What splitting a network costs: FedSIS against joint training of the same network, and by sampled block."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from itertools import chain, islice, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from torch.nn.functional import cross_entropy
+
+from benchmarks.measurement import Measurement, rendered
+from fedvisage import recipe as recipes
+from fedvisage.data.batches import View, order
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.methods import fedsis, options
+from fedvisage.methods.vit_h_is import pseudo_class_token
+from fedvisage.nn.inputs import prepare
+from fedvisage.nn.precision import Compute, choose
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+from fedvisage.run import run
+
+BATCH, SIZE, BATCHES, DEPTH, DOMAINS = 16, 96, 4, 6, ("O", "C", "I")
+
+
+def measure(cache: Path, repeats: int = 3) -> Measurement:
+    """Compare rounds of some batches on three sites, all blocks deep, with the same batches through one network.
+
+    A run of two rounds less a run of one is what a round costs, with ledger, checkpoint and private state; the two
+    sides are timed in turn, and the ratio is the median over pairs.
+    """
+    sets = {name: rendered(cache, name, 8, SIZE) for name in DOMAINS}
+    batches = {name: _batches(path) for name, path in sets.items()}
+    images = sum(len(chosen) for _, found in batches.values() for chosen in found)
+    pairs = []
+    for _ in range(repeats):
+        joint = images / _joint_round(_recipe(sets, 1), list(batches.values()))
+        split = images / (_run(_recipe(sets, 2), cache) - _run(_recipe(sets, 1), cache))
+        pairs.append((split / joint, split, joint))
+    ratio, split, joint = sorted(pairs)[len(pairs) // 2]
+    size = f"width 192, {DEPTH} blocks, {SIZE} px, batch {BATCH}, {BATCHES} batches a visit"
+    return Measurement(
+        "FedSIS, split between sites and server, against joint training of its network (images/s)",
+        "≥ 0.9",
+        f"{ratio:.3f} ({split:.1f} / {joint:.1f}, {size})",
+        ratio >= 0.9,
+    )
+
+
+def measure_depth(cache: Path, repeats: int = 5) -> Measurement:
+    """Time the server's half of a step, forward and backward, for every block that can be drawn."""
+    compute = choose("cpu", "auto")
+    depths = range(1, DEPTH + 1)
+    recipe = _recipe(dict.fromkeys(DOMAINS, cache), 1)  # only its network is used
+    seconds = [min(_server_step(recipe, compute, depth) for _ in range(repeats)) for depth in depths]
+    slope, start = np.polyfit(list(depths), seconds, 1)
+    return Measurement(
+        "The server's half of a FedSIS step, by sampled block ℓ (ms)",
+        "grows with ℓ",
+        f"{', '.join(f'{1000 * value:.0f}' for value in seconds)}; about {1000 * start:.0f} + {1000 * slope:.0f} ℓ",
+        all(later > earlier for earlier, later in pairwise(seconds)),
+    )
+
+
+def _recipe(sets: dict[str, Path], rounds: int) -> Recipe:
+    network = {"width": 192, "depth": DEPTH, "heads": 3, "stem": 32, "stages": [1, 2, 3]}
+    tree = {
+        "method": {"name": "fedsis", "network": network, "blocks": {"first": DEPTH}},
+        "data": {"sites": {name: str(path) for name, path in sets.items()}},
+        "input": {"size": SIZE, "colour": "rgb"},
+        "training": {
+            "rounds": rounds,
+            "local": {"batches": BATCHES},
+            "batch": BATCH,
+            "optimizer": {"lr": 1e-3, "state": "kept"},
+        },
+        "runtime": {"threads": torch.get_num_threads()},
+    }
+    return recipes.validate(tree, options())
+
+
+def _batches(path: Path) -> tuple[View, list[np.ndarray]]:
+    """Return a set's training images and as many batches as a visit has, epoch after epoch."""
+    view = View.of(PreparedSet.open(path), "train")
+    epochs = (order(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled") for epoch in range(BATCHES))
+    return view, list(islice(chain.from_iterable(epochs), BATCHES))
+
+
+def _run(recipe: Recipe, cache: Path) -> float:
+    with tempfile.TemporaryDirectory() as out:
+        began = time.perf_counter()
+        run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True))
+        return time.perf_counter() - began
+
+
+def _joint_round(recipe: Recipe, sites: list[tuple[View, list[np.ndarray]]]) -> float:
+    """Time the same work without sites, server and house: read, prepare, forward, backward, step."""
+    compute, net = choose("cpu", "auto"), fedsis.METHOD.network(recipe)
+    compute.place(net)
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
+    began = time.perf_counter()
+    for view, batches in sites:
+        for chosen in batches:
+            batch = view.batch(chosen)
+            ready = prepare(batch.images, "rgb", compute.device)
+            with compute.autocast():
+                two = net["head"](pseudo_class_token(net, net["tokenizer"](ready), DEPTH))
+            optimizer.zero_grad(set_to_none=True)
+            cross_entropy(two.float(), batch.labels.long()).backward()
+            optimizer.step()
+    return time.perf_counter() - began
+
+
+def _server_step(recipe: Recipe, compute: Compute, depth: int) -> float:
+    net = fedsis.METHOD.network(recipe)
+    compute.place(net)
+    tokens = torch.randn(BATCH, (SIZE // 16) ** 2, 192, requires_grad=True)
+    seconds = []
+    for _ in range(2):
+        began = time.perf_counter()
+        with compute.autocast():
+            pseudo = pseudo_class_token(net, tokens, depth)
+        pseudo.float().sum().backward()
+        seconds.append(time.perf_counter() - began)
+    return min(seconds)
