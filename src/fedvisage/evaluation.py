@@ -110,6 +110,8 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
     if list(members) != [""]:
         headline["members"] = members
+    if (spread := scorer.spread(view)) is not None:
+        headline["spread"] = spread
     if outcomes:
         headline["adaptation"] = {name or "model": outcome.as_json() for name, outcome in outcomes.items()}
     return Judged(concatenate(parts), headline)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.toy import NETWORK, recipe_of, tree
+from tests.toy import NETWORK, recipe_of, run_toy, tree
 from torch import Generator, Tensor, nn
 
 from fedvisage.errors import UserError
@@ -104,6 +104,22 @@ def test_features_are_the_mean_of_what_the_head_receives(sets: Mapping[str, Path
     with torch.inference_mode():
         two = found.net["head"](vit_h_is.features(found))
         torch.testing.assert_close(torch.softmax(two, dim=1)[:, 1], live_at(found, 3))
+
+
+def test_the_spread_is_that_of_single_predictions(sets: Mapping[str, Path]) -> None:
+    found = member(recipe(sets, blocks={"first": 2}, inference={"blocks": "all"}))
+    with torch.inference_mode():
+        single = torch.stack([live_at(found, depth) for depth in (2, 3, 4)])
+        torch.testing.assert_close(vit_h_is.spread(found), single.std(dim=0, correction=0))
+        one = member(recipe(sets, inference={"draws": 1}))
+        assert vit_h_is.spread(one).max() < 1e-6
+
+
+def test_a_run_reports_the_spread_at_the_user(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    for method, reported in (("vit-h-is", True), ("vit-h", False)):
+        metrics = run_toy(tree(sets, method, training__rounds=1), tmp_path / method)
+        assert ("spread" in metrics) == reported
+    assert 0 <= run_toy(tree(sets, "vit-h-is", training__rounds=1), tmp_path / "vit-h-is", resume=True)["spread"] < 0.5
 
 
 @pytest.mark.parametrize("blocks", [{"last": DEPTH + 1}, {"first": 3, "last": 2}])

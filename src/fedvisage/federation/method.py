@@ -90,6 +90,8 @@ class Method:
     server: Callable[[Server], Iterator[None]]
     user: Callable[[Member], Tensor]
     features: Callable[[Member], Tensor] | None = None
+    spread: Callable[[Member], Tensor] | None = None
+    """How far apart the draws of each image's prediction lie, for a user that draws."""
     delivered: tuple[str, ...] = ()
     """The parts that a user downloads; empty: all that live at the server."""
     members: Literal["one", "each", "mean"] = "one"

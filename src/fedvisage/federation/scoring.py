@@ -79,9 +79,11 @@ class Scorer:
         """Return the features of a view's images in order, for figures."""
         if self.method.features is None:
             raise ValueError(f"{self.method.name} has no features to show")
-        function = self.method.features
-        with torch.inference_mode():
-            return torch.cat([self._through(function, view, at).float().cpu() for at in self._positions(view)])
+        return self._all(self.method.features, view)
+
+    def spread(self, view: View) -> float | None:
+        """Return how far apart the draws of a prediction lie, as a mean over images; None where nothing is drawn."""
+        return None if self.method.spread is None else float(self._all(self.method.spread, view).mean())
 
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""
@@ -89,6 +91,10 @@ class Scorer:
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
             return self.method.user(Member(self.net, ready, generator, self.recipe)).float()
+
+    def _all(self, function: Callable[[Member], Tensor], view: View) -> Tensor:
+        with torch.inference_mode():
+            return torch.cat([self._through(function, view, at).float().cpu() for at in self._positions(view)])
 
     def _through(self, function: Callable[[Member], Tensor], view: View, positions: NDArray[np.int64]) -> Tensor:
         images = view.batch(positions).images

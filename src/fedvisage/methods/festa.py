@@ -5,8 +5,8 @@ Diagnosis", NeurIPS 2021, as the baseline of N. Alkhunaizi et al., "FedSIS", 202
 three: sites have tokenizer and head, the server has the blocks, and the head sees the class token behind the last one.
 The blocks step once a round, tokenizers and heads are averaged now and then (``methods/split``).
 
-Deviations from the paper: its tokenizer and tail are a DenseNet and a network for each of several tasks; here, as in
-FedSIS's comparison, they are ViT-H's and the task is one.
+Deviations from the paper: it has convolutional heads and task-specific tails for several tasks on radiographs; here, as
+in FedSIS's comparison, they are ViT-H's tokenizer and linear head, and the task is one.
 """
 
 from dataclasses import replace

@@ -135,6 +135,14 @@ def user(member: Member) -> Tensor:
     return live - attack
 
 
+def spread(member: Member) -> Tensor:
+    """Return the standard deviation, over the blocks that an image's prediction is made of, of the live probability."""
+    pseudo, share = _read(member)
+    live = torch.sigmoid(live_logit(member.net["head"](pseudo).float()))
+    mean = (share * live).sum(dim=1, keepdim=True)
+    return (share * (live - mean).square()).sum(dim=1).sqrt()
+
+
 def features(member: Member) -> Tensor:
     """Return the mean over blocks of what the head receives."""
     pseudo, share = _read(member)
@@ -158,4 +166,5 @@ METHOD = replace(
     calls={"train": averaging.training_call(loss, *PARTS)},
     user=user,
     features=features,
+    spread=spread,
 )
