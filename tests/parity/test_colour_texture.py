@@ -65,14 +65,14 @@ def test_channels_are_the_two_colour_spaces_in_whole_levels() -> None:
     np.testing.assert_array_equal(found, found.round())
 
 
-def test_features_are_the_roots_of_each_channels_histogram() -> None:
+def test_features_are_the_roots_of_each_channels_histogram_beside_an_even_one() -> None:
     images = as_input(pictures())
     found = ColourTexture()(images).reshape(2, 6, BINS).numpy()
     for number, image in enumerate(channels(images).numpy().astype(np.uint8)):
         for one, channel in zip(found[number], image, strict=True):
             codes = expected_patterns(channel[None]).astype(int).ravel()
             bins = uniform_bins().argmax(dim=1).numpy()[codes]
-            np.testing.assert_allclose(one**2, np.bincount(bins, minlength=BINS) / len(bins), atol=1e-6)
+            np.testing.assert_allclose((one + 1) ** 2, BINS * np.bincount(bins, minlength=BINS) / len(bins), atol=1e-5)
 
 
 def test_features_do_not_depend_on_the_colour_setting_the_batch_or_the_precision() -> None:

@@ -32,10 +32,10 @@ class ColourTexture(nn.Module):
         self.register_buffer("uniform", uniform_bins(), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the features, B×354: the root of each channel's histogram, which makes it a vector of length 1."""
+        """Return the features, B×354: the roots of each channel's histogram, scaled so that an even one is all zero."""
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             shares = [histogram(channel) @ self.uniform for channel in channels(images).unbind(1)]
-            return torch.cat(shares, dim=1).sqrt()
+            return torch.cat(shares, dim=1).mul(BINS).sqrt() - 1
 
 
 class TextureClassifier(nn.Module):
