@@ -63,6 +63,17 @@ def test_maps_may_lie_in_a_folder_of_the_dataset(root: Path) -> None:
     assert (len(found), report.skipped, report.files) == (12, (), 12)
 
 
+def test_maps_beside_the_images_are_refused(root: Path) -> None:
+    with pytest.raises(UserError, match="is the dataset itself"):
+        imported(root, root)
+
+
+def test_the_set_does_not_say_where_on_the_machine_the_maps_were(root: Path) -> None:
+    found, _ = imported(root, save_maps(root, root.parent / "maps"))
+    assert "depth=maps" in found.source
+    assert str(root.parent) not in found.source
+
+
 def test_attacks_are_flat_even_where_they_have_a_map(root: Path) -> None:
     maps = save_maps(root, root.parent / "maps")
     save(maps / "attack/print/s0/0_depth.png", np.full((24, 24), 200, np.uint8))

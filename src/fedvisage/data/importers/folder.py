@@ -57,10 +57,9 @@ def import_folder(
     tally = Tally(source, len(found) + len(skipped), max_bad, skipped)
     tally.stop_if_too_many()
     seen = _Seen(tally)
-    origin = (
-        f"folder {printable(source.resolve().name)} crop={crop} depth={printable(depth)} frames={frames}"
-        f" heldout={heldout} seed={seed}"
-    )
+    maps = printable(Path(depth).resolve().name)
+    origin = f"folder {printable(source.resolve().name)} crop={crop} depth={maps} frames={frames}"
+    origin += f" heldout={heldout} seed={seed}"
     with Writer(
         destination, name=name, size=size, source=origin, depth=reader.depth is not None, points=crop == "face"
     ) as out:

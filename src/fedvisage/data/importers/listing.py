@@ -57,11 +57,12 @@ def list_folder(root: Path, leave_out: Path | None = None) -> tuple[list[Found],
         raise UserError(str(root), "no such directory; give the folder that holds real/ and attack/")
     if not any(entry.is_dir() and _polarity(entry.name) is not None for entry in root.iterdir()):
         raise UserError(str(root), f"has none of the folders {', '.join(REAL_FOLDERS + ATTACK_FOLDERS)}")
+    outside = _folder_below(root, leave_out)
     found: list[Found] = []
     frames: Counter[str] = Counter()
     skipped: list[Skipped] = []
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in files_below(root)):
-        if name == LABELS or (leave_out is not None and path.absolute().is_relative_to(leave_out.absolute())):
+        if name == LABELS or (outside and name.startswith(outside)):
             continue
         entry = _located(path, name, root)
         if isinstance(entry, Found):
@@ -71,6 +72,15 @@ def list_folder(root: Path, leave_out: Path | None = None) -> tuple[list[Found],
             skipped.append(Skipped(printable(name), entry))
     _check_labels(root / LABELS, found)
     return found, skipped
+
+
+def _folder_below(root: Path, folder: Path | None) -> str | None:
+    """Return how the names of a folder's files begin, if it lies below the root."""
+    if folder is None or not folder.resolve().is_relative_to(root.resolve()):
+        return None
+    if folder.resolve() == root.resolve():
+        raise UserError(str(folder), "is the dataset itself; maps need a directory of their own")
+    return f"{folder.resolve().relative_to(root.resolve()).as_posix()}/"
 
 
 def files_below(root: Path) -> Iterator[Path]:
