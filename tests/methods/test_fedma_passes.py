@@ -18,6 +18,7 @@ from fedvisage.federation.transport import LocalTransport, Reply
 from fedvisage.federation.turn import Order
 from fedvisage.methods import fedma
 from fedvisage.nn.vgg import LAYERS
+from fedvisage.recipe import tree_of
 from fedvisage.streams import scoped
 
 
@@ -86,8 +87,7 @@ def test_a_pass_that_loses_its_quorum_changes_nothing(
 def test_with_growth_some_spare_neurons_are_opened_and_each_of_them_takes_part(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """Sites start from networks of their own: neurons that fit nowhere are to be expected."""
-    run_toy(fedma_tree(sets, {"growth": {"spare": 4}, "initial": "own"}), tmp_path / "run")
+    run_toy(fedma_tree(sets, {"matching": {"growth": {"spare": 4}}}), tmp_path / "run")
     found = load_file(tmp_path / "run" / "model.safetensors")
     opened = [int(found[f"{name}.0.weight"].flatten(1).any(dim=1).sum()) for name in LAYERS]
     assert opened[-1] == 1
@@ -99,13 +99,29 @@ def test_with_growth_some_spare_neurons_are_opened_and_each_of_them_takes_part(
         assert torch.equal(used, found[f"{name}.0.weight"].flatten(1).any(dim=1))
 
 
-@pytest.mark.parametrize("change", [{"growth": {"spare": 2}}, {"initial": "own"}])
-def test_options_that_would_be_ignored_are_refused(change: dict[str, Any], sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match="leave them out with matching: none"):
-        recipe_of(fedma_tree(sets, {"matching": "none", **change}))
+def test_sites_that_draw_their_own_weights_begin_apart_and_end_the_round_with_one_network(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    found = {}
+    for initial in ("own", "shared"):
+        run_toy(fedma_tree(sets, {"matching": {"initial": initial}}), tmp_path / initial)
+        found[initial] = [line["digest"] for line in lines(tmp_path / initial / "ledger.jsonl")
+                          if line["round"] == 2 and line["direction"] == "down" and line["call"] == LAYERS[0]
+                          and line["field"] == LAYERS[0]]  # fmt: skip
+    assert len(set(found["own"])) == len(set(found["shared"])) == 1
+    assert found["own"] != found["shared"]
 
 
 def test_a_start_from_a_file_and_sites_that_draw_their_own_are_refused_together(sets: Mapping[str, Path]) -> None:
-    recipe = recipe_of(fedma_tree(sets, {"initial": "own"}, training__start="weights.safetensors"))
+    content = fedma_tree(sets, training__start="weights.safetensors")
     with pytest.raises(UserError, match=r"training\.start"):
-        fedma.network(recipe)
+        fedma.network(recipe_of(content))
+    for matching in ("none", {"initial": "shared"}):
+        fedma.network(recipe_of(content | {"method": {"name": "fedma", "matching": matching}}))
+
+
+def test_a_resolved_recipe_without_matching_means_the_same_again(sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(fedma_tree(sets, {"matching": "none"}))
+    assert recipe_of(tree_of(recipe)) == recipe
+    with pytest.raises(UserError, match=r"method\.matching"):
+        recipe_of(fedma_tree(sets, {"matching": "some"}))

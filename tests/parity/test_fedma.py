@@ -63,7 +63,7 @@ def settled(vectors: list[Array]) -> list[Array]:
 
 def best(own: Array, others: list[Array]) -> Array:
     centre = sum(others) / len(others)
-    cost = [[np.sum((neuron - slot) ** 2) for neuron in own] for slot in centre]
+    cost = [np.sum((own - slot) ** 2, axis=1) for slot in centre]
     rows, columns = linear_sum_assignment(cost)
     matrix = np.zeros((len(own), len(own)))
     matrix[rows, columns] = 1
@@ -84,7 +84,6 @@ def drawn_at(recipe: Any, site: str) -> Network:
 def test_a_pass_in_which_nothing_is_learned_is_algorithm_1(sets: Mapping[str, Path], tmp_path: Path) -> None:
     """A rate so small that no float32 changes; sites start from networks of their own, and A has more attacks."""
     content = tree(sets, "fedma", training__rounds=1, training__optimizer={"lr": 1e-30}, evaluation__every=0)
-    content["method"]["initial"] = "own"
     run_toy(content, tmp_path / "run")
     labels = {name: labels_of(sets[name]) for name in SITES}
     classes = np.array([[np.sum(labels[name] == label) for label in (0, 1)] for name in SITES], dtype=float)

@@ -23,8 +23,10 @@ that fits nowhere may open a new one, out of a fixed number of spare neurons a l
 messages keep their declared shapes. An opened neuron is the mean over the sites that have it, without the prior's pull
 to zero, so that sites that agree change nothing. A round starts from the whole joint network at each site, where the
 paper goes back to each site's own neurons. Sites are matched in sorted order, not in random order, until nothing
-changes. Before the first round all sites have the server's weights; ``initial: own`` draws them at each site, as the
-authors' released code does. An optimizer's kept state is one of each exchange, and stays with a neuron's place.
+changes. An optimizer's kept state is one of each exchange, and stays with a neuron's place.
+
+In the first round each site draws its initial weights, as in the authors' released code. With ``initial: shared`` they
+are the server's; neurons then tend to keep their places in local training, and there is little to match.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -66,29 +68,34 @@ class Growth(Section):
     gamma: float = Field(7.0, gt=0)
 
 
+class Matching(Section):
+    """Whose weights a run begins with, and whether layers may grow; without growth the network's width is kept."""
+
+    initial: Literal["own", "shared"] = "own"
+    growth: Growth | None = None
+
+
 class Options(averaging.AveragingOptions):
     """FedMA's options; ``matching: none`` is FedAvg."""
 
     network: VGG = VGG()
-    matching: Literal["layerwise", "none"] = "layerwise"
-    growth: Growth | None = None
-    initial: Literal["shared", "own"] = "shared"
+    matching: Matching | None = Matching()
 
-    @model_validator(mode="after")
-    def _nothing_is_ignored(self) -> Options:
-        if self.matching == "none" and (self.growth is not None or self.initial == "own"):
-            raise ValueError("growth and initial: own are for matched averaging; leave them out with matching: none")
-        return self
+    @field_validator("matching", mode="before")
+    @classmethod
+    def _none_is_a_word(cls, value: object) -> object:
+        return None if value == "none" else value
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the network; each layer is a part."""
     options = _options(recipe)
-    if options.initial == "own" and recipe.training.start is not None:
-        raise UserError(
-            "recipe.training.start", "would be ignored: method.initial is own, so each site draws its start"
-        )
-    return vgg(options.network, CHANNELS[recipe.input.colour], options.growth.spare if options.growth else 0)
+    matching = options.matching
+    if matching is not None and matching.initial == "own" and recipe.training.start is not None:
+        problem = "would be ignored, as each site draws its own; set method.matching.initial to shared"
+        raise UserError("recipe.training.start", problem)
+    spare = matching.growth.spare if matching is not None and matching.growth is not None else 0
+    return vgg(options.network, CHANNELS[recipe.input.colour], spare)
 
 
 def loss(site: Site, batch: Batch, fixed: int = 0) -> Tensor:
@@ -123,7 +130,8 @@ def retraining(layer: str) -> Callable[[Site, Message], Message]:
 
 def _beginning(site: Site, message: Message) -> Message:
     """Return the network that a site begins a round with."""
-    if site.round > 1 or _options(site.recipe).initial == "shared":
+    matching = _options(site.recipe).matching
+    if site.round > 1 or matching is None or matching.initial == "shared":
         return message
     with scoped(site.recipe.runtime.seed, site.name, "initial weights"):
         own = network(site.recipe)
@@ -152,7 +160,7 @@ def _classes(site: Site) -> Tensor:
 
 def server(s: Server) -> Iterator[None]:
     """One pass over all layers a round; a site that is lost on the way sits out the rest of the pass."""
-    if _options(s.recipe).matching == "none":
+    if _options(s.recipe).matching is None:
         yield from averaging.server(s)
         return
     for _ in s.rounds():
@@ -180,7 +188,7 @@ def one_pass(s: Server) -> Message:
 def matched(replies: Mapping[str, Message], layer: str, options: Options) -> tuple[Message, dict[str, Message]]:
     """Match and average a layer; return it, and for each site the order of its neurons."""
     weight, bias = f"{layer}.0.weight", f"{layer}.0.bias"
-    growth = options.growth
+    growth = options.matching.growth if options.matching is not None else None
     prior = Prior(growth.sigma, growth.sigma0, growth.gamma) if growth else None
     counts = [float(reply["examples"]) if options.weight == "examples" else 1.0 for reply in replies.values()]
     shares = [len(counts) * count / sum(counts) for count in counts]
