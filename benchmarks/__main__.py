@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import data, memory, overhead, precision, split, startup
+from benchmarks import data, fedgpad, memory, overhead, precision, split, startup
 from fedvisage.environment import describe
 from fedvisage.nn.precision import choose
 
@@ -19,6 +19,7 @@ MEASURES = (
     precision.measure,
     memory.measure,
     overhead.measure,
+    fedgpad.measure,
     split.measure,
     split.measure_depth,
 )

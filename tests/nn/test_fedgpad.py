@@ -21,6 +21,15 @@ def test_full_width_networks_have_the_parameters_of_table_ii() -> None:
     assert parameters(classifier(TableII(classifier="linear"))) == 513
 
 
+@pytest.mark.parametrize("width", range(8, 65, 8))
+def test_a_narrow_network_keeps_the_tables_shape_in_whole_vectors(width: int) -> None:
+    found = [layer.out_channels for layer in Encoder(6, width).modules() if isinstance(layer, nn.Conv2d)]
+    table = [64, *3 * [128, 196, 128], 128, 256, 512]
+    assert all(
+        channels % 4 == 0 and 0 <= wide * width / 64 - channels < 4 for channels, wide in zip(found, table, strict=True)
+    )
+
+
 @pytest.mark.parametrize("size", [32, 64, 96, 128])
 def test_all_five_fit_together_at_any_size(size: int) -> None:
     images = torch.rand(2, 6, size, size)
