@@ -48,3 +48,17 @@ def test_festa_with_one_site_is_central_training_of_vit_h(
 def test_fedavg_on_vit_h_with_one_site_is_central_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
     split, central = recipes(sets, "fedavg-vit-h", "vit-h", {"batches": 2})
     assert weights(split, tmp_path / "split") == weights(central, tmp_path / "central")
+
+
+@pytest.mark.parametrize("name", ["fedprox-vit-h", "moon-vit-h"])
+def test_with_nothing_beside_the_loss_these_are_fedavg_on_vit_h(
+    sets: Mapping[str, Path], tmp_path: Path, name: str
+) -> None:
+    found = {}
+    for mu in (0, 1):
+        content = tree(sets, name, training__rounds=2)
+        content["method"]["mu"] = mu
+        found[mu] = weights(content, tmp_path / f"{mu}")
+    fedavg = weights(tree(sets, "fedavg-vit-h", training__rounds=2), tmp_path / "fedavg")
+    assert found[0] == fedavg
+    assert found[1] != fedavg

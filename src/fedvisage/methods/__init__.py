@@ -12,10 +12,12 @@ from fedvisage.methods import (
     fedma,
     fedpad,
     fedprox,
+    fedprox_vit_h,
     fedsis,
     festa,
     fused,
     moon,
+    moon_vit_h,
     pooled,
     single,
     vit,
@@ -29,7 +31,7 @@ METHODS: dict[str, Method] = {
     for module in (
         *(single, fused, fedpad, fedprox, moon, afl, fedbn, fedgpad, fedma, pooled),
         *(colour_texture, depth_only),
-        *(vit, vit_h, vit_h_is, fedavg_vit_h, festa, fedsis),
+        *(vit, vit_h, vit_h_is, fedavg_vit_h, fedprox_vit_h, moon_vit_h, festa, fedsis),
     )
 }
 

@@ -17,23 +17,35 @@ from torch import Tensor
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, fedpad
 from fedvisage.nn.losses.proximal import proximal
+from fedvisage.settings import MethodOptions
 
 
-class Options(fedpad.Options):
-    """FedPAD's options and µ, the strength of the pull back to the lent model."""
+class Pull(MethodOptions):
+    """µ, the strength of the pull back to the lent model."""
 
     mu: float = Field(0.01, ge=0)
 
 
-def loss(site: Site, batch: Batch) -> Tensor:
-    """Eq. 2: the site's loss and the proximal term over all trainable weights."""
-    options = site.recipe.method
-    assert isinstance(options, Options)
-    total = fedpad.loss(site, batch)
-    if options.mu:
-        weights = dict(site.net.named_parameters())
-        total = total + options.mu * proximal(weights.values(), (site.lent[name] for name in weights))
-    return total
+class Options(fedpad.Options, Pull):
+    """FedPAD's options and µ."""
+
+
+def held_back(own: averaging.Loss) -> averaging.Loss:
+    """Return Eq. 2: the site's own loss and the proximal term over all trainable weights."""
+
+    def loss(site: Site, batch: Batch) -> Tensor:
+        options = site.recipe.method
+        assert isinstance(options, Pull)
+        total = own(site, batch)
+        if options.mu:
+            weights = dict(site.net.named_parameters())
+            total = total + options.mu * proximal(weights.values(), (site.lent[name] for name in weights))
+        return total
+
+    return loss
+
+
+loss = held_back(fedpad.loss)
 
 
 METHOD = replace(

@@ -11,10 +11,11 @@ The compared models are in evaluation mode, as in the authors' code. µ is 1 by 
 CIFAR-100 and Tiny-ImageNet; it tunes µ in {0.1, 1, 5, 10}. Sites count as ``weight`` says (the paper: by examples).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.federation.message import under
@@ -24,48 +25,67 @@ from fedvisage.methods import averaging, fedpad
 from fedvisage.nn.losses.contrastive import model_contrastive
 from fedvisage.nn.resnet import pooled_features
 from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
 
+Turn = Callable[[Site, Message], Message]
 PREVIOUS = "previous/"
 """Where the last local model stands among a site's private state."""
 
 
-class Options(fedpad.Options):
-    """FedPAD's options, the weight µ of the contrastive loss, and its temperature τ."""
+class Contrast(MethodOptions):
+    """The weight µ of the contrastive loss, and its temperature τ."""
 
     mu: float = Field(1.0, ge=0)
     temperature: float = Field(0.5, gt=0)
 
 
-def train(site: Site, message: Message) -> Message:
-    """Train beside frozen copies of the global and the last local model, and keep the result for the next turn."""
-    if not _options(site.recipe).mu:
-        return minimise(site, message)
-    site.held["global"] = site.frozen(message, "model")["model"]
-    site.held["previous"] = site.frozen(under(PREVIOUS, site.kept) or message, "model")["model"]
-    reply = minimise(site, message)
-    site.kept.update({f"{PREVIOUS}{name}": value for name, value in site.tensors("model").items()})
-    return reply
+class Options(fedpad.Options, Contrast):
+    """FedPAD's options, µ and τ."""
+
+
+def remembering(minimise: Turn, *parts: str) -> Turn:
+    """Return a turn beside frozen copies of the global and the last local model; its result is kept for the next."""
+
+    def train(site: Site, message: Message) -> Message:
+        if not _options(site.recipe).mu:
+            return minimise(site, message)
+        site.held["global"] = site.frozen(message, *parts)
+        site.held["previous"] = site.frozen(under(PREVIOUS, site.kept) or message, *parts)
+        reply = minimise(site, message)
+        site.kept.update({f"{PREVIOUS}{name}": value for name, value in site.tensors(*parts).items()})
+        return reply
+
+    return train
+
+
+def contrast(
+    site: Site, images: Tensor, features: Tensor, features_of: Callable[[nn.ModuleDict, Tensor], Tensor]
+) -> Tensor:
+    """Return µ times Eq. 3 for features of some images; nothing is computed where µ is 0."""
+    options = _options(site.recipe)
+    if not options.mu:
+        return features.new_zeros(())
+    wanted, unwanted = (features_of(site.held[name], images).float() for name in ("global", "previous"))
+    return options.mu * model_contrastive(features.float(), wanted, unwanted, options.temperature)
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
     """Eq. 4: binary cross-entropy and the model-contrastive loss, on one forward pass."""
-    options, model = _options(site.recipe), site.net["model"]
-    features = pooled_features(model, batch.images)
-    logits = model.get_submodule("fc")(features).float().squeeze(1)
-    total = binary_cross_entropy_with_logits(logits, batch.labels)
-    if options.mu:
-        wanted, unwanted = (pooled_features(site.held[name], batch.images).float() for name in ("global", "previous"))
-        total = total + options.mu * model_contrastive(features.float(), wanted, unwanted, options.temperature)
-    return total
+    features = _features(site.net, batch.images)
+    logits = site.net["model"].get_submodule("fc")(features).float().squeeze(1)
+    supervised = binary_cross_entropy_with_logits(logits, batch.labels)
+    return supervised + contrast(site, batch.images, features, _features)
 
 
-def _options(recipe: Recipe) -> Options:
+def _features(net: nn.ModuleDict, images: Tensor) -> Tensor:
+    return pooled_features(net["model"], images)
+
+
+def _options(recipe: Recipe) -> Contrast:
     options = recipe.method
-    assert isinstance(options, Options)
+    assert isinstance(options, Contrast)
     return options
 
-
-minimise = averaging.local_training(loss, "model")
 
 METHOD = replace(
     fedpad.METHOD,
@@ -73,5 +93,5 @@ METHOD = replace(
     title="MOON",
     paper="Li et al., Model-Contrastive Federated Learning, 2021",
     options=Options,
-    calls={"train": Call(train, fedpad.TRAIN.uploads)},
+    calls={"train": Call(remembering(averaging.local_training(loss, "model"), "model"), fedpad.TRAIN.uploads)},
 )
