@@ -163,7 +163,7 @@ class Federation(Section):
 class Adapt(Section):
     """How the user adapts the finished model to its own unlabelled images; ``adapt/`` says what the words mean."""
 
-    loop: Literal["two-pass", "online", "episodic"] = "two-pass"
+    loop: Literal["settled", "two-pass", "online", "episodic"] = "settled"
     gate: bool = True
     over: Literal["batchnorm", "layernorm"] = "batchnorm"
     lr: float = Field(5e-3, gt=0)
@@ -173,7 +173,7 @@ class Adapt(Section):
 
 ADAPTATIONS: dict[str, dict[str, Any]] = {
     "gated": {},
-    "paper": {"gate": False},
+    "paper": {"gate": False, "loop": "two-pass"},
     "online": {"gate": False, "loop": "online"},
     "episodic": {"gate": False, "loop": "episodic"},
 }

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedvisage.adapt.entropy import entropy
 from fedvisage.data.batches import Positions, View
 from fedvisage.errors import UserError
 from fedvisage.federation.scoring import Logits, Scorer, as_logits
-from fedvisage.nn.batchnorm import batch_statistics, batchnorms
+from fedvisage.nn.batchnorm import batch_statistics, batchnorms, collected_statistics
 from fedvisage.settings import Adapt
+
+KEPT = 0.5
+"""The share of the sites' BatchNorm statistics in a settled model; a user has few images and uneven classes."""
 
 
 class Learner:
@@ -20,14 +23,13 @@ class Learner:
 
     def __init__(self, scorer: Scorer, view: View, settings: Adapt) -> None:
         """Find what is to learn; nothing is changed before the learner is entered."""
-        self.scorer, self.view, self.rate = scorer, view, settings.lr
+        self.scorer, self.view, self.settings = scorer, view, settings
         self._learns = affine(scorer.net, settings.over)
-        self._first = [parameter.detach().clone() for parameter in self._learns]
-        self._stack = ExitStack()
+        changing = [*self._learns, *(buffer for layer in batchnorms(scorer.net) for buffer in layer.buffers())]
+        self._source: list[tuple[Tensor, Tensor]] = [(tensor, tensor.detach().clone()) for tensor in changing]
 
     def __enter__(self) -> Learner:
-        """Begin: nothing but scale and shift gets gradients, and BatchNorm looks at the batch."""
-        self._stack.enter_context(batch_statistics(self.scorer.net))
+        """Begin: nothing but scale and shift gets gradients."""
         for parameter in self.scorer.net.parameters():
             parameter.requires_grad_(False)
         for parameter in self._learns:
@@ -38,14 +40,21 @@ class Learner:
     def __exit__(self, *error: object) -> None:
         """End: the source model is back."""
         self.reset()
-        self._stack.close()
 
     def reset(self) -> None:
         """Go back to the source model, with a fresh optimizer."""
         with torch.no_grad():
-            for parameter, value in zip(self._learns, self._first, strict=True):
-                parameter.copy_(value)
-        self._optimizer = torch.optim.Adam(self._learns, lr=self.rate)
+            for tensor, value in self._source:
+                tensor.copy_(value)
+        self._optimizer = torch.optim.Adam(self._learns, lr=self.settings.lr)
+
+    def with_batch_statistics(self) -> AbstractContextManager[None]:
+        """Let BatchNorm look at the batch, in steps and decisions (the paper, and Tent)."""
+        return batch_statistics(self.scorer.net)
+
+    def collecting(self) -> AbstractContextManager[None]:
+        """Let BatchNorm look at the batch in steps, and store a mixture of what it saw for the decisions."""
+        return collected_statistics(self.scorer.net, KEPT)
 
     def step(self, positions: Positions) -> Logits:
         """Take one step down the batch's entropy, and return its logits from before the step."""

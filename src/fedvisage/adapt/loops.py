@@ -1,4 +1,9 @@
-"""The order of steps and decisions, which the paper leaves open. A loop yields batches with their adapted scores."""
+"""The order of steps and decisions, which the paper leaves open.
+
+A loop gets the user's images in units and yields units with their adapted scores: ``two-pass`` is the reading that
+``adapt: paper`` stands for, ``settled`` is ours. It steps on batches of its own drawing, so that the order in which the
+images come does not matter, and then decides image by image with a model that no longer looks at batches.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +12,81 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedvisage.adapt.learner import Learner
-from fedvisage.data.batches import Positions
+from fedvisage.data.batches import Positions, View
 from fedvisage.federation.scoring import Logits
+from fedvisage.settings import Adapt
+from fedvisage.streams import numpy_rng
 
+Units = list[Positions]
 Decided = Iterator[tuple[Positions, Logits]]
 
 
-def two_pass(learner: Learner, batches: list[Positions]) -> Decided:
+def settled(learner: Learner, units: Units) -> Decided:
+    """Step on shuffled batches of all images, then settle BatchNorm's statistics and decide."""
+    size, seed = learner.settings.batch, learner.scorer.recipe.runtime.seed
+    for unit in units:
+        with learner.collecting():
+            for positions in cut(shuffled(unit, seed), size):
+                learner.step(positions)
+        yield unit, np.concatenate([learner.decide(positions) for positions in cut(unit, size)])
+
+
+def two_pass(learner: Learner, units: Units) -> Decided:
     """Step once on every batch, then decide on all of them together."""
-    for positions in batches:
-        learner.step(positions)
-    if batches:
-        yield np.concatenate(batches), np.concatenate([learner.decide(positions) for positions in batches])
+    with learner.with_batch_statistics():
+        for positions in units:
+            learner.step(positions)
+        if units:
+            yield np.concatenate(units), np.concatenate([learner.decide(positions) for positions in units])
 
 
-def online(learner: Learner, batches: list[Positions]) -> Decided:
+def online(learner: Learner, units: Units) -> Decided:
     """Decide on a batch and step on it in the same pass, as Tent does."""
-    for positions in batches:
-        yield positions, learner.step(positions)
+    with learner.with_batch_statistics():
+        for positions in units:
+            yield positions, learner.step(positions)
 
 
-def episodic(learner: Learner, batches: list[Positions]) -> Decided:
-    """Begin every batch, here a video, with the source model: step, decide, forget."""
-    for positions in batches:
-        learner.reset()
-        learner.step(positions)
-        yield positions, learner.decide(positions)
+def episodic(learner: Learner, units: Units) -> Decided:
+    """Begin every video with the source model: step, decide, forget."""
+    with learner.with_batch_statistics():
+        for positions in units:
+            learner.reset()
+            learner.step(positions)
+            yield positions, learner.decide(positions)
 
 
-LOOPS: dict[str, Callable[[Learner, list[Positions]], Decided]] = {
+LOOPS: dict[str, Callable[[Learner, Units], Decided]] = {
+    "settled": settled,
     "two-pass": two_pass,
     "online": online,
     "episodic": episodic,
 }
+
+
+def units_of(view: View, settings: Adapt, seed: int) -> Units:
+    """Return what the gate judges at a time: a batch of the stream, a video, or everything where order is no matter."""
+    order = np.arange(len(view), dtype=np.int64)
+    if settings.loop == "settled":
+        return [order] if len(order) else []
+    if settings.loop == "episodic":
+        _, first, video = np.unique(view.videos, return_index=True, return_inverse=True)
+        return [np.flatnonzero(video == number) for number in np.argsort(first)]
+    if settings.stream == "shuffled":
+        order = shuffled(order, seed)
+    elif settings.stream == "sorted":
+        order = np.argsort(view.labels, kind="stable").astype(np.int64)
+    return cut(order, settings.batch)
+
+
+def shuffled(positions: Positions, seed: int) -> Positions:
+    """Return positions in the user's own random order."""
+    return numpy_rng(seed, "user", "adaptation").permutation(positions)
+
+
+def cut(positions: Positions, size: int) -> Units:
+    """Cut positions into batches; a last one of a single image, which has no statistics, joins the one before."""
+    starts = list(range(0, len(positions), size))
+    if len(starts) > 1 and len(positions) - starts[-1] == 1:
+        starts.pop()
+    return np.split(positions, starts[1:])

@@ -1,9 +1,9 @@
 """Adapting a finished model at the user: entropy is minimised over the scale and shift of normalisation layers.
 
 Shao et al. 2021 (see :mod:`fedvisage.adapt.entropy`), §III-B: no labels, no training data, everything but scale and
-shift stays fixed, Adam with rate 5e-3. The paper leaves the loop open; :mod:`fedvisage.adapt.loops` has three.
-BatchNorm uses the batch's own statistics throughout. With a gate (:mod:`fedvisage.adapt.gate`), batches that must not
-be adapted to and adaptations that went wrong keep the source model's decisions.
+shift stays fixed, Adam with rate 5e-3. The paper leaves the loop open; :mod:`fedvisage.adapt.loops` has four. With a
+gate (:mod:`fedvisage.adapt.gate`), images that must not be adapted to and adaptations that went wrong keep the source
+model's decisions.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import torch
 
 from fedvisage.adapt.gate import Glimpse, closed, collapsed
 from fedvisage.adapt.learner import Learner
-from fedvisage.adapt.loops import LOOPS
-from fedvisage.data.batches import Positions, View
+from fedvisage.adapt.loops import LOOPS, Units, cut, units_of
+from fedvisage.data.batches import View
 from fedvisage.federation.method import Message
-from fedvisage.federation.scoring import Logits, Scorer, mean_score, members_of
+from fedvisage.federation.scoring import Logits, Scorer, as_logits, mean_score, members_of
 from fedvisage.nn.batchnorm import ShiftMeter
 from fedvisage.settings import Adapt
-from fedvisage.streams import numpy_rng
 
 
 @dataclass(frozen=True)
@@ -68,13 +67,13 @@ def adapted_scores(
 
 def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) -> tuple[Logits, Outcome]:
     """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model."""
-    batches, outcome = stream(view, settings, scorer.recipe.runtime.seed), Outcome()
+    units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
     opinion = np.zeros(len(view))
     if settings.gate:
-        batches = _open_batches(scorer, view, batches, source, opinion, outcome)
+        units = _open_units(scorer, view, units, settings.batch, source, opinion, outcome)
     logits = opinion.copy()
     with Learner(scorer, view, settings) as learner:
-        for positions, adapted in LOOPS[settings.loop](learner, batches):
+        for positions, adapted in LOOPS[settings.loop](learner, units):
             reason = collapsed(opinion[positions], adapted, source.threshold) if settings.gate else ""
             if reason:
                 outcome.taken_back[reason] += len(positions)
@@ -85,15 +84,15 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
     return logits, outcome
 
 
-def _open_batches(
-    scorer: Scorer, view: View, batches: list[Positions], source: Source, opinion: Logits, outcome: Outcome
-) -> list[Positions]:
-    """Ask the source model about every batch, note its opinion, and return the batches that pass the gate."""
+def _open_units(
+    scorer: Scorer, view: View, units: Units, size: int, source: Source, opinion: Logits, outcome: Outcome
+) -> Units:
+    """Ask the source model about every unit, note its opinion, and return the units that pass the gate."""
     passed = []
-    for positions in batches:
+    for positions in units:
         with torch.inference_mode(), ShiftMeter(scorer.net) as meter:
-            opinion[positions] = scorer.live(view, positions)
-        shift = meter.shifts[0] if meter.shifts else None
+            opinion[positions] = np.concatenate([as_logits(scorer.live(view, some)) for some in cut(positions, size)])
+        shift = float(np.mean(meter.shifts)) if meter.shifts else None
         glimpse = Glimpse(opinion[positions], len(np.unique(view.videos[positions])), shift)
         reason = closed(glimpse, source.threshold, source.shift)
         if reason:
@@ -101,16 +100,3 @@ def _open_batches(
         else:
             passed.append(positions)
     return passed
-
-
-def stream(view: View, settings: Adapt, seed: int) -> list[Positions]:
-    """Return the batches as the user meets them: shuffled, as stored, or (a hard case) attacks before bona fide."""
-    if settings.loop == "episodic":
-        _, first, video = np.unique(view.videos, return_index=True, return_inverse=True)
-        return [np.flatnonzero(video == number) for number in np.argsort(first)]
-    order = np.arange(len(view), dtype=np.int64)
-    if settings.stream == "shuffled":
-        order = numpy_rng(seed, "user", "adaptation").permutation(order)
-    elif settings.stream == "sorted":
-        order = np.argsort(view.labels, kind="stable").astype(np.int64)
-    return [order[start : start + settings.batch] for start in range(0, len(order), settings.batch)]

@@ -29,6 +29,28 @@ def batch_statistics(net: nn.Module) -> Iterator[None]:
             layer.training, layer.track_running_stats = training, tracks
 
 
+@contextmanager
+def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
+    """Let BatchNorm layers normalise with the batch's own statistics, and average these over the batches.
+
+    Afterwards the layers store a mixture: ``keep`` of what they had stored before, the rest of what was collected.
+    """
+    layers = batchnorms(net)
+    before = [(layer.running_mean.clone(), layer.running_var.clone(), layer.momentum) for layer in layers]  # type: ignore[union-attr]
+    for layer in layers:
+        layer.reset_running_stats()
+        layer.momentum = None  # a plain average
+        layer.train()
+    try:
+        yield
+    finally:
+        for layer, (mean, variance, momentum) in zip(layers, before, strict=True):
+            layer.eval()
+            layer.momentum = momentum
+            layer.running_mean.lerp_(mean, keep)  # type: ignore[union-attr]
+            layer.running_var.lerp_(variance, keep)  # type: ignore[union-attr]
+
+
 class ShiftMeter:
     """Measures, while it is open, how far each forward pass in evaluation mode lies from the stored statistics.
 

@@ -1,0 +1,241 @@
+"""Adapting a finished model at the user, from the files of a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.toy import make_set, run_toy, tree
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.adapt.learner import Learner, affine
+from fedvisage.adapt.loops import units_of
+from fedvisage.adapt.user import Source, adapted_logits, adapted_scores
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import UserError
+from fedvisage.federation.scoring import Scorer
+from fedvisage.rejudge import open_model
+from fedvisage.settings import Adapt
+from fedvisage.streams import numpy_rng
+
+PAPER = Adapt(loop="two-pass", gate=False, batch=8)
+ANYWHERE = Source(threshold=0.0, shift=0.0)
+
+
+@pytest.fixture(scope="module")
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("adapt") / "run"
+    run_toy(tree(sets), out)
+    return out
+
+
+@pytest.fixture
+def scorer(run: Path) -> Scorer:
+    _, saved, scorer = open_model(run)
+    scorer.load(saved.finished)
+    return scorer
+
+
+@pytest.fixture
+def user(sets: Mapping[str, Path]) -> View:
+    return View.of(PreparedSet.open(sets["U"]))
+
+
+@pytest.fixture
+def balanced(scorer: Scorer, user: View) -> Source:
+    """A source whose threshold finds both classes at the user."""
+    return Source(threshold=float(np.median(scorer.logits(user))), shift=0.0)
+
+
+def content(scorer: Scorer) -> dict[str, list[float]]:
+    return {name: value.flatten().tolist() for name, value in scorer.net.state_dict().items()}
+
+
+def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: Scorer, user: View) -> None:
+    """The same written with PyTorch's own training mode, one Adam step a batch over all scales and shifts.
+
+    In float64, because Adam's first steps have the same length whatever the gradient, be it only rounding.
+    """
+    scorer.net.double()["model"].register_forward_pre_hook(lambda _, images: images[0].double())
+    found, _ = adapted_logits(scorer, user, PAPER, ANYWHERE)
+
+    net = scorer.net["model"].train()
+    order = numpy_rng(scorer.recipe.runtime.seed, "user", "adaptation").permutation(len(user))
+    batches = [order[start : start + 8] for start in range(0, len(order), 8)]
+    layers = [layer for layer in net.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    adam = torch.optim.Adam([p for layer in layers for p in (layer.weight, layer.bias)], lr=5e-3)
+    for positions in batches:
+        logits = scorer.live(user, positions)
+        adam.zero_grad()
+        binary_cross_entropy_with_logits(logits, logits.sigmoid()).backward()
+        adam.step()
+    with torch.no_grad():
+        expected = torch.cat([scorer.live(user, positions) for positions in batches])
+    np.testing.assert_allclose(found[order], expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("loop", ["settled", "two-pass", "online", "episodic"])
+@pytest.mark.parametrize("gate", [False, True])
+def test_afterwards_the_scorer_holds_the_source_model_again(scorer: Scorer, user: View, loop: Any, gate: bool) -> None:
+    before, plain = content(scorer), scorer.logits(user)
+    logits, outcome = adapted_logits(scorer, user, Adapt(loop=loop, gate=gate, batch=8), ANYWHERE)
+    assert content(scorer) == before
+    assert np.array_equal(scorer.logits(user), plain)
+    assert outcome.adapted + sum(outcome.skipped.values()) + sum(outcome.taken_back.values()) == len(user)
+    assert np.isfinite(logits).all()
+
+
+def test_steps_move_scale_and_shift_and_nothing_else(scorer: Scorer, user: View) -> None:
+    before, learns = content(scorer), {id(parameter) for parameter in affine(scorer.net, "batchnorm")}
+    with Learner(scorer, user, PAPER) as learner, learner.with_batch_statistics():
+        learner.step(np.arange(8))
+        moved = {name for name, value in content(scorer).items() if value != before[name]}
+    expected = {name for name, parameter in scorer.net.named_parameters() if id(parameter) in learns}
+    assert moved == expected
+
+
+def test_the_same_user_gets_the_same_scores_again(scorer: Scorer, user: View) -> None:
+    for settings in (PAPER, Adapt(batch=8)):
+        first, second = (adapted_logits(scorer, user, settings, ANYWHERE)[0] for _ in range(2))
+        assert np.array_equal(first, second)
+
+
+def test_a_gated_adaptation_does_not_depend_on_the_order_in_which_images_come(
+    scorer: Scorer, user: View, balanced: Source
+) -> None:
+    """All attacks first, or shuffled: that ruins batch statistics, so the settled form draws its own batches."""
+    streams = [Adapt(batch=8, stream=stream) for stream in ("shuffled", "stored", "sorted")]  # type: ignore[arg-type]
+    (first, outcome), *others = (adapted_logits(scorer, user, settings, balanced) for settings in streams)
+    assert outcome.adapted == len(user)
+    assert all(np.array_equal(first, other) for other, _ in others)
+    shuffled, in_order = (adapted_logits(scorer, user, replace_stream(s), balanced)[0] for s in ("shuffled", "sorted"))
+    assert not np.allclose(shuffled, in_order)
+
+
+def replace_stream(stream: Any) -> Adapt:
+    return PAPER.model_copy(update={"stream": stream})
+
+
+def test_a_settled_model_decides_on_an_image_whatever_stands_beside_it(scorer: Scorer, user: View) -> None:
+    with Learner(scorer, user, PAPER) as learner:
+        with learner.collecting():
+            learner.step(np.arange(12))
+        together, alone = learner.decide(np.arange(6)), learner.decide(np.array([3]))
+    assert alone[0] == pytest.approx(together[3], abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kept", "reason"),
+    [(lambda view: view.labels == 1, "one class"), (lambda view: np.arange(len(view)) < 10, "too small"),
+     (lambda view: np.isin(view.videos, np.unique(view.videos)[:3]), "too small")],
+)  # fmt: skip
+def test_a_user_that_must_not_be_adapted_to_keeps_the_source_models_scores(
+    scorer: Scorer, user: View, kept: Any, reason: str
+) -> None:
+    some = user.subset(np.flatnonzero(kept(user)))
+    plain = scorer.logits(some)
+    source = Source(threshold=float(plain.min()) - 1, shift=0.0)
+    logits, outcome = adapted_logits(scorer, some, Adapt(), source)
+    assert outcome.skipped == {reason if len(some) >= 16 else "too small": len(some)}
+    np.testing.assert_allclose(logits, plain, atol=1e-6)
+
+
+def test_a_user_like_the_sites_is_not_adapted_to_and_a_darker_one_is(
+    sets: Mapping[str, Path], user: View, tmp_path: Path
+) -> None:
+    run_toy(tree(sets, training__rounds=12), tmp_path / "run")  # long enough for statistics to settle
+    _, saved, scorer = open_model(tmp_path / "run")
+    scorer.load(saved.finished)
+    usual = max(saved.shifts.values())
+    source = Source(float(np.median(scorer.logits(user))), usual)
+    assert adapted_logits(scorer, user, Adapt(), source)[1].skipped == {"not moved": len(user)}
+
+    class Darker(View):
+        def batch(self, positions: Any) -> Any:
+            found = super().batch(positions)
+            return replace(found, images=found.images // 4)
+
+    dark = Darker(user.slices)
+    source = Source(float(np.median(scorer.logits(dark))), usual)
+    assert "not moved" not in adapted_logits(scorer, dark, Adapt(), source)[1].skipped
+
+
+def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, user: View, balanced: Source) -> None:
+    ruinous = Adapt(lr=50.0, batch=8)
+    logits, outcome = adapted_logits(scorer, user, ruinous, balanced)
+    assert sum(outcome.taken_back.values()) == len(user)
+    np.testing.assert_allclose(logits, scorer.logits(user), atol=1e-6)
+    plain, _ = adapted_logits(scorer, user, ruinous.model_copy(update={"gate": False}), balanced)
+    assert not np.allclose(plain, logits)
+
+
+def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, user: View, balanced: Source) -> None:
+    """The first batch is decided before any step; the second one, which that step has ruined, is taken back."""
+    logits, outcome = adapted_logits(scorer, user, Adapt(loop="online", lr=50.0, batch=18), balanced)
+    assert 0 < sum(outcome.taken_back.values()) < len(user)
+    assert outcome.adapted + sum(outcome.taken_back.values()) == len(user)
+    assert np.isfinite(logits).all()
+
+
+def test_episodes_do_not_know_of_each_other(scorer: Scorer, user: View) -> None:
+    settings = Adapt(loop="episodic", gate=False)
+    whole, _ = adapted_logits(scorer, user, settings, ANYWHERE)
+    for positions in units_of(user, settings, seed=0)[:3]:
+        alone, _ = adapted_logits(scorer, user.subset(positions), settings, ANYWHERE)
+        np.testing.assert_allclose(whole[positions], alone, atol=1e-5)
+
+
+def test_the_units_of_every_loop_hold_each_image_once(user: View) -> None:
+    for loop in ("settled", "two-pass", "online", "episodic"):
+        for stream in ("shuffled", "stored", "sorted"):
+            for batch in (2, 5, 7, 35, 64):
+                units = units_of(user, Adapt(loop=loop, stream=stream, batch=batch), seed=1)
+                assert sorted(np.concatenate(units).tolist()) == list(range(len(user)))
+                assert min(len(unit) for unit in units) > 1
+
+
+@pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
+def test_every_member_is_adapted_on_its_own(name: str, sets: Mapping[str, Path], user: View, tmp_path: Path) -> None:
+    run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
+    _, saved, scorer = open_model(tmp_path / "run")
+    sources = dict.fromkeys(("", "A", "B", "C"), ANYWHERE)
+    logits, outcomes = adapted_scores(scorer, saved.finished, user, PAPER, sources)
+    assert set(logits) == ({"A", "B", "C"} if name == "single" else {""})
+    assert set(outcomes) == ({"A", "B", "C"} if name in ("single", "fused") else {""})
+    assert all(outcome.adapted == len(user) for outcome in outcomes.values())
+
+
+def test_a_model_without_such_layers_is_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
+    _, saved, scorer = open_model(tmp_path / "run")
+    view = View.of(PreparedSet.open(sets["U"]))
+    with pytest.raises(UserError, match="no batchnorm layers to adapt; try layernorm"):
+        adapted_scores(scorer, saved.finished, view, PAPER, {"": ANYWHERE})
+
+
+def test_layernorms_are_found_where_they_are_asked_for() -> None:
+    net = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(4), torch.nn.LayerNorm(3))
+    assert [tuple(parameter.shape) for parameter in affine(net, "layernorm")] == [(4,), (4,), (3,), (3,)]
+
+
+def test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, evaluation__adapt="paper"), tmp_path / "run")
+    assert metrics["adaptation"] == {"model": {"adapted": 36, "skipped": {}, "taken_back": {}}}
+    plain = run_toy(tree(sets), tmp_path / "plain")
+    assert "adaptation" not in plain
+    assert metrics["threshold"] == plain["threshold"]
+    assert metrics["auc"] != plain["auc"] or metrics["eer"] != plain["eer"]
+
+
+def test_a_set_of_one_image_is_scored_and_not_adapted_to(scorer: Scorer, tmp_path: Path) -> None:
+    path = make_set(tmp_path / "few", "few", 3, subjects=1)
+    one = View.of(PreparedSet.open(path)).subset(np.array([0]))
+    logits, outcome = adapted_logits(scorer, one, Adapt(), ANYWHERE)
+    assert outcome.skipped == {"too small": 1}
+    np.testing.assert_allclose(logits, scorer.logits(one), atol=1e-6)

@@ -1,0 +1,95 @@
+"""What is read from BatchNorm layers, and what is left in them."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedvisage.nn.batchnorm import ShiftMeter, batch_statistics, batchnorms, collected_statistics
+
+
+@pytest.fixture
+def net() -> nn.Module:
+    """Two layers of BatchNorm with statistics of their own."""
+    layers = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3 * 16, 4), nn.BatchNorm1d(4)).double()
+    generator = torch.Generator().manual_seed(0)
+    for layer in batchnorms(layers):
+        layer.running_mean.normal_(generator=generator)
+        layer.running_var.uniform_(0.5, 2, generator=generator)
+    return layers.eval()
+
+
+@pytest.fixture
+def batches() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(8, 3, 4, 4, generator=generator).double() * 2 + 1 for _ in range(3)]
+
+
+def buffers(net: nn.Module) -> list[list[float]]:
+    return [buffer.flatten().tolist() for buffer in net.buffers()]
+
+
+def inputs(net: nn.Module, batch: Tensor) -> Iterator[Tensor]:
+    """Yield what each BatchNorm layer gets in evaluation mode."""
+    yield batch
+    with torch.no_grad():
+        yield net[2](net[1](net[0](batch)))
+
+
+def test_a_batchs_own_statistics_are_those_of_training_and_leave_the_stored_ones_alone(
+    net: nn.Module, batches: list[Tensor]
+) -> None:
+    before = buffers(net)
+    with torch.no_grad(), batch_statistics(net):
+        found = net(batches[0])
+    assert buffers(net) == before
+    assert not any(module.training for module in net.modules())
+    with torch.no_grad():
+        assert torch.equal(net.train()(batches[0]), found)
+
+
+def test_the_shift_is_the_distance_of_gaussians_in_units_of_the_stored_variance(
+    net: nn.Module, batches: list[Tensor]
+) -> None:
+    with torch.no_grad(), ShiftMeter(net) as meter:
+        for batch in batches:
+            net(batch)
+    for batch, shift in zip(batches, meter.shifts, strict=True):
+        layers = []
+        for layer, values in zip(batchnorms(net), inputs(net, batch), strict=True):
+            channels = np.moveaxis(values.numpy(), 1, 0).reshape(values.shape[1], -1)
+            mean, variance = layer.running_mean.numpy(), layer.running_var.numpy()
+            apart = (channels.mean(1) - mean) ** 2 + (channels.std(1) - np.sqrt(variance)) ** 2
+            layers.append(np.mean(apart / (variance + layer.eps)))
+        assert shift == pytest.approx(np.mean(layers), rel=1e-5)
+
+
+def test_a_closed_meter_sees_nothing_and_a_net_without_batchnorm_has_no_shift(
+    net: nn.Module, batches: list[Tensor]
+) -> None:
+    with ShiftMeter(net) as meter:
+        net(batches[0])
+    net(batches[1])
+    assert len(meter.shifts) == 1
+    with ShiftMeter(nn.Linear(2, 2)) as meter:
+        pass
+    assert meter.shifts == []
+
+
+def test_collected_statistics_are_the_mean_over_batches_mixed_with_what_was_stored(
+    net: nn.Module, batches: list[Tensor]
+) -> None:
+    first = batchnorms(net)[0]
+    mean, variance = first.running_mean.numpy().copy(), first.running_var.numpy().copy()
+    with torch.no_grad(), collected_statistics(net, keep=0.25):
+        for batch in batches:
+            net(batch)
+    channels = [np.moveaxis(batch.numpy(), 1, 0).reshape(3, -1) for batch in batches]
+    means = np.mean([one.mean(1) for one in channels], axis=0)
+    variances = np.mean([one.var(1, ddof=1) for one in channels], axis=0)
+    np.testing.assert_allclose(first.running_mean.numpy(), 0.25 * mean + 0.75 * means, rtol=1e-12)
+    np.testing.assert_allclose(first.running_var.numpy(), 0.25 * variance + 0.75 * variances, rtol=1e-12)
+    assert first.momentum == 0.1
+    assert not first.training
