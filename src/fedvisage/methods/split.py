@@ -60,9 +60,9 @@ class Options(MethodOptions):
     encoder_update: Literal["gradient", "average"] = "gradient"
 
 
-def options_of(recipe: Recipe) -> Options:
+def options_of(s: Server) -> Options:
     """Return the options that split methods share."""
-    options = recipe.method
+    options = s.recipe.method
     assert isinstance(options, Options)
     return options
 
@@ -145,14 +145,14 @@ def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:
     """Return the server program for what lies at the server."""
 
     def server(s: Server) -> Iterator[None]:
-        options = options_of(s.recipe)
+        options = options_of(s)
         collaborate = by_gradient if options.encoder_update == "gradient" else by_average
         vit.take_pretrained(s)
         for number in s.rounds():
             with s.quorum():
                 visits = collaborate(s, side)
                 if number % options.unify_every == 0 or number == s.recipe.training.rounds:
-                    average_shared(s, shares(options, visits.examples))
+                    average_shared(s, shares(s, visits))
             yield
 
     return server
@@ -171,16 +171,13 @@ def by_gradient(s: Server, side: ServerSide) -> Visits:
 
 def by_average(s: Server, side: ServerSide) -> Visits:
     """Let every site's visit train the encoder from the same start, then average what came of it."""
-    visits, start, trained = Visits(), s.tensors(*side.encoder), dict[str, Message]()
+    visits, start, mean = Visits(), s.tensors(*side.encoder), Mean()
     for name in s.present:
         with s.visit(name) as site:
             converse(s, site, side.represent(s, name), (*side.every_batch, *side.encoder), visits)
-            trained[name] = s.tensors(*side.encoder)
+            mean.add(s.tensors(*side.encoder), shares(s, visits)[name])
         s.load(start)
     s.check_quorum(len(visits.examples))
-    mean = Mean()
-    for name, share in shares(options_of(s.recipe), visits.examples).items():
-        mean.add(trained[name], share)
     s.load(mean.result())
     return visits
 
@@ -215,9 +212,10 @@ def latest(s: Server) -> Tensor:
     return s.kept.get("unified", torch.tensor(0))
 
 
-def shares(options: Options, examples: Mapping[str, int]) -> dict[str, float]:
+def shares(s: Server, visits: Visits) -> dict[str, float]:
     """Return how much each site counts: ρ_k of Eq. 3, which is N_k / N up to a factor, or the same for all."""
-    return {name: float(count) if options.weight == "examples" else 1.0 for name, count in examples.items()}
+    by_examples = options_of(s).weight == "examples"
+    return {name: float(count) if by_examples else 1.0 for name, count in visits.examples.items()}
 
 
 def average_shared(s: Server, weights: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""What transformers ask of a recipe, and where their weights come from."""
+"""Where the weights of transformers come from, and what their images must be like."""
 
 from __future__ import annotations
 
@@ -46,6 +46,21 @@ def test_training_starts_from_the_named_weights_at_every_site(
     assert torch.equal(found["blocks.1.mlp.fc1.weight"], given["blocks.1.mlp.fc1.weight"])
     for key in ("patch_embed.proj.weight", "patch_embed.backbone.stem.conv.weight"):
         assert torch.equal(found[f"tokenizer.{key}"], given[key])
+
+
+@pytest.mark.parametrize("split", ["fedsis", "festa"])
+def test_a_centrally_trained_model_is_a_start_for_split_training(
+    sets: Mapping[str, Path], tmp_path: Path, split: str
+) -> None:
+    """FedSIS pre-trains the whole network on an auxiliary set; its tokenizer and head reach the sites from there."""
+    central = {"fedsis": "vit-h-is", "festa": "vit-h"}[split]
+    run_toy(tree(sets, central, training__rounds=1), tmp_path / "central")
+    start = tmp_path / "central" / "model.safetensors"
+    still = {"training__optimizer": STILL, "training__rounds": 1}
+    run_toy(tree(sets, split, **still, training__start=str(start)), tmp_path / "split")
+    given, found = load_file(start), load_file(tmp_path / "split" / "model.safetensors")
+    learned = [key for key in given if "running" not in key and "tracked" not in key]
+    assert all(torch.allclose(given[key], found[key], atol=1e-7) for key in learned)
 
 
 def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tmp_path: Path, weights: Path) -> None:
