@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import data, fedgpad, memory, overhead, precision, split, startup
+from benchmarks import adaptation, data, fedgpad, memory, overhead, precision, split, startup
 from fedvisage.environment import describe
 from fedvisage.nn.precision import choose
 
@@ -20,6 +20,8 @@ MEASURES = (
     memory.measure,
     overhead.measure,
     fedgpad.measure,
+    adaptation.measure_time,
+    adaptation.measure_memory,
     split.measure,
     split.measure_depth,
 )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from fedvisage.report import content
 from fedvisage.report.tables import html, markdown, percent, size, table
 
 
@@ -39,3 +40,11 @@ def test_hostile_names_break_neither_markdown_nor_html() -> None:
     assert "<script>" not in html(found)
     assert "&lt;script&gt;" in html(found)
     assert "1\u202f234\u202f567" in html(found)
+
+
+def test_adaptation_is_told_in_images_and_reasons() -> None:
+    outcome = {"adapted": 40, "skipped": {"one class": 12, "too small": 3}, "taken_back": {}}
+    found = content.adaptation_table({"adaptation": {"model": outcome}})
+    assert found is not None
+    assert found.rows == (("model", "40", "12: one class; 3: too small", "none"),)
+    assert content.adaptation_table({}) is None

@@ -24,6 +24,7 @@ RATES = {
     "bpcer": "BPCER",
     "acer": "ACER",
 }
+KEPT_BACK = {"skipped": "kept back by the gate", "taken_back": "taken back"}
 MOST_MODELS = 6  # curves in one figure, and histograms on one page
 MOST_SITE_ROWS = 40
 
@@ -101,6 +102,21 @@ def members_table(metrics: Row) -> Table | None:
     ]
     columns = {"member": "model of", **RATES, "threshold": "threshold"}
     return table("Each site's own model, at the user (per cent)", rows, columns) if rows else None
+
+
+def adaptation_table(metrics: Row) -> Table | None:
+    """Return what became of adapting to the user's images, by model."""
+    rows: list[Row] = [
+        {"model": name, "adapted": found["adapted"]}
+        | {
+            what: "; ".join(f"{count}: {reason}" for reason, count in found[what].items()) or "none"
+            for what in KEPT_BACK
+        }
+        for name, found in (metrics.get("adaptation") or {}).items()
+    ]
+    columns = {"model": "model", "adapted": "adapted to", **KEPT_BACK}
+    note = "Where the gate kept images back or took an adaptation back, the source model decided."
+    return table("Test-time adaptation, in images", rows, columns, note=note) if rows else None
 
 
 def heldout_table(metrics: Row) -> Table | None:

@@ -54,6 +54,7 @@ def context(run: RunFiles) -> dict[str, Any]:
             content.user_table(metrics),
             content.species_table(metrics),
             content.members_table(metrics),
+            content.adaptation_table(metrics),
             content.heldout_table(metrics),
         ),
         "figures": [(title, meaning, themed(drawing, title)) for title, meaning, drawing in content.figures(run)],
