@@ -136,6 +136,26 @@ def test_evaluate_judges_other_data_with_the_stored_threshold(
     assert "at user A" in out
 
 
+def test_evaluate_adapts_to_the_users_images_and_says_what_became_of_it(
+    call: Call, finished: Path, tmp_path: Path
+) -> None:
+    code, out, _ = call("evaluate", finished, "--adapt", "paper", "--out", tmp_path / "adapted")
+    assert code == 0
+    assert "adaptation of model: 36 images adapted to" in out
+    adapted, plain = ((path / "scores.csv").read_text() for path in (tmp_path / "adapted", finished))
+    assert adapted != plain
+    code, _, _ = call("evaluate", finished, "--adapt", "none", "--out", tmp_path / "plain")
+    assert code == 0
+    assert (tmp_path / "plain" / "scores.csv").read_text() == plain
+
+
+def test_an_adaptation_that_does_not_exist_is_named(call: Call, finished: Path) -> None:
+    code, _, err = call("evaluate", finished, "--adapt", "tent")
+    assert code == 2
+    assert "recipe.evaluation.adapt" in err
+    assert "choose none, gated, paper, online, episodic" in err
+
+
 def test_evaluate_does_not_write_over_a_run(call: Call, finished: Path) -> None:
     before = (finished / "metrics.json").read_bytes()
     code, _, err = call("evaluate", finished, "--out", finished)
