@@ -22,7 +22,8 @@ DEMOS = [path for path in STUDIES if path.stem.endswith("-demo")]
 RECIPES = sorted([*(ROOT / "recipes/demo").glob("*.yaml"), *(ROOT / "recipes/paper").glob("*.yaml")])
 OWN_ROWS = {
     "FedPAD + TTA, 2D sites", "FedPAD + gated TTA, 2D and 3D sites", "FedPAD + gated TTA", "FedGPAD + TTA",
-    "FedGPAD + gated TTA", "FedAvg on FedMA's network",
+    "FedGPAD + gated TTA", "FedAvg on FedMA's network", "FedPAD + online TTA", "FedPAD + TTA, sorted by class",
+    "FedPAD + settled TTA",
 }  # fmt: skip
 """Rows that no paper has printed."""
 
