@@ -24,8 +24,7 @@ def recipes(sets: Mapping[str, Path], split: str, central: str, local: dict[str,
     return tuple(tree(sets, name, data__sites={"all": str(sets["A"])}, **changes) for name in (split, central))
 
 
-@pytest.mark.parametrize(("options", "local"), [ONE_BATCH, EACH_BATCH])
-@pytest.mark.parametrize("block", [1, 2])
+@pytest.mark.parametrize(("options", "local", "block"), [(*ONE_BATCH, 2), (*EACH_BATCH, 1)])
 def test_fedsis_with_one_site_and_one_block_is_central_training(
     sets: Mapping[str, Path], tmp_path: Path, options: dict[str, str], local: dict[str, int], block: int
 ) -> None:

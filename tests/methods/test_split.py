@@ -86,7 +86,7 @@ def changed(first: Mapping[str, Tensor], second: Mapping[str, Tensor]) -> set[st
     return {key.split(".")[0] for key in first if not torch.equal(first[key], second[key])}
 
 
-@pytest.mark.parametrize("federation", [{}, {"offline": 0.5}, {"participation": 0.67, "offline": 0.2}])
+@pytest.mark.parametrize("federation", [{"offline": 0.5}, {"participation": 0.67, "offline": 0.2}])
 def test_a_site_takes_over_the_latest_average_when_it_does_not_have_it(
     sets: Mapping[str, Path], tmp_path: Path, federation: dict[str, float]
 ) -> None:

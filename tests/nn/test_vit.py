@@ -56,6 +56,7 @@ def test_narrow_parts_composed_are_timms_forward_bit_for_bit() -> None:
         assert torch.equal(found, whole(pixels * 2 - 1))
 
 
+@pytest.mark.slow
 def test_the_hybrids_numbers_are_those_of_timm() -> None:
     """timm's hybrid has 97,891,650 parameters with two classes, 12,682,048 of them before the positions."""
     parts = cut(HybridTransformer(), "rgb", 224, class_token=True)

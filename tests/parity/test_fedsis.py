@@ -94,7 +94,7 @@ def trained_joined(content: dict[str, Any], unify_every: int) -> dict[str, Tenso
     return net.state_dict()
 
 
-@pytest.mark.parametrize("unify_every", [1, 2, 10])
+@pytest.mark.parametrize("unify_every", [1, 2])
 def test_split_training_is_joint_training(sets: Mapping[str, Path], tmp_path: Path, unify_every: int) -> None:
     """Every weight after three rounds of three sites, one of them larger; a wrong gradient anywhere would show."""
     found = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
