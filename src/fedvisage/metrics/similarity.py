@@ -1,0 +1,168 @@
+"""Labelled face features, and cosine similarities between many of them in memory for a few.
+
+All pairs of two large sets are never held at once: `blocks` hands them out piece by piece, and `Highest` keeps what
+a threshold is read from, the highest similarities of impostors.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedvisage.errors import UserError
+
+Features = NDArray[np.float32]  # a row a face
+Identities = NDArray[np.int64]
+
+ROWS, COLUMNS = 512, 2048  # a block of similarities and its mask fit in a core's cache
+SPARE = ROWS * COLUMNS
+
+
+@dataclass(frozen=True, eq=False)
+class Faces:
+    """Features of faces and whose they are."""
+
+    features: Features
+    identity: Identities
+
+    def __post_init__(self) -> None:
+        """Refuse what would make every figure silently wrong."""
+        if self.features.ndim != 2 or self.identity.shape != self.features.shape[:1]:
+            raise ValueError(f"{self.features.shape} features do not go with {self.identity.shape} identities")
+        if not np.isfinite(self.features).all():
+            raise ValueError("a feature is not a number")
+
+    def __len__(self) -> int:
+        """Return the number of faces."""
+        return len(self.identity)
+
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> "Faces":
+        """Keep the faces at `index`."""
+        return Faces(self.features[index], self.identity[index])
+
+
+class Block(NamedTuple):
+    """Similarities of some rows with some columns; the array is overwritten by the next block."""
+
+    rows: slice
+    columns: slice
+    similarity: Features
+
+
+class Highest:
+    """The highest `wanted` numbers of a stream, exactly, in memory for about twice as many.
+
+    Once so many are known, a number that does not exceed the lowest of them cannot change them. −∞ is never kept, so
+    a pair that does not count can be marked with it.
+    """
+
+    def __init__(self, wanted: int) -> None:
+        """Make room; pages of it that are never needed are never touched."""
+        self._wanted, self._filled = wanted, 0
+        self._kept: Features = np.empty(max(2 * wanted, wanted + SPARE), np.float32)
+        self._bar = np.float32(-np.inf)
+
+    def add(self, values: Features) -> None:
+        """Take notice of some more numbers."""
+        flat = values.ravel()
+        passing = flat[flat > self._bar]
+        while len(passing):
+            some = passing[: len(self._kept) - self._filled]
+            self._kept[self._filled : self._filled + len(some)] = some
+            self._filled += len(some)
+            passing = passing[len(some) :]
+            if self._filled == len(self._kept):
+                self._forget()
+
+    def values(self) -> Features:
+        """Return them, the highest first; fewer, if there were fewer."""
+        self._forget()
+        return np.sort(self._kept[: self._filled])[::-1]
+
+    def _forget(self) -> None:
+        """Keep the highest and raise the bar to the lowest of them."""
+        excess = self._filled - self._wanted
+        if excess < 0:
+            return
+        self._kept[: self._filled].partition(excess)
+        self._kept[: self._wanted] = self._kept[excess : self._filled]
+        self._filled, self._bar = self._wanted, self._kept[0]
+
+
+def labelled(features: ArrayLike, identity: ArrayLike) -> Faces:
+    """Put features at unit length and label them."""
+    return Faces(unit(features), np.asarray(identity, np.int64))
+
+
+def unit(features: ArrayLike) -> Features:
+    """Divide each row by its length; a row of zeros has no direction and is refused."""
+    rows = np.ascontiguousarray(features, np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not (np.isfinite(length) & (length > 0)).all():
+        raise ValueError("a feature is zero or not a number")
+    return np.asarray(rows / length)
+
+
+def blocks(first: Features, second: Features) -> Iterator[Block]:
+    """Yield the similarities of all rows of `first` with all rows of `second`, a block at a time."""
+    room = np.empty(ROWS * COLUMNS, np.float32)
+    for top in range(0, len(first), ROWS):
+        some = first[top : top + ROWS]
+        for left in range(0, len(second), COLUMNS):
+            others = second[left : left + COLUMNS]
+            out = room[: len(some) * len(others)].reshape(len(some), len(others))
+            np.matmul(some, others.T, out=out)
+            yield Block(slice(top, top + len(some)), slice(left, left + len(others)), out)
+
+
+def pair_similarity(features: Features, first: NDArray[np.int64], second: NDArray[np.int64]) -> Features:
+    """Return the similarity of each listed pair of rows."""
+    similarity = np.empty(len(first), np.float32)
+    for start in range(0, len(first), COLUMNS):
+        piece = slice(start, start + COLUMNS)
+        np.einsum("ij,ij->i", features[first[piece]], features[second[piece]], out=similarity[piece])
+    return similarity
+
+
+def templates(features: Features, template: Identities, media: Identities, *, weight: Features | None = None) -> Faces:
+    """Join the images of each template (IJB): the mean of each medium's images, their sum, at unit length.
+
+    Give features at unit length; or as the network returns them, and longer ones count more; `weight` multiplies each
+    image's feature, as detectors' scores do. The test-time flip is a sum before. The result is labelled by template.
+    """
+    weighted = features if weight is None else features * weight[:, None]
+    order = np.lexsort((media, template))
+    key = np.stack([template[order], media[order]])
+    starts = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
+    images = np.diff(np.append(starts, len(order)))
+    means = np.add.reduceat(weighted[order], starts) / images[:, None]
+    names, first = np.unique(key[0, starts], return_index=True)
+    return labelled(np.add.reduceat(means, first), names)
+
+
+def disjoint(first: Iterable[int], second: Iterable[int], place: str) -> None:
+    """Refuse identities that are on both sides: what looks like an impostor would be a genuine pair."""
+    shared = sorted(set(first) & set(second))
+    if shared:
+        message = f"{len(shared)} identities are on both sides, such as {shared[0]}; each must be on one side only"
+        raise UserError(place, message)
+
+
+def measurable(rates: Sequence[float], count: int) -> tuple[float, ...]:
+    """Return the rates that so many comparisons can show at all: those of at least one comparison."""
+    return tuple(rate for rate in rates if rate * count >= 1 - 1e-9)
+
+
+def require_measurable(rates: Sequence[float], count: int, place: str, counted: str) -> None:
+    """Refuse a rate below one comparison in all; a figure for it would be a guess."""
+    for rate in rates:
+        if not 0 < rate <= 1:
+            raise UserError(place, f"a rate lies above 0 and is at most 1, got {rate}")
+        if not measurable([rate], count):
+            raise UserError(
+                place,
+                f"{rate:g} is below one in {count} {counted}, so it cannot be measured; ask for "
+                f"{1 / count:.1e} or more, or add faces",
+            )

@@ -1,0 +1,131 @@
+"""Are these two the same person? Acceptance rates of face pairs, and accuracy on ten folds.
+
+Decision rule everywhere: a pair is accepted if and only if its similarity is ≥ the threshold. TAR is the share of
+genuine pairs accepted, FAR that of impostor pairs. TAR@FAR=x is taken at the lowest threshold whose FAR is at most x:
+no interpolation, and tied similarities are accepted or rejected together. The highest impostors suffice for that, so
+the rest are never stored.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.errors import UserError
+from fedvisage.metrics.pad import allowed
+from fedvisage.metrics.similarity import Faces, Features, Highest, blocks, disjoint, require_measurable
+
+FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+PLACE = "evaluation.far"
+
+
+@dataclass(frozen=True)
+class Verification:
+    """TAR and threshold for each FAR asked for, and the pairs that they come from."""
+
+    tar: dict[float, float]
+    threshold: dict[float, float]
+    genuine: int
+    impostors: int
+    identities_without_pairs: int = 0  # have one image: no genuine pair, but part in impostor pairs
+
+
+@dataclass(frozen=True)
+class Folds:
+    """Accuracy on each fold at the threshold that is best on the others."""
+
+    accuracy: tuple[float, ...]
+    threshold: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """Mean accuracy."""
+        return float(np.mean(self.accuracy))
+
+    @property
+    def std(self) -> float:
+        """Standard deviation over the folds, divided by their number as published figures are."""
+        return float(np.std(self.accuracy))
+
+
+def needed(impostors: int, fars: Sequence[float]) -> int:
+    """Return how many of the highest impostors decide TAR at these FARs."""
+    return min(allowed(max(fars), impostors) + 1, impostors)
+
+
+def tar_at_far(genuine: Features, highest: Features, impostors: int, fars: Sequence[float]) -> Verification:
+    """Return TAR@FAR from all genuine similarities and the highest (`needed`) of the impostors, in descending order."""
+    if not len(genuine):
+        raise UserError("verification", "there is no genuine pair; some identity needs two images")
+    if not impostors:
+        raise UserError("verification", "there is no impostor pair; give images of other identities")
+    require_measurable(fars, impostors, PLACE, "impostor pairs")
+    threshold = {far: just_above(highest, allowed(far, impostors), impostors) for far in fars}
+    tar = {far: float(np.mean(genuine >= threshold[far])) for far in fars}
+    return Verification(tar, threshold, len(genuine), impostors)
+
+
+def just_above(highest: Features, accepted: int, count: int) -> float:
+    """Return the lowest threshold that at most `accepted` of `count` numbers reach; they come in descending order."""
+    if accepted >= count:
+        return -np.inf
+    return float(np.nextafter(highest[accepted], np.float32(np.inf), dtype=np.float32))
+
+
+def verify_pairs(similarity: Features, same: NDArray[np.bool_], fars: Sequence[float] = FARS) -> Verification:
+    """Return TAR@FAR of a list of pairs."""
+    impostors = similarity[~same].astype(np.float32)
+    highest = Highest(needed(len(impostors), fars))
+    highest.add(impostors)
+    return tar_at_far(similarity[same], highest.values(), len(impostors), fars)
+
+
+def verify_against(local: Faces, others: Faces, fars: Sequence[float] = FARS) -> Verification:
+    """Return TAR@FAR of all pairs of images of a local identity, and all pairs of a local and another image."""
+    disjoint(local.identity.tolist(), others.identity.tolist(), "verification")
+    genuine, alone = genuine_pairs(local)
+    impostors = len(local) * len(others)
+    highest = Highest(needed(impostors, fars))
+    for block in blocks(local.features, others.features):
+        highest.add(block.similarity)
+    found = tar_at_far(genuine, highest.values(), impostors, fars)
+    return Verification(found.tar, found.threshold, found.genuine, found.impostors, alone)
+
+
+def genuine_pairs(faces: Faces) -> tuple[Features, int]:
+    """Return the similarities of each identity's images with each other, and how many identities have one image."""
+    order = np.argsort(faces.identity, kind="stable")
+    cuts = np.flatnonzero(np.diff(faces.identity[order])) + 1
+    groups = [faces.features[index] for index in np.split(order, cuts) if len(index)]
+    pairs = [(images @ images.T)[np.triu_indices(len(images), 1)] for images in groups]
+    empty = np.empty(0, np.float32)
+    return np.concatenate([empty, *pairs]), sum(len(images) == 1 for images in groups)
+
+
+def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int = 10) -> Folds:
+    """Return the LFW-style accuracy: folds in the order of the list, each judged at the others' best threshold."""
+    if len(same) < folds:
+        raise UserError("verification", f"{len(same)} pairs make no {folds} folds; add pairs")
+    accuracy, threshold = [], []
+    for fold in np.array_split(np.arange(len(same)), folds):
+        rest = np.ones(len(same), dtype=bool)
+        rest[fold] = False
+        threshold.append(best_threshold(similarity[rest], same[rest]))
+        accuracy.append(float(np.mean((similarity[fold] >= threshold[-1]) == same[fold])))
+    return Folds(tuple(accuracy), tuple(threshold))
+
+
+def best_threshold(similarity: Features, same: NDArray[np.bool_]) -> float:
+    """Return the threshold of highest accuracy; of several, the lowest stretch's, and of a stretch, its middle."""
+    if same.all() or not same.any():
+        raise UserError("verification", "a threshold needs pairs of one person and pairs of two")
+    level, which = np.unique(similarity, return_inverse=True)
+    gain = np.bincount(which, weights=np.where(same, -1.0, 1.0))  # correct ones, when the threshold passes a level
+    best = int(np.argmax(np.concatenate([[0.0], np.cumsum(gain)])))
+    if best == 0:
+        return float(level[0])
+    if best == len(level):
+        return float(np.nextafter(level[-1], level.dtype.type(np.inf)))
+    middle = ((level[best - 1].astype(np.float64) + level[best]) / 2).astype(level.dtype)
+    return float(middle if middle > level[best - 1] else level[best])  # neighbours have no middle

@@ -1,0 +1,56 @@
+"""FedFR's personalised protocol on few people, counted by hand."""
+
+import numpy as np
+import pytest
+from tests.metrics.faces import tied_faces
+
+from fedvisage.errors import UserError
+from fedvisage.metrics.identification import identify
+from fedvisage.metrics.personalised import enrolled, identify_site, mean_over_sites
+from fedvisage.metrics.similarity import Faces, labelled
+from fedvisage.metrics.verification import verify_against
+
+TRAINING = labelled([[1, 0], [0.8, 0.6], [0, 1]], [5, 5, 2])
+
+
+def test_the_gallery_is_the_mean_training_feature_of_each_identity() -> None:
+    gallery = enrolled(TRAINING)
+    assert gallery.identity.tolist() == [2, 5]
+    length = np.hypot(0.9, 0.3)
+    np.testing.assert_allclose(gallery.features, [[0, 1], [0.9 / length, 0.3 / length]], atol=1e-6)
+    np.testing.assert_allclose(enrolled(TRAINING, unit_length=False).features, [[0, 1], [0.9, 0.3]], atol=1e-6)
+
+
+def test_local_probes_and_everybody_elses_search_the_local_gallery() -> None:
+    training, test = tied_faces(0, [0, 1, 2], 8), tied_faces(0, [0, 1, 2], 4)
+    others = tied_faces(1, list(range(5, 15)), 4)
+    both = Faces(np.concatenate([test.features, others.features]), np.concatenate([test.identity, others.identity]))
+    for mode in ("published", "nist"):
+        found = identify_site(enrolled(training), test, others, [0.1], mode)
+        assert found == identify([enrolled(training)], both, [0.1], mode)[0]
+        assert (found.mated, found.unmated) == (12, 40)
+
+
+def test_an_identity_at_two_sites_or_without_training_images_is_refused() -> None:
+    test, others = tied_faces(0, [2, 5], 2), tied_faces(1, [8], 2)
+    with pytest.raises(UserError, match="on both sides, such as 5"):
+        identify_site(enrolled(TRAINING), labelled([[1, 0]], [2]), labelled([[1, 0]], [5]), [1.0], "published")
+    with pytest.raises(UserError, match="1 identities have test images but none to enrol, such as 2"):
+        identify_site(enrolled(test.take(test.identity == 5)), test, others, [1.0], "published")
+    with pytest.raises(UserError, match="gallery: is empty"):
+        enrolled(TRAINING.take(np.zeros(0, np.int64)))
+
+
+def test_figures_are_means_over_sites() -> None:
+    sites = [tied_faces(seed, [10 * seed, 10 * seed + 1], 6) for seed in range(3)]
+    verified, identified = [], []
+    for index, site in enumerate(sites):
+        rest = [other for at, other in enumerate(sites) if at != index]
+        others = Faces(np.concatenate([o.features for o in rest]), np.concatenate([o.identity for o in rest]))
+        verified.append(verify_against(site, others, [0.01, 0.1]))
+        identified.append(identify_site(enrolled(site), site, others, [0.1], "published"))
+    found = mean_over_sites(verified, identified)
+    assert found.tar == pytest.approx({far: np.mean([one.tar[far] for one in verified]) for far in (0.01, 0.1)})
+    assert found.tpir == pytest.approx({0.1: np.mean([one.tpir[0.1] for one in identified])})
+    with pytest.raises(ValueError, match="different rates"):
+        mean_over_sites([*verified, verify_against(sites[0], sites[1], [0.5])], identified)

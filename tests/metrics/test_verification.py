@@ -1,0 +1,144 @@
+"""Acceptance rates against scikit-learn's ROC over all pairs, and accuracy on folds against trying every threshold."""
+
+import resource
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from sklearn.metrics import roc_curve
+from sklearn.model_selection import KFold
+from tests.metrics.faces import all_similarities, tied_faces
+
+from fedvisage.errors import UserError
+from fedvisage.metrics.similarity import Faces, Highest, blocks, labelled
+from fedvisage.metrics.verification import (
+    accuracy_on_folds,
+    best_threshold,
+    genuine_pairs,
+    needed,
+    tar_at_far,
+    verify_against,
+    verify_pairs,
+)
+
+FARS = (1e-3, 1e-2, 0.05, 0.1, 0.5, 1.0)
+
+
+def pairs_of(local: Faces, others: Faces) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Return the similarities of all pairs of the protocol, one after another, and which are genuine."""
+    within = all_similarities(local, local)
+    genuine = [
+        within[i, j]
+        for i in range(len(local))
+        for j in range(i + 1, len(local))
+        if local.identity[i] == local.identity[j]
+    ]
+    impostors = all_similarities(local, others).ravel()
+    return np.concatenate([genuine, impostors]), np.arange(len(genuine) + len(impostors)) < len(genuine)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("dimensions", [4, 16, 64])
+def test_tar_is_the_best_on_the_roc_at_or_below_each_far(seed: int, dimensions: int) -> None:
+    """Few dimensions: nearly all similarities are tied."""
+    local = tied_faces(seed, [0, 1, 2, 3], 5, dimensions)
+    others = tied_faces(seed + 50, list(range(10, 20)), 7, dimensions)
+    found = verify_against(local, others, FARS)
+    similarity, same = pairs_of(local, others)
+    fpr, tpr, _ = roc_curve(same, similarity, drop_intermediate=False)
+    assert (found.genuine, found.impostors, found.identities_without_pairs) == (40, 20 * 70, 0)
+    for far in FARS:
+        assert found.tar[far] == pytest.approx(tpr[fpr <= far + 1e-12].max(), abs=1e-12)
+        accepted = similarity >= found.threshold[far]
+        assert accepted[same].mean() == found.tar[far]
+        assert accepted[~same].mean() <= far
+
+
+def test_a_list_of_pairs_gives_what_the_roc_says() -> None:
+    rng = np.random.default_rng(1)
+    same = rng.random(4000) < 0.3
+    similarity = np.round(rng.normal(same * 1.5, 1), 1).astype(np.float32)
+    found = verify_pairs(similarity, same, FARS)
+    fpr, tpr, _ = roc_curve(same, similarity, drop_intermediate=False)
+    assert found.tar == pytest.approx({far: tpr[fpr <= far].max() for far in FARS})
+
+
+def test_a_genuine_pair_tied_with_the_impostor_that_must_be_rejected_is_rejected() -> None:
+    similarity = np.array([0.9, 0.5, 0.7, 0.5, 0.1, 0.0], np.float32)
+    same = np.array([True, True, False, False, False, False])
+    found = verify_pairs(similarity, same, (0.25, 0.5))
+    assert found.tar == {0.25: 0.5, 0.5: 1.0}
+    assert 0.5 < found.threshold[0.25] <= 0.7
+
+
+def test_an_identity_with_one_image_is_counted_and_still_meets_impostors() -> None:
+    local = labelled(np.eye(4)[[0, 0, 1]], [7, 7, 8])
+    found = verify_against(local, labelled(np.eye(4)[[2, 3]], [1, 2]), [0.5])
+    assert (found.genuine, found.impostors, found.identities_without_pairs) == (1, 6, 1)
+    assert genuine_pairs(local.take(np.array([2]))) == (pytest.approx([]), 1)
+
+
+def test_far_below_one_impostor_is_refused() -> None:
+    local, others = tied_faces(0, [0, 1], 3), tied_faces(1, [2, 3], 3)
+    with pytest.raises(UserError, match=r"1e-06 is below one in 36 impostor pairs.*2\.8e-02 or more"):
+        verify_against(local, others, [0.1, 1e-6])
+
+
+def test_what_makes_no_pairs_is_refused() -> None:
+    local = tied_faces(0, [0, 1], 3)
+    with pytest.raises(UserError, match="no impostor pair"):
+        verify_against(local, local.take(np.zeros(0, np.int64)), [0.1])
+    with pytest.raises(UserError, match="no genuine pair"):
+        verify_against(local.take(np.array([0, 3])), tied_faces(1, [2], 3), [0.5])
+    with pytest.raises(UserError, match="1 identities are on both sides, such as 1"):
+        verify_against(local, tied_faces(1, [1, 9], 3), [0.5])
+
+
+def test_millions_of_impostors_are_exact_in_memory_for_a_few() -> None:
+    """16 million similarities are 64 MB; 16,001 of them and a block are kept."""
+    rng = np.random.default_rng(0)
+    first, second = (labelled(rng.normal(size=(4000, 8)), np.arange(4000)) for _ in range(2))
+    wanted = needed(16_000_000, [1e-3])
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    highest = Highest(wanted)
+    for block in blocks(first.features, second.features):
+        highest.add(block.similarity)
+    found = highest.values()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 32_000
+    above = sum(int((block.similarity >= found[-1]).sum()) for block in blocks(first.features, second.features))
+    assert above == wanted == 16_001
+    assert tar_at_far(np.ones(1, np.float32), found, 16_000_000, [1e-6, 1e-3]).tar == {1e-6: 1.0, 1e-3: 1.0}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_each_fold_is_judged_at_the_best_threshold_of_the_others(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    same = rng.random(67) < 0.5
+    similarity = np.round(rng.normal(same * 1.0, 1), 1).astype(np.float32)
+    found = accuracy_on_folds(similarity, same)
+    for index, (rest, fold) in enumerate(KFold(10).split(same)):
+        tries = np.concatenate([similarity[rest], [np.float32(99)]])
+        highest = max(np.mean((similarity[rest] >= one) == same[rest]) for one in tries)
+        threshold = found.threshold[index]
+        assert np.mean((similarity[rest] >= threshold) == same[rest]) == pytest.approx(highest)
+        assert np.mean((similarity[fold] >= threshold) == same[fold]) == pytest.approx(found.accuracy[index])
+    assert found.mean == pytest.approx(np.mean(found.accuracy))
+    assert found.std == pytest.approx(np.sqrt(np.mean((np.array(found.accuracy) - found.mean) ** 2)))
+
+
+def test_the_best_threshold_is_the_middle_of_the_gap_and_exact_between_neighbours() -> None:
+    same = np.array([False, True])
+    assert best_threshold(np.array([0.25, 0.75], np.float32), same) == 0.5
+    low = np.float32(0.5)
+    high = np.nextafter(low, np.float32(1))
+    assert best_threshold(np.array([low, high]), same) == high
+    assert best_threshold(np.array([1.0, 1.0, 0.0], np.float32), np.array([True, True, False])) == 0.5
+    assert best_threshold(np.array([0.5, 0.5, 0.5], np.float32), np.array([True, True, False])) == 0.5
+    assert best_threshold(np.array([0.5, 0.5, 0.5], np.float32), np.array([True, False, False])) > 0.5
+
+
+def test_too_few_pairs_for_folds_are_refused() -> None:
+    with pytest.raises(UserError, match="9 pairs make no 10 folds"):
+        accuracy_on_folds(np.zeros(9, np.float32), np.ones(9, bool))
+    with pytest.raises(UserError, match="pairs of one person and pairs of two"):
+        accuracy_on_folds(np.zeros(20, np.float32), np.ones(20, bool))
