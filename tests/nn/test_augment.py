@@ -17,32 +17,36 @@ def images(count: int = 64) -> Tensor:
     return torch.rand(count, 3, 8, 8, generator=Generator().manual_seed(1))
 
 
+def changed_by(images: Tensor, options: Augment, generator: Generator) -> Tensor:
+    return augment(images, None, options, generator)[0]
+
+
 def seeded(seed: int = 0) -> Generator:
     return Generator().manual_seed(seed)
 
 
 def test_everything_off_changes_nothing_and_draws_nothing() -> None:
     generator = seeded()
-    assert torch.equal(augment(images(), Augment(), generator), images())
+    assert torch.equal(changed_by(images(), Augment(), generator), images())
     assert torch.equal(generator.get_state(), seeded().get_state())
 
 
 def test_the_generator_decides_and_the_global_one_is_not_asked() -> None:
     before = torch.get_rng_state()
-    first, again, other = (augment(images(), EVERYTHING, seeded(seed)) for seed in (0, 0, 1))
+    first, again, other = (changed_by(images(), EVERYTHING, seeded(seed)) for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_images_stay_images() -> None:
-    changed = augment(images(), Augment(brightness=1, contrast=1, saturation=1, hue=0.5, shift=0.3), seeded())
+    changed = changed_by(images(), Augment(brightness=1, contrast=1, saturation=1, hue=0.5, shift=0.3), seeded())
     assert changed.shape == images().shape
     assert 0 <= changed.min() <= changed.max() <= 1
 
 
 def test_the_share_of_mirrored_images_is_as_set_and_the_rest_is_as_it_was() -> None:
-    changed, source = augment(images(1000), Augment(flip=0.3), seeded()), images(1000)
+    changed, source = changed_by(images(1000), Augment(flip=0.3), seeded()), images(1000)
     mirrored = (changed == source.flip(-1)).all(dim=(1, 2, 3))
     kept = (changed == source).all(dim=(1, 2, 3))
     assert (mirrored ^ kept).all()
@@ -51,7 +55,7 @@ def test_the_share_of_mirrored_images_is_as_set_and_the_rest_is_as_it_was() -> N
 
 def test_shifted_images_are_moved_by_whole_pixels() -> None:
     source = images()
-    changed = augment(source, Augment(shift=0.25), seeded())
+    changed = changed_by(source, Augment(shift=0.25), seeded())
     moves = set()
     for before, after in zip(source.numpy(), changed.numpy(), strict=True):
         padded = np.pad(before, ((0, 0), (2, 2), (2, 2)), mode="reflect")
@@ -63,7 +67,7 @@ def test_shifted_images_are_moved_by_whole_pixels() -> None:
 
 def test_brightness_scales_each_image_by_one_factor_in_its_range() -> None:
     source = images() * 0.5
-    ratio = (augment(source, Augment(brightness=0.3), seeded()) / source).flatten(1)
+    ratio = (changed_by(source, Augment(brightness=0.3), seeded()) / source).flatten(1)
     assert (ratio.amax(1) - ratio.amin(1)).max() < 1e-4
     assert 0.7 <= ratio.min() < 0.75
     assert 1.25 < ratio.max() <= 1.3001
@@ -71,6 +75,28 @@ def test_brightness_scales_each_image_by_one_factor_in_its_range() -> None:
 
 def test_hue_turns_the_colour_and_nothing_else() -> None:
     source = images(8) * 0.8 + 0.1
-    changed = augment(source, Augment(hue=0.5), seeded())
+    changed = changed_by(source, Augment(hue=0.5), seeded())
     for before, after in zip(source[:, :, 0, 0].tolist(), changed[:, :, 0, 0].tolist(), strict=True):
         assert colorsys.rgb_to_hsv(*after)[1:] == pytest.approx(colorsys.rgb_to_hsv(*before)[1:], abs=1e-4)
+
+
+def test_depth_is_mirrored_and_moved_with_its_image() -> None:
+    """Images of 32 pixels whose first channel is the depth: wherever a pixel goes, its depth goes too."""
+    depth = torch.rand(200, 32, 32, generator=Generator().manual_seed(2))
+    pictures = depth[:, None].repeat(1, 3, 1, 1)
+    moved, maps = augment(pictures, depth, Augment(flip=0.5, shift=0.2), seeded())
+    assert maps is not None
+    assert torch.equal(moved[:, 0], maps)
+    assert not torch.equal(maps, depth)
+
+
+def test_depth_moves_by_its_own_pixels_where_the_image_is_larger() -> None:
+    """Blocks of 4×4 pixels share a depth; after a move the maps agree with them to one pixel of a map."""
+    depth = torch.rand(50, 32, 32, generator=Generator().manual_seed(3))
+    pictures = depth.repeat_interleave(4, 1).repeat_interleave(4, 2)[:, None].repeat(1, 3, 1, 1)
+    moved, maps = augment(pictures, depth, Augment(shift=8 / 128), seeded())
+    assert maps is not None
+    near = [maps.roll((dy, dx), (1, 2))[:, 4:-4, 4:-4] for dy in (-1, 0, 1) for dx in (-1, 0, 1)]
+    centres = moved[:, 0, 1::4, 1::4][:, 4:-4, 4:-4]
+    apart = torch.stack([(centres - one).abs().amax((1, 2)) for one in near]).amin(0)
+    assert (apart == 0).all()

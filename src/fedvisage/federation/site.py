@@ -120,12 +120,14 @@ class Site:
             size = training.batch.of(self.name)
             self._epoch = (epoch, order(self.data, rng, size=size, sampling=training.sampling))
         found = self.data.batch(self._epoch[1][index])
-        return Batch(
-            images=self._input(found.images, torch_rng(self.recipe.runtime.seed, self.name, "augment", number)),
-            labels=found.labels.to(self.compute.device),
-            depth=None if found.depth is None else found.depth.to(self.compute.device),
-            species=found.species,
+        images, depth = augment(
+            as_float(found.images.to(self.compute.device)),
+            None if found.depth is None else found.depth.to(self.compute.device),
+            self.recipe.training.augment,
+            torch_rng(self.recipe.runtime.seed, self.name, "augment", number),
         )
+        ready = colour_channels(images, self.recipe.input.colour).contiguous(memory_format=LAYOUT)
+        return Batch(ready, found.labels.to(self.compute.device), depth, found.species)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context for forward passes in the run's precision."""
@@ -168,7 +170,3 @@ class Site:
                 for key, value in optimizers.state_of(optimizer).items():
                     self.kept[f"optimizer/{name}/{key}"] = value
         return dict(self.kept)
-
-    def _input(self, images: Tensor, generator: Generator) -> Tensor:
-        changed = augment(as_float(images.to(self.compute.device)), self.recipe.training.augment, generator)
-        return colour_channels(changed, self.recipe.input.colour).contiguous(memory_format=LAYOUT)

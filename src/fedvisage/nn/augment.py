@@ -15,12 +15,28 @@ from fedvisage.settings import Augment
 GREY = (0.299, 0.587, 0.114)
 
 
-def augment(images: Tensor, options: Augment, generator: Generator) -> Tensor:
-    """Change a batch of RGB images in [0, 1]; what is switched off is skipped and draws nothing."""
+def augment(
+    images: Tensor, depth: Tensor | None, options: Augment, generator: Generator
+) -> tuple[Tensor, Tensor | None]:
+    """Change a batch of RGB images in [0, 1]; depth maps are mirrored and moved with their images.
+
+    What is switched off is skipped and draws nothing.
+    """
     if options.flip:
-        images = _flip(images, options.flip, generator)
+        chosen = torch.rand(len(images), generator=generator) < options.flip
+        images = _mirrored(images, chosen)
+        depth = None if depth is None else _mirrored(depth[:, None], chosen)[:, 0]
     if options.shift:
-        images = _shift(images, options.shift, generator)
+        size = images.shape[-1]
+        most = max(1, round(options.shift * size))
+        offsets = torch.randint(0, 2 * most + 1, (len(images), 2), generator=generator) - most
+        images = _moved(images, offsets)
+        if depth is not None:
+            depth = _moved(depth[:, None], (offsets * depth.shape[-1] / size).round().long())[:, 0]
+    return _coloured(images, options, generator), depth
+
+
+def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:
     if options.brightness:
         images = images * _factor(images, options.brightness, generator)
     if options.contrast:
@@ -45,16 +61,13 @@ def _grey(images: Tensor) -> Tensor:
     return torch.einsum("bchw,c->bhw", images, images.new_tensor(GREY))[:, None]
 
 
-def _flip(images: Tensor, share: float, generator: Generator) -> Tensor:
-    chosen = torch.rand(len(images), generator=generator) < share
+def _mirrored(images: Tensor, chosen: Tensor) -> Tensor:
     return torch.where(chosen[:, None, None, None].to(images.device), images.flip(-1), images)
 
 
-def _shift(images: Tensor, share: float, generator: Generator) -> Tensor:
+def _moved(images: Tensor, offsets: Tensor) -> Tensor:
     """Move each image by its own whole number of pixels; the border is mirrored."""
-    size = images.shape[-1]
-    most = max(1, round(share * size))
-    offsets = torch.randint(0, 2 * most + 1, (len(images), 2), generator=generator).tolist()
+    size, most = images.shape[-1], int(offsets.abs().max())
     padded = torch.nn.functional.pad(images, (most, most, most, most), mode="reflect")
-    moved = [p[:, y : y + size, x : x + size] for p, (y, x) in zip(padded, offsets, strict=True)]
-    return torch.stack(moved)
+    corners = (offsets + most).tolist()
+    return torch.stack([p[:, y : y + size, x : x + size] for p, (y, x) in zip(padded, corners, strict=True)])
