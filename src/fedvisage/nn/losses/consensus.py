@@ -1,0 +1,34 @@
+"""PrivacyFace's consensus-aware recognition loss (Q. Meng et al., ICLR 2022, Eq. 5).
+
+A softmax over the site's own classes, with the margin of CosFace or ArcFace, gets one more negative for each cluster of
+the other sites: μ(p̂, f, ρ) = s·cos(max(θ − ρ, 0)), which is s for every feature inside of the cluster.
+
+Deviations from the paper: the mean over the batch instead of the sum, as the margin losses are used.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy, normalize
+
+OPPOSITE = -1 + 1e-6
+"""θ = π, where the gradient of an angle is infinite, is kept at this distance of its cosine."""
+
+
+def cluster_logits(features: Tensor, clusters: Tensor, margin: float, scale: float) -> Tensor:
+    """Return μ for each feature and cluster. A row of zeros is no cluster, and gets -inf, which counts for nothing.
+
+    It is s (cos θ cos ρ + sin θ sin ρ) outside of the cap; with cos θ clipped at cos ρ this is s, and flat, inside.
+    """
+    cosine = normalize(features, dim=1) @ normalize(clusters, dim=1).T
+    outside = cosine.clamp(OPPOSITE, math.cos(margin))
+    logits = scale * (outside * math.cos(margin) + (1 - outside.square()).sqrt() * math.sin(margin))
+    return logits.masked_fill(~clusters.any(dim=1), -math.inf)
+
+
+def consensus_aware(own: Tensor, labels: Tensor, others: Tensor) -> Tensor:
+    """Eq. 5: cross-entropy over a margin loss's logits of the own classes beside those of the others' clusters."""
+    return cross_entropy(torch.cat([own, others], dim=1), labels)

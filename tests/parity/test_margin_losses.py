@@ -1,0 +1,204 @@
+"""CosFace, ArcFace, AdaFace and FedFR's Eq. 6 against a few lines of NumPy, values and gradients, in float64."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedvisage.nn.losses.adaface import Lengths, adaface, initial, updated
+from fedvisage.nn.losses.arcface import arcface
+from fedvisage.nn.losses.cosface import cosface
+from fedvisage.nn.losses.margin_binary import NOBODY, margin_binary, stretched
+from fedvisage.nn.losses.sampled import sample_classes
+
+Array = NDArray[np.float64]
+RNG = np.random.default_rng(0)
+FEATURES, CENTRES = 3 * RNG.normal(size=(6, 5)), RNG.normal(size=(4, 5))
+LABELS = [0, 3, 1, 1, 2, 0]
+FEATURES[0] = -2 * CENTRES[0] + 0.3 * FEATURES[0]  # far on the wrong side: beyond ArcFace's bend
+FEATURES[4] *= 4  # so long that AdaFace's quality is clipped
+BIAS = RNG.normal(size=4)
+LENGTHS = (6.0, 2.0)
+
+
+def cosine(feature: Array, centre: Array) -> float:
+    return float(feature @ centre / math.sqrt((feature @ feature) * (centre @ centre)))
+
+
+def softmax_loss(features: Array, centres: Array, own: Callable[[float, int], float], scale: float) -> float:
+    """Return the mean of -log(e^{s·own} / (e^{s·own} + Σ_{j≠y} e^{s cos θ_j})); `own` gets cosine and row."""
+    total = 0.0
+    for row, (feature, label) in enumerate(zip(features, LABELS, strict=True)):
+        mine = math.exp(scale * own(cosine(feature, centres[label]), row))
+        others = sum(math.exp(scale * cosine(feature, centres[j])) for j in range(len(centres)) if j != label)
+        total -= math.log(mine / (mine + others))
+    return total / len(LABELS)
+
+
+def expected_cosface(features: Array, centres: Array) -> float:
+    return softmax_loss(features, centres, lambda z, _: z - 0.4, 30)
+
+
+def expected_arcface(features: Array, centres: Array, continued: bool = True) -> float:
+    def own(z: float, _: int) -> float:
+        theta = math.acos(z)
+        if continued and theta + 0.5 >= math.pi:
+            return z - 0.5 * math.sin(0.5)
+        return math.cos(theta + 0.5)
+
+    return softmax_loss(features, centres, own, 16)
+
+
+def expected_adaface(features: Array, centres: Array) -> float:
+    """ẑ is a constant for the gradient, so it is that of the features before they are nudged."""
+    lengths = np.sqrt((FEATURES**2).sum(axis=1))
+    quality = np.clip(0.333 * (lengths - LENGTHS[0]) / (LENGTHS[1] + 1e-3), -1, 1)
+
+    def own(z: float, row: int) -> float:
+        return math.cos(math.acos(z) - 0.4 * quality[row]) - 0.4 * (quality[row] + 1)
+
+    return softmax_loss(features, centres, own, 16)
+
+
+def expected_margin_binary(features: Array, centres: Array, bias: Array = BIAS, labels: list[int] = LABELS) -> float:
+    def g(z: float) -> float:
+        return 2 * ((z + 1) / 2) ** 3 - 1
+
+    total = 0.0
+    for feature, label in zip(features, labels, strict=True):
+        for j, centre in enumerate(centres):
+            z = g(cosine(feature, centre))
+            if j == label:
+                total += 0.7 / 30 * math.log(1 + math.exp(-30 * (z - 0.4) - bias[j]))
+            else:
+                total += 0.3 / 30 * math.log(1 + math.exp(30 * (z + 0.4) + bias[j]))
+    return total / len(features)
+
+
+def torch_adaface(features: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
+    lengths = Lengths(*(torch.tensor(value, dtype=torch.float64) for value in LENGTHS))
+    return adaface(features, centres, labels, lengths, scale=16)
+
+
+LOSSES = {
+    "cosface": (cosface, expected_cosface),
+    "arcface": (lambda f, c, y: arcface(f, c, y, scale=16), expected_arcface),
+    "arcface as printed": (
+        lambda f, c, y: arcface(f, c, y, scale=16, continued=False),
+        lambda f, c: expected_arcface(f, c, continued=False),
+    ),
+    "adaface": (torch_adaface, expected_adaface),
+    "margin binary": (lambda f, c, y: margin_binary(f, c, torch.tensor(BIAS), y), expected_margin_binary),
+}
+
+
+def slopes(function: Callable[[Array], float], at: Array) -> Array:
+    found = np.empty_like(at)
+    for place in np.ndindex(at.shape):
+        nudge = np.zeros_like(at)
+        nudge[place] = 1e-6
+        found[place] = (function(at + nudge) - function(at - nudge)) / 2e-6
+    return found
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_value_and_gradients(name: str) -> None:
+    loss, expected = LOSSES[name]
+    features, centres = (torch.tensor(values, requires_grad=True) for values in (FEATURES, CENTRES))
+    value = loss(features, centres, torch.tensor(LABELS))
+    value.backward()
+    assert value.item() == pytest.approx(expected(FEATURES, CENTRES), rel=1e-10)
+    assert features.grad is not None
+    assert centres.grad is not None
+    by_features = slopes(lambda values: expected(values, CENTRES), FEATURES)
+    by_centres = slopes(lambda values: expected(FEATURES, values), CENTRES)
+    np.testing.assert_allclose(features.grad.numpy(), by_features, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(centres.grad.numpy(), by_centres, rtol=1e-5, atol=1e-7)
+
+
+def test_the_batch_has_both_sides_of_arcfaces_bend() -> None:
+    own = [math.acos(cosine(feature, CENTRES[label])) for feature, label in zip(FEATURES, LABELS, strict=True)]
+    assert min(own) < math.pi - 0.5 < max(own)
+    assert expected_arcface(FEATURES, CENTRES) != pytest.approx(expected_arcface(FEATURES, CENTRES, continued=False))
+
+
+def test_biases_of_margin_binary_learn_by_equation_6() -> None:
+    bias = torch.tensor(BIAS, requires_grad=True)
+    margin_binary(torch.tensor(FEATURES), torch.tensor(CENTRES), bias, torch.tensor(LABELS)).backward()  # type: ignore[no-untyped-call]
+    assert bias.grad is not None
+    by_bias = slopes(lambda values: expected_margin_binary(FEATURES, CENTRES, values), BIAS)
+    np.testing.assert_allclose(bias.grad.numpy(), by_bias, rtol=1e-5, atol=1e-9)
+
+
+def test_public_images_are_negatives_for_every_branch_and_one_bias_can_be_shared() -> None:
+    labels, shared = [0, NOBODY, 1, NOBODY, NOBODY, 2], np.full(4, 0.3)
+    value = margin_binary(*map(torch.tensor, (FEATURES, CENTRES)), torch.tensor(0.3), torch.tensor(labels))
+    assert value.item() == pytest.approx(expected_margin_binary(FEATURES, CENTRES, shared, labels), rel=1e-7)
+
+
+def test_the_stretch_maps_its_interval_onto_itself() -> None:
+    cosines = torch.linspace(-1, 1, 101, dtype=torch.float64)
+    found = stretched(cosines, 3.0)
+    assert (found[0], found[-1]) == (-1, 1)
+    assert (found.diff() > 0).all()
+    torch.testing.assert_close(stretched(cosines, 1.0), cosines)
+
+
+@pytest.mark.parametrize("loss", [cosface, arcface, torch_adaface])
+def test_features_on_and_opposite_their_centre_have_finite_gradients(loss: Callable[..., Tensor]) -> None:
+    centres = torch.eye(3, requires_grad=True)
+    features = torch.stack([centres.detach()[0], -centres.detach()[1]]).requires_grad_()
+    loss(features, centres, torch.tensor([0, 1])).backward()
+    assert features.grad is not None
+    assert centres.grad is not None
+    assert features.grad.isfinite().all()
+    assert centres.grad.isfinite().all()
+
+
+def test_adafaces_statistics_follow_the_lengths_of_features() -> None:
+    lengths, features = initial(), torch.tensor(FEATURES).float()
+    norms = np.sqrt((FEATURES**2).sum(axis=1))
+    for _ in range(2):
+        lengths = updated(lengths, features, momentum=0.9)
+    assert lengths.mean.item() == pytest.approx(0.81 * 20 + 0.19 * norms.mean(), rel=1e-6)
+    assert lengths.std.item() == pytest.approx(0.81 * 100 + 0.19 * norms.std(ddof=1), rel=1e-6)
+    assert updated(lengths, features[:1]).std == lengths.std
+
+
+def test_a_sample_of_all_classes_is_the_whole_softmax() -> None:
+    features, centres, labels = torch.tensor(FEATURES), torch.tensor(CENTRES), torch.tensor(LABELS)
+    sample = sample_classes(labels, 4, 4, np.random.default_rng(0))
+    assert sample.classes.tolist() == [0, 1, 2, 3]
+    torch.testing.assert_close(
+        cosface(features, centres[sample.classes], sample.labels), cosface(features, centres, labels), rtol=0, atol=0
+    )
+
+
+def test_a_sample_holds_the_batchs_classes_and_others_drawn_evenly() -> None:
+    rng, labels = np.random.default_rng(0), torch.tensor([9, 2, 9, 5])
+    counts = np.zeros(12)
+    for _ in range(2000):
+        sample = sample_classes(labels, 12, 6, rng)
+        assert sample.classes[sample.labels].tolist() == labels.tolist()
+        assert sample.classes.tolist() == sorted(set(sample.classes.tolist()))
+        counts[sample.classes.numpy()] += 1
+    assert counts[[2, 5, 9]].tolist() == [2000] * 3
+    np.testing.assert_allclose(np.delete(counts, [2, 5, 9]) / 2000, 3 / 9, atol=0.04)
+    assert sample_classes(labels, 12, 1, rng).classes.tolist() == [2, 5, 9]
+
+
+def test_cosface_and_arcface_agree_with_pytorch_metric_learning() -> None:
+    oracle = pytest.importorskip("pytorch_metric_learning.losses")
+    features, centres, labels = torch.tensor(FEATURES), torch.tensor(CENTRES), torch.tensor(LABELS)
+    for theirs, ours in (
+        (oracle.CosFaceLoss(4, 5, margin=0.4, scale=30), cosface(features, centres, labels)),
+        (oracle.ArcFaceLoss(4, 5, margin=math.degrees(0.5), scale=64), arcface(features, centres, labels)),
+    ):
+        theirs.W.data = centres.T.clone()
+        torch.testing.assert_close(theirs(features, labels), ours, rtol=1e-6, atol=1e-6)
