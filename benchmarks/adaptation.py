@@ -70,12 +70,10 @@ def _peak(what: str, path: Path) -> float:
 
 
 def _adapting(scorer: Scorer, view: View, form: str) -> float:
-    """Time an adaptation that the gate lets through: both classes are there, and any shift counts as one."""
-    source = Source(threshold=float(np.median(scorer.logits(view))), shift=-1.0)
+    """Time an adaptation that the gate lets through: both classes are there, and any distance counts."""
+    source = Source(threshold=float(np.median(scorer.logits(view))), scatter=-1.0)
     settings = Adapt.model_validate({**ADAPTATIONS[form], "batch": BATCH})
-    seconds = _seconds(lambda: adapted_logits(scorer, view, settings, source))
-    scorer.net.requires_grad_(True)
-    return seconds
+    return _seconds(lambda: adapted_logits(scorer, view, settings, source))
 
 
 def _ready(path: Path) -> tuple[Scorer, View]:

@@ -18,7 +18,7 @@ from fedvisage.recipe import tree_of
 
 FINISHED = {"model.w": torch.rand(3, 2, generator=torch.Generator().manual_seed(0)), "model.n": torch.tensor(7)}
 THRESHOLDS = {"": Threshold(0.25, "source-eer", 0.1, None)}
-SHIFTS = {"A": 0.5, "B": 0.25}
+SCATTER = {"A": 0.5, "B": 0.25}
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def recipe() -> dict[str, Any]:
 
 @pytest.fixture
 def saved(recipe: dict[str, Any], tmp_path: Path) -> Path:
-    model.save(tmp_path, model.SavedModel(recipe, FINISHED, THRESHOLDS, SHIFTS))
+    model.save(tmp_path, model.SavedModel(recipe, FINISHED, THRESHOLDS, SCATTER))
     return tmp_path
 
 
@@ -38,7 +38,7 @@ def test_a_model_comes_back_as_it_was_saved(saved: Path, recipe: dict[str, Any])
         name: value.tolist() for name, value in FINISHED.items()
     }
     assert found.thresholds == THRESHOLDS
-    assert found.shifts == SHIFTS
+    assert found.scatter == SCATTER
     assert found.recipe == recipe
 
 
@@ -63,7 +63,7 @@ def test_every_flipped_byte_of_the_weights_is_noticed(saved: Path) -> None:
 
 def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SHIFTS)
+    other = model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SCATTER)
     model.save(tmp_path / "other", other)
     (tmp_path / "other" / "model.safetensors").replace(saved / "model.safetensors")
     with pytest.raises(UserError, match="damaged"):
@@ -73,12 +73,12 @@ def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any
 def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None:
     settings = json.loads((saved / "model.json").read_text())
     (saved / "model.json").write_text(json.dumps({**settings, "format": 1}))
-    with pytest.raises(UserError, match="has format 1, this version reads 2"):
+    with pytest.raises(UserError, match="has format 1, this version reads 3"):
         model.load(saved)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"recipe": {}, "weights_sha256": "", "thresholds": []}', '{"format": 2}']
+    "text", ["", "[]", "{}", '{"recipe": {}, "weights_sha256": "", "thresholds": []}', '{"format": 3}']
 )
 def test_settings_that_are_none_are_refused(text: str, saved: Path) -> None:
     (saved / "model.json").write_text(text)

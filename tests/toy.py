@@ -30,10 +30,17 @@ SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "rec
 
 
 def make_set(
-    path: Path, name: str, seed: int, *, subjects: int = 6, species: tuple[str, ...] = SPECIES, size: int = SIZE
+    path: Path,
+    name: str,
+    seed: int,
+    *,
+    subjects: int = 6,
+    species: tuple[str, ...] = SPECIES,
+    size: int = SIZE,
+    frames: int = 2,
 ) -> Path:
     """Write a set in which prints are darker; every name in it says that it must not leave its site."""
-    rng, frames = np.random.default_rng(seed), 2
+    rng = np.random.default_rng(seed)
     with Writer(path, name=name, size=size, source="noise", depth=True) as out:
         for subject in range(subjects):
             for kind in species:

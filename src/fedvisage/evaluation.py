@@ -43,23 +43,22 @@ class Judged:
     figures: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class HeldOut:
-    """What the sites' held-out subjects say of a finished model, by site."""
-
-    histograms: dict[str, Histogram]
-    shifts: dict[str, float]
+def collect_histograms(server: Server, finished: Message) -> dict[str, Histogram]:
+    """Ask the sites for histograms of their held-out scores."""
+    return {name: reply["histogram"].numpy() for name, reply in _ask(server, heldout.SCORES, finished).items()}
 
 
-def ask_heldout(server: Server, finished: Message) -> HeldOut:
-    """Ask the sites about their held-out subjects; where each has its own model, it judges that one."""
-    if server.method.members == "each":
-        members = members_of(finished)
-        replies = server.ask(heldout.NAME, each={name: members[name] for name in server.present})
-    else:
-        replies = server.ask(heldout.NAME, finished)
-    histograms = {name: reply["histogram"].numpy() for name, reply in replies.items()}
-    return HeldOut(histograms, {name: float(reply["shift"]) for name, reply in replies.items()})
+def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
+    """Ask the sites how far batches of their held-out images lie from each other in BatchNorm statistics."""
+    return {name: float(reply["scatter"]) for name, reply in _ask(server, heldout.SCATTER, finished).items()}
+
+
+def _ask(server: Server, call: str, finished: Message) -> dict[str, Message]:
+    """Ask about a finished model; where each site has its own, it judges that one."""
+    if server.method.members != "each":
+        return server.ask(call, finished)
+    members = members_of(finished)
+    return server.ask(call, each={name: members[name] for name in server.present})
 
 
 def source_summary(histograms: Mapping[str, Histogram]) -> dict[str, float]:
@@ -114,15 +113,24 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
         headline["spread"] = spread
     if outcomes:
         headline["adaptation"] = {name or "model": outcome.as_json() for name, outcome in outcomes.items()}
+        headline["adapt"] = scorer.recipe.evaluation.model_dump(mode="json")["adapt"]
     return Judged(concatenate(parts), headline)
 
 
 def _sources(method: Method, saved: SavedModel) -> dict[str, Source]:
-    """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0."""
+    """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0.
+
+    Of the sites' scatter the median counts: no single site decides when users adapt.
+    """
     logits = {name: threshold.value for name, threshold in saved.thresholds.items()}
+    scatter = float(np.median(list(saved.scatter.values()))) if saved.scatter else 0.0
     if method.members == "each":
-        return {name: Source(logits.get(name, 0.0), shift) for name, shift in saved.shifts.items()}
-    return {"": Source(logits.get("", 0.0), max(saved.shifts.values(), default=0.0))}
+        return {name: Source(logits.get(name, 0.0), saved.scatter.get(name, scatter)) for name in _names(saved)}
+    return {"": Source(logits.get("", 0.0), scatter)}
+
+
+def _names(saved: SavedModel) -> list[str]:
+    return sorted(members_of(saved.finished))
 
 
 def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:

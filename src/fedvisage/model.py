@@ -14,20 +14,20 @@ from fedvisage.files import read_tensors, write_atomically, write_tensors
 from fedvisage.metrics.threshold import Threshold
 
 WEIGHTS, SETTINGS = "model.safetensors", "model.json"
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
 class SavedModel:
-    """A finished model: the recipe that it follows, its weights, its thresholds by member, and the sites' shifts.
+    """A finished model: the recipe that it follows, its weights, its thresholds by member, and the sites' scatter.
 
-    A site's shift says how far its held-out images lie from the BatchNorm statistics; adaptation takes it for usual.
+    A site's scatter says how far its held-out batches lie from each other; adaptation takes that for chance.
     """
 
     recipe: dict[str, Any]
     finished: Message
     thresholds: dict[str, Threshold]
-    shifts: dict[str, float]
+    scatter: dict[str, float]
 
 
 def save(run: Path, saved: SavedModel) -> None:
@@ -48,7 +48,7 @@ def save(run: Path, saved: SavedModel) -> None:
             name: {"logit": t.value, "rule": t.rule, "far": t.far, "frr": t.frr}
             for name, t in sorted(saved.thresholds.items())
         },
-        "heldout_shift": dict(sorted(saved.shifts.items())),
+        "heldout_scatter": dict(sorted(saved.scatter.items())),
         "recipe": recipe,
     }
     write_atomically(run / SETTINGS, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
@@ -62,7 +62,7 @@ def load(directory: Path) -> SavedModel:
         if settings["format"] != FORMAT:
             raise UserError(str(path), f"has format {settings['format']}, this version reads {FORMAT}: run again")
         recipe, digest = settings["recipe"], settings["weights_sha256"]
-        shifts = {str(name): float(value) for name, value in settings["heldout_shift"].items()}
+        scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         thresholds = {
             name: Threshold(float(t["logit"]), str(t["rule"]), t["far"], t["frr"])
             for name, t in settings["thresholds"].items()
@@ -74,7 +74,7 @@ def load(directory: Path) -> SavedModel:
     finished, _ = read_tensors(directory / WEIGHTS)
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
-    return SavedModel(recipe, finished, thresholds, shifts)
+    return SavedModel(recipe, finished, thresholds, scatter)
 
 
 def start_weights(path: Path, expected: Message) -> Message:

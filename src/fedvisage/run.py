@@ -147,9 +147,10 @@ def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
 def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute: Compute) -> dict[str, Any]:
     """Choose thresholds at the sites, write the model, score the user, and return what goes into metrics.json."""
     recipe, method = server.recipe, server.method
-    heldout = evaluation.ask_heldout(server, finished)
-    thresholds = evaluation.choose_thresholds(method, recipe, heldout.histograms)
-    saved = model.SavedModel(recipes.tree_of(recipe), finished, thresholds, heldout.shifts)
+    histograms = evaluation.collect_histograms(server, finished)
+    thresholds = evaluation.choose_thresholds(method, recipe, histograms)
+    scatter = evaluation.collect_scatter(server, finished)
+    saved = model.SavedModel(recipes.tree_of(recipe), finished, thresholds, scatter)
     model.save(out, saved)
     metrics: dict[str, Any] = {
         "method": method.name,
@@ -166,7 +167,7 @@ def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute
         metrics |= judged.figures
         if recipe.evaluation.features:
             _write_features(out, scorer, finished, data, recipe)
-    return metrics | {"sites_heldout": evaluation.heldout_table(heldout.histograms, thresholds)}
+    return metrics | {"sites_heldout": evaluation.heldout_table(histograms, thresholds)}
 
 
 def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered, recipe: Recipe) -> None:

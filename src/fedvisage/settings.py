@@ -168,7 +168,17 @@ class Adapt(Section):
     over: Literal["batchnorm", "layernorm"] = "batchnorm"
     lr: float = Field(5e-3, gt=0)
     batch: int = Field(64, ge=2)
-    stream: Literal["shuffled", "stored", "sorted"] = "shuffled"
+    stream: Literal["shuffled", "stored", "sorted-by-label"] = "shuffled"
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Adapt:
+        if self.stream != "shuffled" and self.loop in ("settled", "episodic"):
+            raise ValueError(f"stream is for the loops two-pass and online; {self.loop} does not go by it")
+        if self.gate and self.loop == "episodic":
+            raise ValueError("the gate lets no single video pass; give gate: false with the loop episodic")
+        if self.gate and self.loop != "settled" and self.batch < 16:
+            raise ValueError(f"the gate lets no batch below 16 pass, got {self.batch}")
+        return self
 
 
 ADAPTATIONS: dict[str, dict[str, Any]] = {

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedvisage.evaluation import ask_heldout, source_summary
+from fedvisage.evaluation import collect_histograms, source_summary
 from fedvisage.federation.checkpoint import Checkpoints, Progress
 from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.message import under
@@ -89,7 +89,7 @@ class Course:
             return {}
         finished = server.finished()
         try:
-            summary = source_summary(ask_heldout(server, finished).histograms)
+            summary = source_summary(collect_histograms(server, finished))
         except NoQuorum:
             return {}
         if summary and (self.watch.eer is None or summary["eer"] < self.watch.eer):

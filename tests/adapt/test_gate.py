@@ -25,11 +25,11 @@ MOVED = 0.5
 def test_a_batch_passes_only_if_it_is_large_varied_two_sided_and_moved(
     logits: np.ndarray, videos: int, shift: float | None, reason: str
 ) -> None:
-    assert closed(Glimpse(logits, videos, shift), threshold=0.0, usual_shift=0.2) == reason
+    assert closed(Glimpse(logits, videos, shift), threshold=0.0, scatter=0.2) == reason
 
 
 def test_the_threshold_of_the_sites_says_what_one_class_is() -> None:
-    assert closed(Glimpse(SPREAD, 32, MOVED), threshold=2.99, usual_shift=0.2) == "one class"
+    assert closed(Glimpse(SPREAD, 32, MOVED), threshold=2.99, scatter=0.2) == "one class"
 
 
 def test_an_adaptation_that_keeps_order_and_both_classes_stands() -> None:

@@ -14,18 +14,19 @@ from tests.toy import make_set, run_toy, tree
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.adapt.learner import Learner, affine
-from fedvisage.adapt.loops import units_of
+from fedvisage.adapt.loops import parts_of, units_of
 from fedvisage.adapt.user import Source, adapted_logits, adapted_scores
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.federation.scoring import Scorer
+from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.rejudge import open_model
 from fedvisage.settings import Adapt
 from fedvisage.streams import numpy_rng
 
 PAPER = Adapt(loop="two-pass", gate=False, batch=8)
-ANYWHERE = Source(threshold=0.0, shift=0.0)
+ANYWHERE = Source(threshold=0.0, scatter=0.0)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,7 @@ def user(sets: Mapping[str, Path]) -> View:
 @pytest.fixture
 def balanced(scorer: Scorer, user: View) -> Source:
     """A source whose threshold finds both classes at the user."""
-    return Source(threshold=float(np.median(scorer.logits(user))), shift=0.0)
+    return Source(threshold=float(np.median(scorer.logits(user))), scatter=0.0)
 
 
 def content(scorer: Scorer) -> dict[str, list[float]]:
@@ -80,15 +81,30 @@ def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: 
     np.testing.assert_allclose(found[order], expected.numpy(), rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("loop", ["settled", "two-pass", "online", "episodic"])
-@pytest.mark.parametrize("gate", [False, True])
-def test_afterwards_the_scorer_holds_the_source_model_again(scorer: Scorer, user: View, loop: Any, gate: bool) -> None:
+FORMS = (
+    Adapt(batch=18),
+    Adapt(gate=False, batch=8),
+    Adapt(loop="two-pass", batch=18),
+    PAPER,
+    Adapt(loop="online", batch=18),
+    Adapt(loop="online", gate=False, batch=8),
+    Adapt(loop="episodic", gate=False),
+)
+
+
+@pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
+def test_all_images_are_adapted_to_and_afterwards_the_scorer_holds_the_source_model_again(
+    scorer: Scorer, user: View, balanced: Source, settings: Adapt
+) -> None:
     before, plain = content(scorer), scorer.logits(user)
-    logits, outcome = adapted_logits(scorer, user, Adapt(loop=loop, gate=gate, batch=8), ANYWHERE)
+    learned = [parameter.requires_grad for parameter in scorer.net.parameters()]
+    logits, outcome = adapted_logits(scorer, user, settings, balanced)
+    assert outcome.adapted == len(user)
+    assert np.isfinite(logits).all()
+    assert not np.allclose(logits, plain)
     assert content(scorer) == before
     assert np.array_equal(scorer.logits(user), plain)
-    assert outcome.adapted + sum(outcome.skipped.values()) + sum(outcome.taken_back.values()) == len(user)
-    assert np.isfinite(logits).all()
+    assert [parameter.requires_grad for parameter in scorer.net.parameters()] == learned
 
 
 def test_steps_move_scale_and_shift_and_nothing_else(scorer: Scorer, user: View) -> None:
@@ -106,20 +122,21 @@ def test_the_same_user_gets_the_same_scores_again(scorer: Scorer, user: View) ->
         assert np.array_equal(first, second)
 
 
-def test_a_gated_adaptation_does_not_depend_on_the_order_in_which_images_come(
+def test_a_settled_model_does_not_depend_on_the_order_in_which_images_are_stored(
     scorer: Scorer, user: View, balanced: Source
 ) -> None:
-    """All attacks first, or shuffled: that ruins batch statistics, so the settled form draws its own batches."""
-    streams = [Adapt(batch=8, stream=stream) for stream in ("shuffled", "stored", "sorted")]  # type: ignore[arg-type]
-    (first, outcome), *others = (adapted_logits(scorer, user, settings, balanced) for settings in streams)
-    assert outcome.adapted == len(user)
-    assert all(np.array_equal(first, other) for other, _ in others)
-    shuffled, in_order = (adapted_logits(scorer, user, replace_stream(s), balanced)[0] for s in ("shuffled", "sorted"))
-    assert not np.allclose(shuffled, in_order)
+    """All attacks first, say: that ruins batch statistics, so the settled form draws its own batches by name."""
+    by_label = np.argsort(user.labels, kind="stable")
+    for settings, equal in ((Adapt(batch=18), True), (PAPER.model_copy(update={"stream": "stored"}), False)):
+        first, _ = adapted_logits(scorer, user, settings, balanced)
+        second, _ = adapted_logits(scorer, user.subset(by_label), settings, balanced)
+        assert np.allclose(first[by_label], second, atol=1e-5) is equal
 
 
-def replace_stream(stream: Any) -> Adapt:
-    return PAPER.model_copy(update={"stream": stream})
+def test_a_stream_sorted_by_label_brings_all_attacks_first(user: View) -> None:
+    units = units_of(user, PAPER.model_copy(update={"stream": "sorted-by-label"}), seed=0)
+    labels = user.labels[np.concatenate(units)]
+    assert (np.diff(labels.astype(int)) >= 0).all()
 
 
 def test_a_settled_model_decides_on_an_image_whatever_stands_beside_it(scorer: Scorer, user: View) -> None:
@@ -130,44 +147,65 @@ def test_a_settled_model_decides_on_an_image_whatever_stands_beside_it(scorer: S
     assert alone[0] == pytest.approx(together[3], abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("kept", "reason"),
-    [(lambda view: view.labels == 1, "one class"), (lambda view: np.arange(len(view)) < 10, "too small"),
-     (lambda view: np.isin(view.videos, np.unique(view.videos)[:3]), "too small")],
-)  # fmt: skip
-def test_a_user_that_must_not_be_adapted_to_keeps_the_source_models_scores(
-    scorer: Scorer, user: View, kept: Any, reason: str
-) -> None:
-    some = user.subset(np.flatnonzero(kept(user)))
-    plain = scorer.logits(some)
-    source = Source(threshold=float(plain.min()) - 1, shift=0.0)
-    logits, outcome = adapted_logits(scorer, some, Adapt(), source)
-    assert outcome.skipped == {reason if len(some) >= 16 else "too small": len(some)}
+def test_a_user_of_one_class_keeps_the_source_models_scores(scorer: Scorer, user: View) -> None:
+    plain = scorer.logits(user)
+    logits, outcome = adapted_logits(scorer, user, Adapt(), Source(threshold=float(plain.min()) - 1, scatter=0.0))
+    assert outcome.skipped == {"one class": len(user)}
     np.testing.assert_allclose(logits, plain, atol=1e-6)
 
 
-def test_a_user_like_the_sites_is_not_adapted_to_and_a_darker_one_is(
-    sets: Mapping[str, Path], user: View, tmp_path: Path
+def test_a_user_with_a_few_videos_or_images_keeps_the_source_models_scores(
+    scorer: Scorer, balanced: Source, tmp_path: Path
 ) -> None:
-    run_toy(tree(sets, training__rounds=12), tmp_path / "run")  # long enough for statistics to settle
-    _, saved, scorer = open_model(tmp_path / "run")
-    scorer.load(saved.finished)
-    usual = max(saved.shifts.values())
-    source = Source(float(np.median(scorer.logits(user))), usual)
-    assert adapted_logits(scorer, user, Adapt(), source)[1].skipped == {"not moved": len(user)}
+    path = make_set(tmp_path / "long", "long", 3, subjects=1, species=("bonafide", "print"), frames=10)
+    view = View.of(PreparedSet.open(path))
+    for some, reason in ((view, "too few videos"), (view.subset(np.arange(15)), "too small")):
+        logits, outcome = adapted_logits(scorer, some, Adapt(), balanced)
+        assert outcome.skipped == {reason: len(some)}
+        np.testing.assert_allclose(logits, scorer.logits(some), atol=1e-6)
 
+
+def test_a_user_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_darker_one_is(
+    scorer: Scorer, user: View, balanced: Source
+) -> None:
     class Darker(View):
         def batch(self, positions: Any) -> Any:
             found = super().batch(positions)
-            return replace(found, images=found.images // 4)
+            return replace(found, images=found.images // 2)
 
-    dark = Darker(user.slices)
-    source = Source(float(np.median(scorer.logits(dark))), usual)
-    assert "not moved" not in adapted_logits(scorer, dark, Adapt(), source)[1].skipped
+    with torch.no_grad(), StatisticsMeter(scorer.net) as here:
+        scorer.logits(user)
+    with torch.no_grad(), StatisticsMeter(scorer.net) as there:
+        scorer.logits(Darker(user.slices))
+    assert here.shift is not None
+    assert there.shift is not None
+    assert here.shift != pytest.approx(there.shift, rel=0.05)
+    between = Source(balanced.threshold, (here.shift + there.shift) / 2)
+    outcomes = [
+        adapted_logits(scorer, view, Adapt(), replace(between, threshold=float(np.median(scorer.logits(view)))))[1]
+        for view in (user, Darker(user.slices))
+    ]
+    near, far = outcomes if here.shift < there.shift else reversed(outcomes)
+    assert near.skipped == {"not moved": len(user)}
+    assert "not moved" not in far.skipped
+
+
+def test_the_sites_scatter_is_that_of_mixed_batches_of_their_held_out_images(
+    run: Path, scorer: Scorer, sets: Mapping[str, Path]
+) -> None:
+    _, saved, _ = open_model(run)
+    for name, found in saved.scatter.items():
+        view = View.of(PreparedSet.open(sets[name]), "heldout")
+        order = np.argsort(view.items)[numpy_rng(0, "scatter").permutation(len(view))]
+        with torch.no_grad(), StatisticsMeter(scorer.net) as meter:
+            for half in np.array_split(order, 2):
+                scorer.live(view, half)
+        assert found == pytest.approx(meter.scatter, rel=1e-5)
+        assert found > 0
 
 
 def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, user: View, balanced: Source) -> None:
-    ruinous = Adapt(lr=50.0, batch=8)
+    ruinous = Adapt(lr=50.0, batch=18)
     logits, outcome = adapted_logits(scorer, user, ruinous, balanced)
     assert sum(outcome.taken_back.values()) == len(user)
     np.testing.assert_allclose(logits, scorer.logits(user), atol=1e-6)
@@ -192,12 +230,13 @@ def test_episodes_do_not_know_of_each_other(scorer: Scorer, user: View) -> None:
 
 
 def test_the_units_of_every_loop_hold_each_image_once(user: View) -> None:
-    for loop in ("settled", "two-pass", "online", "episodic"):
-        for stream in ("shuffled", "stored", "sorted"):
-            for batch in (2, 5, 7, 35, 64):
-                units = units_of(user, Adapt(loop=loop, stream=stream, batch=batch), seed=1)
-                assert sorted(np.concatenate(units).tolist()) == list(range(len(user)))
-                assert min(len(unit) for unit in units) > 1
+    for batch in (2, 5, 7, 35, 64):
+        for settings in FORMS:
+            changed = settings.model_copy(update={"batch": batch})
+            units = units_of(user, changed, seed=1)
+            assert sorted(np.concatenate(units).tolist()) == list(range(len(user)))
+            parts = [part for unit in units for part in parts_of(unit, user, changed, seed=1)]
+            assert sorted(np.concatenate(parts).tolist()) == list(range(len(user)))
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
@@ -233,9 +272,22 @@ def test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it(sets: Mapping[
     assert metrics["auc"] != plain["auc"] or metrics["eer"] != plain["eer"]
 
 
-def test_a_set_of_one_image_is_scored_and_not_adapted_to(scorer: Scorer, tmp_path: Path) -> None:
-    path = make_set(tmp_path / "few", "few", 3, subjects=1)
-    one = View.of(PreparedSet.open(path)).subset(np.array([0]))
-    logits, outcome = adapted_logits(scorer, one, Adapt(), ANYWHERE)
-    assert outcome.skipped == {"too small": 1}
-    np.testing.assert_allclose(logits, scorer.logits(one), atol=1e-6)
+def test_a_single_image_is_scored_and_not_adapted_to(scorer: Scorer, user: View) -> None:
+    one = user.subset(np.array([0]))
+    for settings, reason in ((Adapt(), "too small"), (PAPER, "a single image"), (FORMS[-1], "a single image")):
+        logits, outcome = adapted_logits(scorer, one, settings, ANYWHERE)
+        assert outcome.skipped == {reason: 1}
+        np.testing.assert_allclose(logits, scorer.logits(one), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"loop": "episodic"}, "lets no single video pass"),
+        ({"loop": "online", "batch": 8}, "below 16"),
+        ({"stream": "stored"}, "does not go by it"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Adapt.model_validate(section)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedvisage.nn.batchnorm import ShiftMeter, batch_statistics, batchnorms, collected_statistics
+from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collected_statistics
 
 
 @pytest.fixture
@@ -50,32 +50,44 @@ def test_a_batchs_own_statistics_are_those_of_training_and_leave_the_stored_ones
         assert torch.equal(net.train()(batches[0]), found)
 
 
-def test_the_shift_is_the_distance_of_gaussians_in_units_of_the_stored_variance(
+def gaussians(net: nn.Module, batch: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Return mean and standard deviation by channel of what each BatchNorm layer gets."""
+    flat = [np.moveaxis(values.numpy(), 1, 0).reshape(values.shape[1], -1) for values in inputs(net, batch)]
+    return [(channels.mean(1), channels.std(1)) for channels in flat]
+
+
+def test_shift_and_scatter_are_distances_of_gaussians_in_units_of_the_stored_variance(
     net: nn.Module, batches: list[Tensor]
 ) -> None:
-    with torch.no_grad(), ShiftMeter(net) as meter:
+    with torch.no_grad(), StatisticsMeter(net) as meter:
         for batch in batches:
             net(batch)
-    for batch, shift in zip(batches, meter.shifts, strict=True):
-        layers = []
-        for layer, values in zip(batchnorms(net), inputs(net, batch), strict=True):
-            channels = np.moveaxis(values.numpy(), 1, 0).reshape(values.shape[1], -1)
-            mean, variance = layer.running_mean.numpy(), layer.running_var.numpy()
-            apart = (channels.mean(1) - mean) ** 2 + (channels.std(1) - np.sqrt(variance)) ** 2
-            layers.append(np.mean(apart / (variance + layer.eps)))
-        assert shift == pytest.approx(np.mean(layers), rel=1e-5)
+    seen = [gaussians(net, batch) for batch in batches]
+    shifts, scatters = [], []
+    for number, layer in enumerate(batchnorms(net)):
+        means, deviations = (np.stack([passes[number][which] for passes in seen]) for which in (0, 1))
+        stored, variance = layer.running_mean.numpy(), layer.running_var.numpy()
+        unit = variance + layer.eps
+        shifts.append(np.mean(((means - stored) ** 2 + (deviations - np.sqrt(variance)) ** 2) / unit))
+        middle = np.sqrt(np.mean(deviations**2, axis=0))
+        scatters.append(np.mean(((means - means.mean(0)) ** 2 + (deviations - middle) ** 2) / unit))
+    assert meter.shift == pytest.approx(np.mean(shifts), rel=1e-5)
+    assert meter.scatter == pytest.approx(np.mean(scatters), rel=1e-4)
 
 
-def test_a_closed_meter_sees_nothing_and_a_net_without_batchnorm_has_no_shift(
+def test_a_closed_meter_sees_nothing_and_a_net_without_batchnorm_has_no_distances(
     net: nn.Module, batches: list[Tensor]
 ) -> None:
-    with ShiftMeter(net) as meter:
+    with torch.no_grad(), StatisticsMeter(net) as meter:
         net(batches[0])
+    before = meter.shift
     net(batches[1])
-    assert len(meter.shifts) == 1
-    with ShiftMeter(nn.Linear(2, 2)) as meter:
+    assert meter.shift == before
+    assert meter.scatter == 0
+    with StatisticsMeter(nn.Linear(2, 2)) as meter:
         pass
-    assert meter.shifts == []
+    assert meter.shift is None
+    assert meter.scatter is None
 
 
 def test_collected_statistics_are_the_mean_over_batches_mixed_with_what_was_stored(

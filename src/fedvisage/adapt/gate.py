@@ -1,9 +1,9 @@
 """When not to adapt, and when to take an adaptation back. Entropy minimisation can ruin a good model.
 
-On images like those that it was trained on, a model has nothing to gain; on a batch of one class, entropy is least
-when the decision boundary leaves that class. So a batch passes the gate only if it is large and varied enough, if the
-source model finds both classes in it, and if its BatchNorm statistics lie further from the stored ones than those of
-the sites' own held-out subjects do. What came of the adaptation is then compared with the source model's opinion.
+On a batch of one class, entropy is least when the decision boundary leaves that class; on images whose BatchNorm
+statistics are the stored ones, there is nothing to gain. So images pass the gate only if they are many and varied
+enough, if the source model finds both classes among them, and if their statistics lie further from the stored ones
+than batches of one site do from each other. What came of the adaptation is compared with the source model's opinion.
 
 All limits are stated here and none was chosen on a user's data: they say what collapse means, not what works best.
 """
@@ -33,7 +33,7 @@ class Glimpse:
     shift: float | None
 
 
-def closed(glimpse: Glimpse, threshold: float, usual_shift: float) -> str:
+def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
     """Return why a batch must not be adapted to, or nothing."""
     if len(glimpse.logits) < SMALLEST_BATCH:
         return "too small"
@@ -41,7 +41,7 @@ def closed(glimpse: Glimpse, threshold: float, usual_shift: float) -> str:
         return "too few videos"
     if rarest_share(glimpse.logits, threshold) < RAREST_CLASS:
         return "one class"
-    if glimpse.shift is not None and glimpse.shift <= usual_shift:
+    if glimpse.shift is not None and glimpse.shift <= scatter:
         return "not moved"
     return ""
 

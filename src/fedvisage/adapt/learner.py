@@ -14,8 +14,8 @@ from fedvisage.federation.scoring import Logits, Scorer, as_logits
 from fedvisage.nn.batchnorm import batch_statistics, batchnorms, collected_statistics
 from fedvisage.settings import Adapt
 
-KEPT = 0.5
-"""The share of the sites' BatchNorm statistics in a settled model; a user has few images and uneven classes."""
+KEPT = 0.25
+"""The share of the sites' BatchNorm statistics in a settled model, chosen on the sites' held-out subjects."""
 
 
 class Learner:
@@ -26,6 +26,7 @@ class Learner:
         self.scorer, self.view, self.settings = scorer, view, settings
         self._learns = affine(scorer.net, settings.over)
         changing = [*self._learns, *(buffer for layer in batchnorms(scorer.net) for buffer in layer.buffers())]
+        self._learned = [parameter.requires_grad for parameter in scorer.net.parameters()]
         self._source: list[tuple[Tensor, Tensor]] = [(tensor, tensor.detach().clone()) for tensor in changing]
 
     def __enter__(self) -> Learner:
@@ -40,6 +41,8 @@ class Learner:
     def __exit__(self, *error: object) -> None:
         """End: the source model is back."""
         self.reset()
+        for parameter, learned in zip(self.scorer.net.parameters(), self._learned, strict=True):
+            parameter.requires_grad_(learned)
 
     def reset(self) -> None:
         """Go back to the source model, with a fresh optimizer."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from fedvisage.adapt.learner import Learner
-from fedvisage.data.batches import Positions, View
+from fedvisage.data.batches import Positions, View, mixed_batches
 from fedvisage.federation.scoring import Logits
 from fedvisage.settings import Adapt
 from fedvisage.streams import numpy_rng
@@ -22,13 +22,13 @@ Decided = Iterator[tuple[Positions, Logits]]
 
 
 def settled(learner: Learner, units: Units) -> Decided:
-    """Step on shuffled batches of all images, then settle BatchNorm's statistics and decide."""
-    size, seed = learner.settings.batch, learner.scorer.recipe.runtime.seed
+    """Step on mixed batches of all images, then settle BatchNorm's statistics and decide."""
     for unit in units:
+        batches = parts_of(unit, learner.view, learner.settings, learner.scorer.recipe.runtime.seed)
         with learner.collecting():
-            for positions in cut(shuffled(unit, seed), size):
+            for positions in batches:
                 learner.step(positions)
-        yield unit, np.concatenate([learner.decide(positions) for positions in cut(unit, size)])
+        yield np.concatenate(batches), np.concatenate([learner.decide(positions) for positions in batches])
 
 
 def two_pass(learner: Learner, units: Units) -> Decided:
@@ -73,20 +73,16 @@ def units_of(view: View, settings: Adapt, seed: int) -> Units:
         _, first, video = np.unique(view.videos, return_index=True, return_inverse=True)
         return [np.flatnonzero(video == number) for number in np.argsort(first)]
     if settings.stream == "shuffled":
-        order = shuffled(order, seed)
-    elif settings.stream == "sorted":
+        order = _stream(seed).permutation(order)
+    elif settings.stream == "sorted-by-label":
         order = np.argsort(view.labels, kind="stable").astype(np.int64)
-    return cut(order, settings.batch)
+    return [order[start : start + settings.batch] for start in range(0, len(order), settings.batch)]
 
 
-def shuffled(positions: Positions, seed: int) -> Positions:
-    """Return positions in the user's own random order."""
-    return numpy_rng(seed, "user", "adaptation").permutation(positions)
+def parts_of(unit: Positions, view: View, settings: Adapt, seed: int) -> Units:
+    """Return the batches in which a unit passes through the network: itself, or mixed batches of everything."""
+    return mixed_batches(view, _stream(seed), settings.batch) if settings.loop == "settled" else [unit]
 
 
-def cut(positions: Positions, size: int) -> Units:
-    """Cut positions into batches; a last one of a single image, which has no statistics, joins the one before."""
-    starts = list(range(0, len(positions), size))
-    if len(starts) > 1 and len(positions) - starts[-1] == 1:
-        starts.pop()
-    return np.split(positions, starts[1:])
+def _stream(seed: int) -> np.random.Generator:
+    return numpy_rng(seed, "user", "adaptation")

@@ -18,20 +18,20 @@ import torch
 
 from fedvisage.adapt.gate import Glimpse, closed, collapsed
 from fedvisage.adapt.learner import Learner
-from fedvisage.adapt.loops import LOOPS, Units, cut, units_of
-from fedvisage.data.batches import View
+from fedvisage.adapt.loops import LOOPS, parts_of, units_of
+from fedvisage.data.batches import Positions, View
 from fedvisage.federation.method import Message
 from fedvisage.federation.scoring import Logits, Scorer, as_logits, mean_score, members_of
-from fedvisage.nn.batchnorm import ShiftMeter
+from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.settings import Adapt
 
 
 @dataclass(frozen=True)
 class Source:
-    """What the sites know of a model besides its weights: its threshold, and the shift that they find usual."""
+    """What the sites know of a model besides its weights: its threshold, and how far their own batches scatter."""
 
     threshold: float
-    shift: float
+    scatter: float
 
 
 @dataclass
@@ -69,11 +69,16 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
     """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model."""
     units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
     opinion = np.zeros(len(view))
-    if settings.gate:
-        units = _open_units(scorer, view, units, settings.batch, source, opinion, outcome)
+    passed = []
+    for unit in units:
+        reason = _closed(scorer, view, unit, settings, source, opinion)
+        if reason:
+            outcome.skipped[reason] += len(unit)
+        else:
+            passed.append(unit)
     logits = opinion.copy()
     with Learner(scorer, view, settings) as learner:
-        for positions, adapted in LOOPS[settings.loop](learner, units):
+        for positions, adapted in LOOPS[settings.loop](learner, passed):
             reason = collapsed(opinion[positions], adapted, source.threshold) if settings.gate else ""
             if reason:
                 outcome.taken_back[reason] += len(positions)
@@ -84,19 +89,14 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
     return logits, outcome
 
 
-def _open_units(
-    scorer: Scorer, view: View, units: Units, size: int, source: Source, opinion: Logits, outcome: Outcome
-) -> Units:
-    """Ask the source model about every unit, note its opinion, and return the units that pass the gate."""
-    passed = []
-    for positions in units:
-        with torch.inference_mode(), ShiftMeter(scorer.net) as meter:
-            opinion[positions] = np.concatenate([as_logits(scorer.live(view, some)) for some in cut(positions, size)])
-        shift = float(np.mean(meter.shifts)) if meter.shifts else None
-        glimpse = Glimpse(opinion[positions], len(np.unique(view.videos[positions])), shift)
-        reason = closed(glimpse, source.threshold, source.shift)
-        if reason:
-            outcome.skipped[reason] += len(positions)
-        else:
-            passed.append(positions)
-    return passed
+def _closed(scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: Logits) -> str:
+    """Note the source model's opinion where it is needed, and return why a unit is not adapted to, or nothing."""
+    if not settings.gate and len(unit) > 1:
+        return ""
+    with torch.inference_mode(), StatisticsMeter(scorer.net) as meter:
+        for positions in parts_of(unit, view, settings, scorer.recipe.runtime.seed):
+            opinion[positions] = as_logits(scorer.live(view, positions))
+    if not settings.gate:
+        return "a single image"
+    glimpse = Glimpse(opinion[unit], len(np.unique(view.videos[unit])), meter.shift)
+    return closed(glimpse, source.threshold, source.scatter)

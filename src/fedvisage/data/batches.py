@@ -180,6 +180,15 @@ def order(view: View, generator: np.random.Generator, *, size: int, sampling: Sa
     return [generator.permutation(np.concatenate(pair)) for pair in halves]
 
 
+def mixed_batches(view: View, generator: np.random.Generator, size: int) -> list[Positions]:
+    """Return all positions in at least two batches of nearly equal size, about `size`, whose images are well mixed.
+
+    Which images share a batch follows from their names, not from the order in which they are stored.
+    """
+    shuffled = np.argsort(view.items, kind="stable")[generator.permutation(len(view))].astype(np.int64)
+    return np.array_split(shuffled, min(max(2, -(-len(view) // size)), max(len(view), 1)))
+
+
 def _cycled(positions: Positions, count: int, generator: np.random.Generator) -> Positions:
     """Return `count` positions: whole shuffles of all of them, one after another, the last one cut."""
     if len(positions) == 0 and count > 0:

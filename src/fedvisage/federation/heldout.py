@@ -1,8 +1,8 @@
-"""The core call that every site answers: what its held-out subjects say of a finished model, the message.
+"""The core calls that every site answers about its held-out subjects, with a finished model as the message.
 
 Scores never leave a site; their counts in fixed bins do, as a declared statistic, and thresholds are found from them.
-So does one number, how far the model's activations lie from its BatchNorm statistics: a user that adapts the model
-takes that for usual.
+Once, after training, one more number does: how far batches of a site lie from each other in the model's BatchNorm
+statistics. A user that adapts the model takes that for chance.
 """
 
 from __future__ import annotations
@@ -14,27 +14,28 @@ from fedvisage.federation.method import Call, Message, Upload
 from fedvisage.federation.scoring import Scorer
 from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.metrics.threshold import BINS, histogram
-from fedvisage.nn.batchnorm import ShiftMeter
 
-NAME = "heldout"
-HISTOGRAM = Upload(
-    "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of held-out scores in fixed bins"
-)
+SCORES, SCATTER = "heldout", "scatter"
+UPLOADS = {
+    SCORES: Upload(
+        "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of held-out scores in fixed bins"
+    ),
+    SCATTER: Upload("scatter", "statistic", dtype="float64", guarantee="mean distance between held-out batches"),
+}
 
-SHIFT = Upload("shift", "statistic", dtype="float64", guarantee="mean distance from the BatchNorm statistics")
-UPLOADS = (HISTOGRAM, SHIFT)
 
+def calls(scorer: Scorer) -> dict[str, Call]:
+    """Return the calls; the scorer is shared by the sites of a process."""
 
-def call(scorer: Scorer) -> Call:
-    """Return the call; the scorer is shared by the sites of a process."""
-
-    def run(site: Site, finished: Message) -> Message:
-        with ShiftMeter(scorer.net) as meter:
-            (logits,) = scorer.scores(finished, site.data).values()
+    def scores(site: Site, finished: Message) -> Message:
+        (logits,) = scorer.scores(finished, site.data).values()
         if not np.isfinite(logits).all():
             raise TrainingBroke("the model's held-out scores are not finite")
         counts = histogram(logits, site.data.labels.astype("int64"))
-        shift = float(np.mean(meter.shifts)) if meter.shifts else 0.0
-        return {"histogram": torch.from_numpy(counts), "shift": torch.tensor(shift, dtype=torch.float64)}
+        return {"histogram": torch.from_numpy(counts)}
 
-    return Call(run, UPLOADS)
+    def scatter(site: Site, finished: Message) -> Message:
+        found = scorer.scatter(finished, site.data)
+        return {"scatter": torch.tensor(found, dtype=torch.float64)}
+
+    return {SCORES: Call(scores, (UPLOADS[SCORES],)), SCATTER: Call(scatter, (UPLOADS[SCATTER],))}

@@ -9,16 +9,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedvisage.data.batches import View
+from fedvisage.data.batches import View, mixed_batches
 from fedvisage.errors import UserError
 from fedvisage.federation.message import load_parts, under
 from fedvisage.federation.method import Member, Message, Method
+from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
-from fedvisage.streams import scoped, torch_rng
+from fedvisage.streams import numpy_rng, scoped, torch_rng
 
 Logits = NDArray[np.float64]
+MIXED = 64
+"""Images a batch where BatchNorm statistics of batches are compared."""
+
 LIMIT = 40.0
 """Logits are cut here; float64 still tells such a probability from 0 and 1."""
 
@@ -84,6 +88,17 @@ class Scorer:
     def spread(self, view: View) -> float | None:
         """Return how far apart the draws of a prediction lie, as a mean over images; None where nothing is drawn."""
         return None if self.method.spread is None else float(self._all(self.method.spread, view).mean())
+
+    def scatter(self, finished: Message, view: View) -> float:
+        """Return how far mixed batches lie from each other in BatchNorm statistics, as a mean over members."""
+        found = []
+        for _, member in sorted(members_of(finished).items()):
+            self.load(member)
+            with torch.inference_mode(), StatisticsMeter(self.net) as meter:
+                for positions in mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED):
+                    self.live(view, positions)
+            found.append(meter.scatter or 0.0)
+        return float(np.mean(found))
 
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""

@@ -15,7 +15,7 @@ from fedvisage.methods import METHODS
 def describe(method: Method) -> dict[str, Any]:
     """Return one method's row."""
     uploads = {upload.name: upload for call in method.calls.values() for upload in call.uploads}
-    uploads |= {upload.name: upload for upload in UPLOADS}
+    uploads |= {upload.name: upload for upload in UPLOADS.values()}
     return {
         "name": method.name,
         "title": method.title,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -36,7 +36,7 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
     Afterwards the layers store a mixture: ``keep`` of what they had stored before, the rest of what was collected.
     """
     layers = batchnorms(net)
-    before = [(layer.running_mean.clone(), layer.running_var.clone(), layer.momentum) for layer in layers]  # type: ignore[union-attr]
+    before = [([stored.clone() for stored in _stored(layer)], layer.momentum) for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a plain average
@@ -44,27 +44,23 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
     try:
         yield
     finally:
-        for layer, (mean, variance, momentum) in zip(layers, before, strict=True):
+        for layer, (old, momentum) in zip(layers, before, strict=True):
             layer.eval()
             layer.momentum = momentum
-            layer.running_mean.lerp_(mean, keep)  # type: ignore[union-attr]
-            layer.running_var.lerp_(variance, keep)  # type: ignore[union-attr]
+            for stored, kept in zip(_stored(layer), old, strict=True):
+                stored.lerp_(kept, keep)
 
 
-class ShiftMeter:
-    """Measures, while it is open, how far each forward pass in evaluation mode lies from the stored statistics.
-
-    A channel's shift is the squared 2-Wasserstein distance between two Gaussians, the batch's and the stored one, in
-    units of the stored variance. A pass's shift is the mean over channels, then over layers.
-    """
+class StatisticsMeter:
+    """Watches, while it is open, the mean and variance that each forward pass brings to BatchNorm layers."""
 
     def __init__(self, net: nn.Module) -> None:
-        """Prepare to watch a network."""
+        """Prepare to watch a network in evaluation mode."""
         self._layers = batchnorms(net)
         self._seen: list[list[Tensor]] = [[] for _ in self._layers]
         self._hooks: list[torch.utils.hooks.RemovableHandle] = []
 
-    def __enter__(self) -> ShiftMeter:
+    def __enter__(self) -> StatisticsMeter:
         """Begin to watch."""
         for layer, seen in zip(self._layers, self._seen, strict=True):
             self._hooks.append(layer.register_forward_pre_hook(_watcher(seen)))
@@ -76,26 +72,43 @@ class ShiftMeter:
             hook.remove()
 
     @property
-    def shifts(self) -> list[float]:
-        """The shifts of the passes so far, in order; none for a network without BatchNorm."""
-        if not self._layers:
-            return []
-        return torch.stack([torch.stack(seen) for seen in self._seen]).mean(0).tolist()
+    def shift(self) -> float | None:
+        """How far the passes lie from the stored statistics, as a mean over them; None without BatchNorm."""
+        return self._distance(lambda layer, _: _stored(layer))
+
+    @property
+    def scatter(self) -> float | None:
+        """How far the passes lie from their own mean: what a batch differs by chance; None without BatchNorm."""
+        return self._distance(lambda _, passes: passes.mean(0).unbind())
+
+    def _distance(self, centre: Callable[[_BatchNorm, Tensor], Sequence[Tensor]]) -> float | None:
+        if not self._layers or not self._seen[0]:
+            return None
+        found = []
+        for layer, seen in zip(self._layers, self._seen, strict=True):
+            passes = torch.stack(seen)  # passes × (mean, variance) × channels
+            mean, variance = centre(layer, passes)
+            unit = _stored(layer)[1] + layer.eps
+            found.append(channel_distance(passes[:, 0], passes[:, 1], mean, variance, unit).mean())
+        return float(torch.stack(found).mean())
 
 
-def channel_shift(mean: Tensor, variance: Tensor, stored_mean: Tensor, stored_variance: Tensor, eps: float) -> Tensor:
-    """Return ((μ − μ₀)² + (σ − σ₀)²) / (σ₀² + ε) for each channel."""
-    apart = (mean - stored_mean).square() + (variance.sqrt() - stored_variance.sqrt()).square()
-    return apart / (stored_variance + eps)
+def channel_distance(mean: Tensor, variance: Tensor, mean0: Tensor, variance0: Tensor, unit: Tensor) -> Tensor:
+    """Return ((μ − μ₀)² + (σ − σ₀)²) / unit: the squared 2-Wasserstein distance of two Gaussians, by channel."""
+    return ((mean - mean0).square() + (variance.sqrt() - variance0.sqrt()).square()) / unit
 
 
-def _watcher(seen: list[Tensor]):  # type: ignore[no-untyped-def]  # torch's hook type
-    def watch(layer: _BatchNorm, inputs: tuple[Tensor]) -> None:
+def _stored(layer: _BatchNorm) -> tuple[Tensor, Tensor]:
+    assert layer.running_mean is not None
+    assert layer.running_var is not None
+    return layer.running_mean, layer.running_var
+
+
+def _watcher(seen: list[Tensor]) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+    def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         values = inputs[0].detach().float()
         axes = [axis for axis in range(values.ndim) if axis != 1]
         variance, mean = torch.var_mean(values, dim=axes, correction=0)
-        assert layer.running_mean is not None
-        assert layer.running_var is not None
-        seen.append(channel_shift(mean, variance, layer.running_mean, layer.running_var, layer.eps).mean())
+        seen.append(torch.stack([mean, variance]))
 
     return watch
