@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from fedvisage.federation.method import Home, Member, Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging
-from fedvisage.methods.fedgpad import depth_error, depth_of
+from fedvisage.methods.fedgpad import check_size, depth_error, depth_of
 from fedvisage.nn.fedgpad import DepthNetwork, Width, initialise
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Recipe
@@ -40,7 +40,8 @@ class Options(MethodOptions):
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the one part."""
+    """Build the one part, for the image sizes of the method that it is compared with."""
+    check_size(recipe)
     model = DepthNetwork(CHANNELS[recipe.input.colour], _options(recipe).network.width)
     initialise(model)
     return nn.ModuleDict({"model": model})

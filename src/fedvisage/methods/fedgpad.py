@@ -7,16 +7,19 @@ must rebuild the image (Eq. 6), and should have nothing in common (Eq. 7). The s
 after every batch, as Algorithm 2 has no local loop; users download encoder and classifier.
 
 Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
-losses are sums of weight 1 (``losses: printed``); the default is what the authors' released code does: means weighted
-10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length). 3-D masks count as flat, as in the
-paper; ``without_depth`` leaves named species out of Eq. 5 instead.
+losses are sums, each of weight 1 unless the recipe gives others (``losses: printed``); the default is what the authors'
+released code does: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length).
+3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5 instead.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -33,11 +36,17 @@ from fedvisage.recipe import Recipe
 from fedvisage.settings import Section
 
 SHARED = ("encoder", "classifier", "depth")
-SMALLEST = 32
+SIDES = 32
+"""Image sizes are multiples of this: encoders halve an image five times, and the decoder must double up to it again."""
+PRINTED = {"depth": 1.0, "reconstruction": 1.0, "difference": 1.0}
+"""Weights beside the sums of Eq. 8."""
 
 
 class Weights(Section):
-    """What each loss counts beside cross-entropy; zero leaves a term, and what only it needs, out."""
+    """What each loss counts beside cross-entropy.
+
+    A term of weight zero is not computed. Its parts stay: in the network, and, where they are shared, on the wire.
+    """
 
     depth: float = Field(10.0, ge=0)
     reconstruction: float = Field(0.1, ge=0)
@@ -55,12 +64,20 @@ class Options(averaging.AveragingOptions):
     weights: Weights = Weights()
     without_depth: tuple[str, ...] = ()
 
+    @model_validator(mode="before")
+    @classmethod
+    def _sums_count_alike(cls, section: Any) -> Any:
+        """Fill in weights of 1 for the printed sums; the section's own defaults are those of the means."""
+        if not isinstance(section, Mapping) or section.get("losses") != "printed":
+            return section
+        weights = section.get("weights", {})
+        return {**section, "weights": {**PRINTED, **weights}} if isinstance(weights, Mapping) else section
+
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the five networks of Table II."""
     options = _options(recipe)
-    if recipe.input.size < SMALLEST:
-        raise UserError("recipe.input.size", f"must be ≥ {SMALLEST}: the encoder halves the image five times")
+    check_size(recipe)
     inputs, width = CHANNELS[recipe.input.colour], options.network.width
     parts: dict[str, nn.Module] = {
         "encoder": Encoder(inputs, width),
@@ -72,6 +89,14 @@ def network(recipe: Recipe) -> nn.ModuleDict:
     for part in parts.values():
         initialise(part)
     return nn.ModuleDict(parts)
+
+
+def check_size(recipe: Recipe) -> None:
+    """Refuse images whose side Table II cannot halve and double."""
+    size = recipe.input.size
+    if size % SIDES:
+        problem = f"must be a multiple of {SIDES} for the networks of FedGPAD's Table II, got {size}"
+        raise UserError("recipe.input.size", f"{problem}; prepare the sets at such a size")
 
 
 def loss(site: Site, batch: Batch) -> Tensor:

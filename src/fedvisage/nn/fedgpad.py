@@ -117,7 +117,7 @@ class Decoder(nn.Module):
     """The image again from the sum of both features: one fully connected layer and deconvolutions of stride 2."""
 
     def __init__(self, outputs: int, width: int, size: int) -> None:
-        """Build fc2-1 and as many deconvolutions as the image size needs: six, from 4×4, at the paper's 256."""
+        """Build fc2-1 and as many deconvolutions as the size, a multiple of 32, needs: six, from 4×4, at 256."""
         super().__init__()
         steps = next(count for count in range(6, 0, -1) if size % 2**count == 0 and size // 2**count >= 3)
         channels = [scaled(c, width) for c in (512, 512, 256, 128, 64, 32)][:steps]

@@ -1,0 +1,52 @@
+"""FedGPAD's options: weights that go with the form of the losses, and image sizes that its networks fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.toy import recipe_of, tree
+
+from fedvisage.errors import UserError
+from fedvisage.methods import METHODS
+from fedvisage.recipe import apply, tree_of
+
+NAMES = ("depth", "reconstruction", "difference")
+
+
+def weights_of(sets: Mapping[str, Path], *overrides: str) -> list[float]:
+    content = tree(sets, "fedgpad")
+    for override in overrides:
+        apply(content, override)
+    resolved: dict[str, Any] = tree_of(recipe_of(content))
+    assert tree_of(recipe_of(resolved)) == resolved
+    return [resolved["method"]["weights"][name] for name in NAMES]
+
+
+def test_sums_count_alike_and_means_as_in_the_released_code_unless_the_recipe_says_otherwise(
+    sets: Mapping[str, Path],
+) -> None:
+    printed = "method.losses=printed"
+    assert weights_of(sets) == [10, 0.1, 1]
+    assert weights_of(sets, "method.weights.depth=0") == [0, 0.1, 1]
+    assert weights_of(sets, printed) == [1, 1, 1]
+    assert weights_of(sets, "method.weights.depth=0", printed) == [0, 1, 1]
+    assert weights_of(sets, printed, "method.weights.reconstruction=2") == [1, 2, 1]
+
+
+@pytest.mark.parametrize("losses", ["mean", "printed"])
+def test_a_misspelt_weight_is_refused_in_either_form(sets: Mapping[str, Path], losses: str) -> None:
+    with pytest.raises(UserError, match=r"method\.weights"):
+        weights_of(sets, f"method.losses={losses}", "method.weights.dept=0")
+    with pytest.raises(UserError, match=r"method\.weights"):
+        weights_of(sets, f"method.losses={losses}", "method.weights=3")
+
+
+@pytest.mark.parametrize("size", [16, 33, 97, 112, 250])
+@pytest.mark.parametrize("method", ["fedgpad", "depth_only"])
+def test_a_size_that_table_ii_does_not_fit_is_refused(sets: Mapping[str, Path], method: str, size: int) -> None:
+    recipe = recipe_of(tree(sets, method, input__size=size))
+    with pytest.raises(UserError, match=rf"recipe\.input\.size: must be a multiple of 32 .* got {size}"):
+        METHODS[method].network(recipe)
