@@ -12,7 +12,9 @@ import math
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, normalize
+from torch.nn.functional import cross_entropy
+
+from fedvisage.nn.losses.cosines import cosines
 
 OPPOSITE = -1 + 1e-6
 """θ = π, where the gradient of an angle is infinite, is kept at this distance of its cosine."""
@@ -23,8 +25,7 @@ def cluster_logits(features: Tensor, clusters: Tensor, margin: float, scale: flo
 
     It is s (cos θ cos ρ + sin θ sin ρ) outside of the cap; with cos θ clipped at cos ρ this is s, and flat, inside.
     """
-    cosine = normalize(features, dim=1) @ normalize(clusters, dim=1).T
-    outside = cosine.clamp(OPPOSITE, math.cos(margin))
+    outside = cosines(features, clusters).clamp(OPPOSITE, math.cos(margin))
     logits = scale * (outside * math.cos(margin) + (1 - outside.square()).sqrt() * math.sin(margin))
     return logits.masked_fill(~clusters.any(dim=1), -math.inf)
 

@@ -1,0 +1,101 @@
+"""PrivacyFace's consensus-aware loss (Eq. 5) against NumPy, values and gradients, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedvisage.nn.losses.arcface import arcface_logits
+from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
+from fedvisage.nn.losses.cosface import cosface_logits
+from fedvisage.nn.losses.cosines import cosines
+
+SCALE, OWN_MARGIN, MARGIN = 8.0, 0.3, 1.3
+RNG = np.random.default_rng(0)
+FEATURES, CENTRES, CLUSTERS = (RNG.normal(size=(rows, 6)) for rows in (5, 4, 3))
+CLUSTERS[0] = FEATURES[0] + 0.1 * CLUSTERS[0]  # a feature inside of a cluster
+LABELS = np.array([0, 3, 1, 1, 2])
+Logits = Callable[[Tensor, Tensor, float, float], Tensor]
+FORMS = {"cosface": cosface_logits, "arcface": partial(arcface_logits, continued=False)}
+
+
+def angles(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
+    return np.arccos((rows @ others.T) / np.linalg.norm(rows, axis=1)[:, None] / np.linalg.norm(others, axis=1))
+
+
+def equation_5(form: str, features: np.ndarray, centres: np.ndarray) -> float:
+    theta, around = angles(features, centres), angles(features, CLUSTERS)
+    total = 0.0
+    for i, label in enumerate(LABELS):
+        mine = theta[i, label]
+        u = SCALE * (np.cos(mine) - OWN_MARGIN if form == "cosface" else np.cos(mine + OWN_MARGIN))
+        v = [SCALE * np.cos(theta[i, j]) for j in range(len(centres)) if j != label]
+        mu = [SCALE * np.cos(max(angle - MARGIN, 0.0)) for angle in around[i]]
+        total -= np.log(np.exp(u) / (np.exp(u) + np.exp(v).sum() + np.exp(mu).sum()))
+    return total / len(LABELS)
+
+
+def slope(form: str, number: int) -> np.ndarray:
+    """Central differences of Eq. 5 by the features (0) or the centres (1)."""
+    point = [FEATURES, CENTRES]
+    found = np.zeros_like(point[number])
+    for index in np.ndindex(found.shape):
+        sides = []
+        for step in (1e-6, -1e-6):
+            moved = [values.copy() for values in point]
+            moved[number][index] += step
+            sides.append(equation_5(form, *moved))
+        found[index] = (sides[0] - sides[1]) / 2e-6
+    return found
+
+
+def loss(logits: Logits, features: Tensor, centres: Tensor, clusters: np.ndarray) -> Tensor:
+    labels = torch.from_numpy(LABELS)
+    own = logits(cosines(features, centres), labels, SCALE, OWN_MARGIN)
+    return consensus_aware(own, labels, cluster_logits(features, torch.from_numpy(clusters), MARGIN, SCALE))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_value_and_gradients_are_those_of_equation_5(form: str) -> None:
+    features, centres = (torch.tensor(values, requires_grad=True) for values in (FEATURES, CENTRES))
+    value = loss(FORMS[form], features, centres, CLUSTERS)
+    value.backward()  # type: ignore[no-untyped-call]
+    assert float(value.detach()) == pytest.approx(equation_5(form, FEATURES, CENTRES), rel=1e-12)
+    for number, tensor in enumerate((features, centres)):
+        assert tensor.grad is not None
+        np.testing.assert_allclose(tensor.grad.numpy(), slope(form, number), rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_without_clusters_it_is_the_margin_loss_to_the_bit(form: str) -> None:
+    features, centres = torch.from_numpy(FEATURES), torch.from_numpy(CENTRES)
+    labels = torch.from_numpy(LABELS)
+    plain = cross_entropy(FORMS[form](cosines(features, centres), labels, SCALE, OWN_MARGIN), labels)
+    assert torch.equal(loss(FORMS[form], features, centres, np.empty((0, 6))), plain)
+    assert torch.equal(loss(FORMS[form], features, centres, np.zeros((2, 6))), plain)
+
+
+def test_inside_of_a_cluster_the_similarity_is_largest_and_flat() -> None:
+    feature = torch.tensor(FEATURES[:1], requires_grad=True)
+    logits = cluster_logits(feature, torch.from_numpy(CLUSTERS[:1]), MARGIN, SCALE)
+    logits.sum().backward()  # type: ignore[no-untyped-call]
+    assert float(logits.detach()) == pytest.approx(SCALE)
+    assert feature.grad is not None
+    assert not feature.grad.any()
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_are_finite_at_the_centre_of_a_cluster_and_opposite_to_it(sign: int, dtype: torch.dtype) -> None:
+    cluster = torch.tensor(CLUSTERS[:1], dtype=dtype)
+    feature = (sign * cluster).clone().requires_grad_()
+    empty = torch.zeros_like(cluster)
+    cluster_logits(feature, torch.cat([cluster, empty]), MARGIN, SCALE).exp().sum().backward()  # type: ignore[no-untyped-call]
+    assert feature.grad is not None
+    assert bool(feature.grad.isfinite().all())
