@@ -5,7 +5,8 @@ feature stands for the quality of its image. Standardised by running statistics,
 ẑ; the own class gets s·(cos(θ + g_angle) − g_add) with g_angle = −m·ẑ and g_add = m·ẑ + m. That is ArcFace's margin at
 ẑ = −1 and CosFace's at ẑ = 0. No gradient flows through ẑ.
 
-How the statistics run (from 20 and 100, a hundredth of each batch) and what is clipped are the authors' code's.
+How the statistics run (from 20 and 100, a hundredth of each batch) and the limits of lengths and angles are those of
+the authors' code.
 """
 
 import math
