@@ -72,6 +72,32 @@ def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the
     assert not second["failed"]
 
 
+@pytest.mark.parametrize("classes", [(0, 0), (0, 16), (2**53, 2**53)])
+def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_others_go_on(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: tuple[int, int]
+) -> None:
+    class Lies(LocalTransport):
+        """B claims other numbers of images, and sends an output layer of nines."""
+
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            for reply in super().call(orders):
+                if reply.site == "B" and reply.message is not None and "classes" in reply.message:
+                    false = {name: torch.full_like(value, 9) for name, value in reply.message.items() if "." in name}
+                    message = {**reply.message, **false, "classes": torch.tensor(classes)}
+                    yield Reply("B", message, "", reply.ticket)
+                else:
+                    yield reply
+
+    monkeypatch.setattr("fedvisage.run.LocalTransport", Lies)
+    run_toy(fedma_tree(sets, training__rounds=1), tmp_path / "run")
+    (only,) = lines(tmp_path / "run" / "rounds.jsonl")
+    assert list(only["failed"]) == ["B"]
+    assert only["failed"]["B"].startswith(f"refused: classes: are {list(classes)}")
+    output = load_file(tmp_path / "run" / "model.safetensors")["output.0.weight"]
+    assert output.isfinite().all()
+    assert output.abs().max() < 3
+
+
 def test_a_pass_that_loses_its_quorum_changes_nothing(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,12 +6,14 @@ import math
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
 from tests.toy import ROUNDS, SITES, run_toy, tree
+from torch import Tensor, nn
 
 from fedvisage.federation.message import under
 from fedvisage.federation.method import Message
@@ -60,6 +62,46 @@ def test_a_far_better_and_a_far_worse_feature_are_finite_in_half_a_degree_of_tem
     same, opposite = torch.ones(1, 4), -torch.ones(1, 4)
     assert model_contrastive(same, same, opposite, 0.005) == 0
     assert model_contrastive(same, opposite, same, 0.005) == pytest.approx(400)
+
+
+def test_features_are_pulled_to_the_global_model_and_away_from_the_last_local_one() -> None:
+    """Models that scale each input on its own: ``global`` and ``previous`` are those of Eq. 3, in this order."""
+    held = {name: nn.ModuleDict({"model": Scales(seed)}) for seed, name in ((1, "global"), (2, "previous"))}
+    recipe = SimpleNamespace(method=moon.Options(name="moon", mu=3.0, temperature=0.7))
+    images, features = torch.tensor(FEATURES), torch.tensor(UNWANTED)
+    site = SimpleNamespace(recipe=recipe, held=held)
+    found = moon.contrast(site, images, features, lambda net, given: net["model"](given))  # type: ignore[arg-type]
+    good, bad = (np.exp(cosines(UNWANTED, FEATURES * scales(seed)) / 0.7) for seed in (1, 2))
+    assert found.item() == pytest.approx(3 * -np.log(good / (good + bad)).mean(), rel=1e-5)
+    assert found.item() != pytest.approx(3 * -np.log(bad / (good + bad)).mean(), rel=1e-2)
+
+
+def scales(seed: int) -> Array:
+    return np.random.default_rng(10 + seed).normal(size=9)
+
+
+class Scales(nn.Module):
+    """A model whose features anybody can work out."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.factors = torch.from_numpy(scales(seed))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return images * self.factors
+
+
+def test_a_turn_holds_the_lent_model_as_global_and_the_kept_one_as_previous() -> None:
+    lent, kept = ({"model.weight": torch.full((1,), value)} for value in (2.0, 5.0))
+    site = SimpleNamespace(
+        recipe=SimpleNamespace(method=moon.Options(name="moon")),
+        held={},
+        kept={f"{moon.PREVIOUS}{name}": value for name, value in kept.items()},
+        frozen=lambda message, *parts: message,
+        tensors=lambda *parts: {},
+    )
+    moon.remembering(lambda site, message: {}, "model")(site, lent)  # type: ignore[arg-type]
+    assert site.held == {"global": lent, "previous": kept}
 
 
 def test_a_site_keeps_the_model_that_it_sent_last(

@@ -178,10 +178,24 @@ def one_pass(s: Server) -> Message:
         replies = s.ask(layer, down, each=orders, to=names)
         names = tuple(replies)
         if layer == LAYERS[-1]:
-            down = averaged_by_class(replies, layer)
+            down = averaged_by_class(_sound(s, replies), layer)
         else:
             down, orders = matched(replies, layer, _options(s.recipe))
         found |= down
+    return found
+
+
+def _sound(s: Server, replies: Mapping[str, Message]) -> dict[str, Message]:
+    """Refuse sites whose numbers of images a class cannot be: a site has some of each, and its examples in all."""
+    found = {}
+    for name, reply in replies.items():
+        classes, examples = reply[CLASSES.name], reply[EXAMPLES.name]
+        if int(classes.min()) >= 1 and int(classes.sum()) == int(examples):
+            found[name] = reply
+        else:
+            problem = f"are {classes.tolist()}, must be 1 or more each and add up to its {int(examples)} examples"
+            s.exchange.note_failure(name, f"refused: {CLASSES.name}: {problem}")
+    s.check_quorum(len(found))
     return found
 
 
@@ -204,7 +218,7 @@ def averaged_by_class(replies: Mapping[str, Message], layer: str) -> Message:
     totals = torch.stack([reply[CLASSES.name] for reply in replies.values()]).sum(dim=0).double()
     mean = Mean()
     for reply in replies.values():
-        shares = reply[CLASSES.name].double()[totals > 0] / totals[totals > 0]
+        shares = reply[CLASSES.name].double() / totals
         mean.add({f"{layer}.{name}": value for name, value in under(f"{layer}.", reply).items()}, float(shares.mean()))
     return mean.result()
 
