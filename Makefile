@@ -18,7 +18,7 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
-	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, minutes), make calibrate, make benchmark"
+	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers), make calibrate, make benchmark"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from benchmarks.measurement import Measurement, rendered
 from fedvisage.adapt.user import Source, adapted_logits
@@ -56,8 +57,9 @@ def print_peak(what: str, path: Path) -> None:
     """Take one training step, or adapt, and print this process's peak RSS."""
     scorer, view = _ready(path)
     if what == "step":
-        scorer.net.train()
+        adam = torch.optim.Adam(scorer.net.train().parameters())
         scorer.live(view, np.arange(BATCH)).square().mean().backward()  # type: ignore[no-untyped-call]
+        adam.step()
     else:
         _adapting(scorer, view, "gated")
     print(peak_rss_mb())
