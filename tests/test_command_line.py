@@ -205,7 +205,7 @@ def test_methods_says_what_leaves_a_site(call: Call) -> None:
     rows = {row["name"]: row for row in json.loads(out)}
     fields = {field["field"]: field["kind"] for field in rows["fedpad"]["leaves_a_site"]}
     assert code == 0
-    assert fields == {"weights": "weights", "examples": "statistic", "loss": "statistic", "histogram": "statistic"}
+    assert fields == {"weights": "weights"} | dict.fromkeys(("examples", "loss", "histogram", "scatter"), "statistic")
     assert rows["pooled"]["simulation_only"]
     assert "fedpad" in call("methods")[1]
 

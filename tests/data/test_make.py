@@ -120,6 +120,7 @@ def test_ctrl_c_while_rendering_ends_with_one_line_and_1_and_leaves_nothing(tmp_
     running = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a parent in the background ignores it
     )  # fmt: skip
     assert running.stdout is not None
     assert running.stdout.readline().startswith("rendering O: ")

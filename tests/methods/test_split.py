@@ -192,4 +192,4 @@ def test_a_pass_over_the_data_is_a_round_with_two_calls_a_batch(sets: Mapping[st
     run_toy(content, tmp_path / "run")
     up = [line["call"] for line in ledger(tmp_path / "run") if line["direction"] == "up" and line["site"] == "A"]
     calls = [call for number, call in enumerate(up) if number == 0 or up[number - 1] != call]
-    assert calls == ["tokens", "head", "tokens", "head", "tokens", "head", "finish", "unify", "heldout"]
+    assert calls == ["tokens", "head", "tokens", "head", "tokens", "head", "finish", "unify", "heldout", "scatter"]
