@@ -17,6 +17,7 @@ MEASURES = (
     data.measure_rendering,
     data.measure_reading,
     precision.measure,
+    precision.measure_layout,
     memory.measure,
     overhead.measure,
     fedgpad.measure,

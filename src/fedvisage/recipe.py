@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError, model_validator
 
 from fedvisage.errors import UserError
 from fedvisage.settings import Data, Evaluation, Federation, Input, MethodOptions, Runtime, Section, Training
+
+Own = TypeVar("Own", bound=MethodOptions)
 
 
 class Recipe(Section):
@@ -24,6 +26,11 @@ class Recipe(Section):
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
     runtime: Runtime = Runtime()
+
+    def options(self, kind: type[Own]) -> Own:
+        """Return the method's own options, which are of the kind that its file declares."""
+        assert isinstance(self.method, kind)
+        return self.method
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Recipe:

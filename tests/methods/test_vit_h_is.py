@@ -78,7 +78,7 @@ def test_draws_follow_from_the_generator_alone(sets: Mapping[str, Path]) -> None
 
 
 def test_draws_are_uniform_over_the_range(sets: Mapping[str, Path]) -> None:
-    options = vit_h_is.options_of(recipe(sets, blocks={"first": 2, "last": 4}))
+    options = recipe(sets, blocks={"first": 2, "last": 4}).options(vit_h_is.Options)
     drawn = vit_h_is.draw(options, 9000, Generator().manual_seed(0))
     counts = torch.bincount(drawn, minlength=DEPTH + 1)
     assert counts[:2].tolist() == [0, 0]

@@ -37,8 +37,7 @@ class Options(fedpad.DetectorOptions):
 
 def server(s: Server) -> Iterator[None]:
     """Descend in the weights under the present mixture, then ascend in the mixture."""
-    options = s.recipe.method
-    assert isinstance(options, Options)
+    options = s.recipe.options(Options)
     for _ in s.rounds():
         with s.quorum():
             mixture = _mixture(s)

@@ -40,8 +40,7 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 def loss(site: Site, batch: Batch) -> Tensor:
     """Return the primal objective of a linear support vector machine."""
-    options, model = site.recipe.method, _model(site.net)
-    assert isinstance(options, Options)
+    options, model = site.recipe.options(Options), _model(site.net)
     margins = model(batch.images).float().squeeze(1)
     return hinge(margins, batch.labels) + options.penalty / 2 * model.plane.weight.square().sum()
 

@@ -42,14 +42,14 @@ class Options(MethodOptions):
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the one part, for the image sizes of the method that it is compared with."""
     check_size(recipe)
-    model = DepthNetwork(CHANNELS[recipe.input.colour], _options(recipe).network.width)
+    model = DepthNetwork(CHANNELS[recipe.input.colour], recipe.options(Options).network.width)
     initialise(model)
     return nn.ModuleDict({"model": model})
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
     """Return the mean squared error of the estimated maps."""
-    without = _options(site.recipe).without_depth
+    without = site.recipe.options(Options).without_depth
     return depth_error(site.net["model"](batch.images).float(), depth_of(batch, site), batch.species, "mean", without)
 
 
@@ -67,12 +67,6 @@ def features(member: Member) -> Tensor:
     """Return the estimated maps."""
     found: Tensor = member.net["model"](member.images)
     return found.flatten(1)
-
-
-def _options(recipe: Recipe) -> Options:
-    options = recipe.method
-    assert isinstance(options, Options)
-    return options
 
 
 METHOD = Method(

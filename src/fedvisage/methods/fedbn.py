@@ -33,7 +33,7 @@ class Options(fedpad.Options):
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build FedPAD's ResNet-18 as two parts, its BatchNorm layers and the rest."""
-    if recipe.training.start is not None and _options(recipe).norms == "private":
+    if recipe.training.start is not None and recipe.options(Options).norms == "private":
         raise UserError("recipe.training.start", "does not reach the sites' own BatchNorm layers; leave it out, or use "
                         "method.norms: shared")  # fmt: skip
     body, norms = split(fedpad.network(recipe)["model"])
@@ -42,13 +42,7 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 def server(s: Server) -> Iterator[None]:
     """Average both parts, and lend the body only."""
-    return averaging.average(s, *(("model", "norms") if _options(s.recipe).norms == "shared" else ("model",)))
-
-
-def _options(recipe: Recipe) -> Options:
-    options = recipe.method
-    assert isinstance(options, Options)
-    return options
+    return averaging.average(s, *(("model", "norms") if s.recipe.options(Options).norms == "shared" else ("model",)))
 
 
 METHOD = replace(

@@ -76,7 +76,7 @@ class Options(averaging.AveragingOptions):
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the five networks of Table II."""
-    options = _options(recipe)
+    options = recipe.options(Options)
     check_size(recipe)
     inputs, width = CHANNELS[recipe.input.colour], options.network.width
     parts: dict[str, nn.Module] = {
@@ -101,7 +101,7 @@ def check_size(recipe: Recipe) -> None:
 
 def loss(site: Site, batch: Batch) -> Tensor:
     """Eq. 8; both encoders look at the same batch, which is read once."""
-    options = _options(site.recipe)
+    options = site.recipe.options(Options)
     form, weights, net = options.losses, options.weights, site.net
     invariant, pooled = net["encoder"](batch.images)
     logits = net["classifier"](invariant).float().squeeze(1)
@@ -149,12 +149,6 @@ def features(member: Member) -> Tensor:
     """Return the domain-invariant features."""
     found: Tensor = member.net["encoder"](member.images)[0]
     return found
-
-
-def _options(recipe: Recipe) -> Options:
-    options = recipe.method
-    assert isinstance(options, Options)
-    return options
 
 
 METHOD = Method(

@@ -89,7 +89,7 @@ class Options(averaging.AveragingOptions):
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the network; each layer is a part."""
-    options = _options(recipe)
+    options = recipe.options(Options)
     matching = options.matching
     if matching is not None and matching.initial == "own" and recipe.training.start is not None:
         problem = "would be ignored, as each site draws its own; set method.matching.initial to shared"
@@ -130,7 +130,7 @@ def retraining(layer: str) -> Callable[[Site, Message], Message]:
 
 def _beginning(site: Site, message: Message) -> Message:
     """Return the network that a site begins a round with."""
-    matching = _options(site.recipe).matching
+    matching = site.recipe.options(Options).matching
     if site.round > 1 or matching is None or matching.initial == "shared":
         return message
     with scoped(site.recipe.runtime.seed, site.name, "initial weights"):
@@ -160,7 +160,7 @@ def _classes(site: Site) -> Tensor:
 
 def server(s: Server) -> Iterator[None]:
     """One pass over all layers a round; a site that is lost on the way sits out the rest of the pass."""
-    if _options(s.recipe).matching is None:
+    if s.recipe.options(Options).matching is None:
         yield from averaging.server(s)
         return
     for _ in s.rounds():
@@ -180,7 +180,7 @@ def one_pass(s: Server) -> Message:
         if layer == LAYERS[-1]:
             down = averaged_by_class(_sound(s, replies), layer)
         else:
-            down, orders = matched(replies, layer, _options(s.recipe))
+            down, orders = matched(replies, layer, s.recipe.options(Options))
         found |= down
     return found
 
@@ -231,12 +231,6 @@ def user(member: Member) -> Tensor:
 def features(member: Member) -> Tensor:
     """Return what the last layer sees."""
     return through(member.net, member.images, LAYERS[:-1])
-
-
-def _options(recipe: Recipe) -> Options:
-    options = recipe.method
-    assert isinstance(options, Options)
-    return options
 
 
 def _call(layer: str) -> Call:

@@ -34,9 +34,7 @@ class Options(DetectorOptions, averaging.AveragingOptions):
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the one part, a ResNet-18."""
-    options = recipe.method
-    assert isinstance(options, DetectorOptions)
-    return nn.ModuleDict({"model": resnet18(options.network, recipe.input.colour)})
+    return nn.ModuleDict({"model": resnet18(recipe.options(DetectorOptions).network, recipe.input.colour)})
 
 
 def loss(site: Site, batch: Batch) -> Tensor:

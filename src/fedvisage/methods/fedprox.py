@@ -34,8 +34,7 @@ def held_back(own: averaging.Loss) -> averaging.Loss:
     """Return Eq. 2: the site's own loss and the proximal term over all trainable weights."""
 
     def loss(site: Site, batch: Batch) -> Tensor:
-        options = site.recipe.method
-        assert isinstance(options, Pull)
+        options = site.recipe.options(Pull)
         total = own(site, batch)
         if options.mu:
             weights = dict(site.net.named_parameters())

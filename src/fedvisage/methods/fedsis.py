@@ -17,7 +17,7 @@ from dataclasses import replace
 from fedvisage.federation.method import Home
 from fedvisage.federation.server import Server
 from fedvisage.methods import split, vit_h_is
-from fedvisage.methods.vit_h_is import draw, options_of, pseudo_class_token
+from fedvisage.methods.vit_h_is import draw, pseudo_class_token
 
 
 class Options(split.Options, vit_h_is.Options):
@@ -26,7 +26,7 @@ class Options(split.Options, vit_h_is.Options):
 
 def represent(s: Server, name: str) -> split.Represent:
     """Draw the block for a site and round; tokens go through the blocks up to it, then through the adapter."""
-    (depth,) = draw(options_of(s.recipe), 1, s.rng("block", name)).tolist()
+    (depth,) = draw(s.recipe.options(Options), 1, s.rng("block", name)).tolist()
     return lambda tokens: pseudo_class_token(s.net, tokens, depth)
 
 

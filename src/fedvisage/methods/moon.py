@@ -24,7 +24,6 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, fedpad
 from fedvisage.nn.losses.contrastive import model_contrastive
 from fedvisage.nn.resnet import pooled_features
-from fedvisage.recipe import Recipe
 from fedvisage.settings import MethodOptions
 
 Turn = Callable[[Site, Message], Message]
@@ -47,7 +46,7 @@ def remembering(minimise: Turn, *parts: str) -> Turn:
     """Return a turn beside frozen copies of the global and the last local model; its result is kept for the next."""
 
     def train(site: Site, message: Message) -> Message:
-        if not _options(site.recipe).mu:
+        if not site.recipe.options(Contrast).mu:
             return minimise(site, message)
         site.held["global"] = site.frozen(message, *parts)
         site.held["previous"] = site.frozen(under(PREVIOUS, site.kept) or message, *parts)
@@ -62,7 +61,7 @@ def contrast(
     site: Site, images: Tensor, features: Tensor, features_of: Callable[[nn.ModuleDict, Tensor], Tensor]
 ) -> Tensor:
     """Return µ times Eq. 3 for features of some images; nothing is computed where µ is 0."""
-    options = _options(site.recipe)
+    options = site.recipe.options(Contrast)
     if not options.mu:
         return features.new_zeros(())
     wanted, unwanted = (features_of(site.held[name], images).float() for name in ("global", "previous"))
@@ -79,12 +78,6 @@ def loss(site: Site, batch: Batch) -> Tensor:
 
 def _features(net: nn.ModuleDict, images: Tensor) -> Tensor:
     return pooled_features(net["model"], images)
-
-
-def _options(recipe: Recipe) -> Contrast:
-    options = recipe.method
-    assert isinstance(options, Contrast)
-    return options
 
 
 METHOD = replace(

@@ -60,13 +60,6 @@ class Options(MethodOptions):
     encoder_update: Literal["gradient", "average"] = "gradient"
 
 
-def options_of(s: Server) -> Options:
-    """Return the options that split methods share."""
-    options = s.recipe.method
-    assert isinstance(options, Options)
-    return options
-
-
 @dataclass(frozen=True)
 class ServerSide:
     """What lies at the server: how tokens pass through it, and which of its parts step when."""
@@ -128,10 +121,10 @@ def calls(*, class_token: bool) -> dict[str, Call]:
 
     def token_shape(recipe: Recipe) -> tuple[int, ...]:
         count = token_count(recipe.input.size, class_token=class_token)
-        return (-1, count, vit.options_of(recipe).network.width)
+        return (-1, count, recipe.options(vit.Options).network.width)
 
     def gradient_shape(recipe: Recipe) -> tuple[int, ...]:
-        return (-1, vit.options_of(recipe).network.width)
+        return (-1, recipe.options(vit.Options).network.width)
 
     return {
         "tokens": Call(tokens, (Upload("tokens", "activation", shape=token_shape, most=MOST), LEFT)),
@@ -145,7 +138,7 @@ def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:
     """Return the server program for what lies at the server."""
 
     def server(s: Server) -> Iterator[None]:
-        options = options_of(s)
+        options = s.recipe.options(Options)
         collaborate = by_gradient if options.encoder_update == "gradient" else by_average
         vit.take_pretrained(s)
         for number in s.rounds():
@@ -214,7 +207,7 @@ def latest(s: Server) -> Tensor:
 
 def shares(s: Server, visits: Visits) -> dict[str, float]:
     """Return how much each site counts: ρ_k of Eq. 3, which is N_k / N up to a factor, or the same for all."""
-    by_examples = options_of(s).weight == "examples"
+    by_examples = s.recipe.options(Options).weight == "examples"
     return {name: float(count) if by_examples else 1.0 for name, count in visits.examples.items()}
 
 

@@ -36,17 +36,10 @@ class Options(MethodOptions):
     network: Transformer = Transformer()
 
 
-def options_of(recipe: Recipe) -> Options:
-    """Return the method's options, which all transformers share."""
-    options = recipe.method
-    assert isinstance(options, Options)
-    return options
-
-
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the four parts."""
     check_size(recipe)
-    return cut(options_of(recipe).network, recipe.input.colour, recipe.input.size, class_token=True)
+    return cut(recipe.options(Options).network, recipe.input.colour, recipe.input.size, class_token=True)
 
 
 def check_size(recipe: Recipe) -> None:
@@ -57,7 +50,7 @@ def check_size(recipe: Recipe) -> None:
 
 def take_pretrained(s: Server) -> None:
     """Put the weights that the recipe names into the initial model; a resumed run has its own."""
-    weights = options_of(s.recipe).network.weights
+    weights = s.recipe.options(Options).network.weights
     if weights == "none" or s.round:
         return
     if s.recipe.training.start is not None:

@@ -62,17 +62,10 @@ class Options(vit_h.Options):
         return self.blocks.first, self.blocks.last or self.network.depth
 
 
-def options_of(recipe: Recipe) -> Options:
-    """Return the options that sampling methods share."""
-    options = recipe.method
-    assert isinstance(options, Options)
-    return options
-
-
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the four parts, with as many blocks as can be drawn."""
     vit.check_size(recipe)
-    options, settings = options_of(recipe), recipe.input
+    options, settings = recipe.options(Options), recipe.input
     parts = cut(options.network, settings.colour, settings.size, class_token=False, depth=options.range[1])
     parts["adapter"] = Adapter(options.network.width)
     return nn.ModuleDict({part: parts[part] for part in PARTS})
@@ -95,7 +88,7 @@ def pseudo_class_token(net: nn.ModuleDict, tokens: Tensor, depth: int) -> Tensor
 def loss(site: Site, batch: Batch) -> Tensor:
     """Eq. 4 for one batch, with a block drawn for it."""
     generator = site.held.setdefault("blocks", site.rng("blocks"))
-    (depth,) = draw(options_of(site.recipe), 1, generator).tolist()
+    (depth,) = draw(site.recipe.options(Options), 1, generator).tolist()
     two = site.net["head"](pseudo_class_token(site.net, site.net["tokenizer"](batch.images), depth))
     return cross_entropy(two.float(), batch.labels.long())
 
@@ -151,7 +144,7 @@ def features(member: Member) -> Tensor:
 
 def _read(member: Member) -> tuple[Tensor, Tensor]:
     """Return pseudo-class tokens and shares, images × blocks, up to the deepest block that any image wants."""
-    wanted = shares(options_of(member.recipe), len(member.images), member.generator)
+    wanted = shares(member.recipe.options(Options), len(member.images), member.generator)
     pseudo = at_every_depth(member.net, member.images, wanted > 0)
     return pseudo, wanted[:, : pseudo.shape[1]]
 

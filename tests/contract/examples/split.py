@@ -82,14 +82,13 @@ def token_shape(recipe: Recipe) -> tuple[int, ...]:
 
 
 def server(s: Server) -> Iterator[None]:
-    assert isinstance(s.recipe.method, Options)
     for number in s.rounds():
         with s.quorum():
             for name in s.present:
                 with s.visit(name) as site:
                     learn(s, site)
             s.step("blocks", scale=1 / len(s.present))
-            if number % s.recipe.method.unify_every == 0 or number == s.recipe.training.rounds:
+            if number % s.recipe.options(Options).unify_every == 0 or number == s.recipe.training.rounds:
                 shared = s.reduce("unify").value
                 s.load(shared)
                 s.ask("adopt", shared)

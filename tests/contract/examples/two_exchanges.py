@@ -23,8 +23,7 @@ class Options(fedpad.Options):
 
 
 def width(recipe: Recipe) -> tuple[int, ...]:
-    assert isinstance(recipe.method, Options)
-    return (8 * recipe.method.network.width,)
+    return (8 * recipe.options(Options).network.width,)
 
 
 def centre(site: Site, message: Message) -> Message:
@@ -43,13 +42,12 @@ def train(site: Site, message: Message) -> Message:
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
-    assert isinstance(site.recipe.method, Options)
     model = site.net["model"]
     features = pooled_features(model, batch.images)
     logits = model.get_classifier()(features).squeeze(1)
     distance = (features[batch.labels == 1] - site.held["middle"]).square().mean()
     classify = nn.functional.binary_cross_entropy_with_logits(logits, batch.labels)
-    return classify + site.recipe.method.pull * distance
+    return classify + site.recipe.options(Options).pull * distance
 
 
 def server(s: Server) -> Iterator[None]:
