@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.privacy.drawing import draws_of
 from tests.privacy.two_groups import two_groups
 from torch import Tensor
 
@@ -88,7 +89,7 @@ def test_of_equally_dense_caps_that_of_the_lowest_index_is_taken() -> None:
 def test_no_cluster_smaller_than_the_minimum_is_found() -> None:
     asked = replace(ASKED, margin=0.1, minimum=2)
     assert densest(torch.eye(5), asked) == ()
-    assert sanitised((), asked, 5, torch.Generator()).shape == (0, 5)
+    assert sanitised((), asked, 5, draws_of(0)).shape == (0, 5)
 
 
 def test_all_class_centres_in_one_cap_leave_nothing_for_a_second_query() -> None:
@@ -102,9 +103,8 @@ def test_noise_has_the_standard_deviation_of_line_7() -> None:
         root = math.sqrt((1 - math.cos(2 * 0.9)) * math.log(1.25 / 5.9e-5))
         assert charge.sigma == pytest.approx(2 / cluster.size * root)
         assert charge.relation == "paper"
-    generator = torch.Generator().manual_seed(0)
-    found = sanitised(clusters, ASKED, 4, generator)
-    v = torch.randn(4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * charges[0].sigma
+    found = sanitised(clusters, ASKED, 4, draws_of(0))
+    v = draws_of(0).normal((4,)) * charges[0].sigma
     expected = (clusters[0].mean + v) / (clusters[0].mean + v).norm()
     torch.testing.assert_close(found[0], expected.float())
 
@@ -123,11 +123,11 @@ def test_one_record_moves_the_paper_s_output_369_times_its_claimed_sensitivity()
 def test_outputs_of_the_paper_s_mechanism_tell_which_data_set_they_come_from() -> None:
     """A lower bound on ε, at 99.9 % confidence, from 200 releases on two neighbouring data sets exceeds the claim."""
     asked = Clustering(margin=1.3, queries=1, minimum=512, budget=BUDGET)
-    generator, draws = torch.Generator().manual_seed(0), 200
+    source, draws = draws_of(0), 200
     hits = []
     for extra in (0, 1):
         clusters = densest(two_groups(extra), asked)
-        outputs = [sanitised(clusters, asked, 512, generator)[0] for _ in range(draws)]
+        outputs = [sanitised(clusters, asked, 512, source)[0] for _ in range(draws)]
         hits.append(sum(float(one[0]) > float(one[1]) for one in outputs))
     assert hits == [draws, 0]
     least, most = stats.beta.ppf(0.001, draws, 1), stats.beta.ppf(0.999, 1, draws)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
+from tests.privacy.drawing import draws_of
 from tests.privacy.two_groups import two_groups
 
 from fedvisage.errors import UserError
@@ -80,8 +81,8 @@ def test_the_choice_of_a_candidate_keeps_its_share_of_epsilon(how: Privately, st
 
 
 def test_a_candidate_is_drawn_in_proportion_to_the_exponential_of_its_score() -> None:
-    scores, generator = torch.tensor([0.0, 1.0, -math.inf, 0.5], dtype=torch.float64), torch.Generator().manual_seed(2)
-    drawn = np.bincount([exponential(scores, generator) for _ in range(4000)], minlength=4)
+    scores, source = torch.tensor([0.0, 1.0, -math.inf, 0.5], dtype=torch.float64), draws_of(2)
+    drawn = np.bincount([exponential(scores, source) for _ in range(4000)], minlength=4)
     expected = 4000 * torch.softmax(scores, 0).numpy()
     assert drawn[2] == 0
     assert stats.chisquare(drawn[[0, 1, 3]], expected[[0, 1, 3]]).pvalue > 1e-3
@@ -104,7 +105,7 @@ def test_without_a_choice_the_whole_budget_goes_to_the_sums() -> None:
 def test_clusters_are_found_where_the_class_centres_are() -> None:
     w = torch.cat([in_cap(3000, 0.5), -in_cap(2000, 0.5, seed=1)])
     candidates = torch.cat([torch.eye(8), -torch.eye(8)])
-    found = release(w, candidates, ASKED, ADD, torch.Generator().manual_seed(0))
+    found = release(w, candidates, ASKED, ADD, draws_of(0))
     assert found.centres.shape == (2, 8)
     assert found.centres.dtype == torch.float32
     assert float(found.centres[0, 0]) > 0.9
@@ -115,14 +116,14 @@ def test_clusters_are_found_where_the_class_centres_are() -> None:
 def test_class_centres_of_a_chosen_cap_take_no_part_in_the_next_query() -> None:
     asked = replace(ASKED, budget=Budget(1e4, 1e-4))
     near = torch.nn.functional.normalize(torch.eye(8)[:1] + 0.1 * torch.eye(8)[1:2], dim=1)
-    found = release(in_cap(100, 0.2), torch.cat([torch.eye(8)[:1], near]), asked, ADD, torch.Generator().manual_seed(0))
+    found = release(in_cap(100, 0.2), torch.cat([torch.eye(8)[:1], near]), asked, ADD, draws_of(0))
     assert found.counts.round().tolist() == [100.0, 0.0]
 
 
 def test_a_message_is_of_the_same_size_when_there_is_no_cluster() -> None:
     asked = replace(ASKED, margin=0.05, minimum=200)
     w = torch.nn.functional.normalize(torch.ones(200, 8), dim=1)
-    found = release(w, torch.eye(8), asked, ADD, torch.Generator().manual_seed(0))
+    found = release(w, torch.eye(8), asked, ADD, draws_of(0))
     assert torch.equal(found.centres, torch.zeros(2, 8))
     assert found.counts.shape == (2,)
 
@@ -130,11 +131,11 @@ def test_a_message_is_of_the_same_size_when_there_is_no_cluster() -> None:
 def test_releases_on_the_counter_example_do_not_exceed_the_claim() -> None:
     """The data sets on which Algorithm 1 breaks: the same test of 99.9 % confidence finds nothing above ε = 1."""
     asked = Clustering(margin=1.3, queries=1, minimum=1, budget=Budget(1.0, 5.9e-5))
-    candidates, generator, draws = torch.eye(512)[:2], torch.Generator().manual_seed(0), 60
+    candidates, source, draws = torch.eye(512)[:2], draws_of(0), 60
     hits = []
     for extra in (0, 1):
         w = two_groups(extra)
-        outputs = [release(w, candidates, asked, ADD, generator).centres[0] for _ in range(draws)]
+        outputs = [release(w, candidates, asked, ADD, source).centres[0] for _ in range(draws)]
         hits.append(sum(float(one[0]) > float(one[1]) for one in outputs))
     least = stats.beta.ppf(0.001, max(hits), draws - max(hits) + 1)
     most = stats.beta.ppf(0.999, min(hits) + 1, draws - min(hits))
@@ -145,12 +146,12 @@ def test_releases_on_the_counter_example_do_not_exceed_the_claim() -> None:
 
 def test_more_queries_than_candidates_are_refused() -> None:
     with pytest.raises(UserError, match="queries: 2 is more than the 1 public candidates"):
-        release(in_cap(20, 0.5), CENTRE[None], ASKED, ADD, torch.Generator())
+        release(in_cap(20, 0.5), CENTRE[None], ASKED, ADD, draws_of(0))
 
 
 def test_candidates_that_are_no_directions_are_refused() -> None:
     with pytest.raises(UserError, match="candidates: must have length 1"):
-        release(in_cap(20, 0.5), 2 * torch.eye(8), ASKED, ADD, torch.Generator())
+        release(in_cap(20, 0.5), 2 * torch.eye(8), ASKED, ADD, draws_of(0))
 
 
 @pytest.mark.parametrize("change", [{"selection": 0.0}, {"selection": 1.0}, {"count": 0.0}, {"count": math.inf}])

@@ -18,11 +18,12 @@ import math
 from dataclasses import dataclass
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedvisage.errors import UserError
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.caps import check_margin, claimed_sensitivity
+from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget, classic_standard_deviation, noise
 from fedvisage.privacy.neighbours import counts_within, neighbour_counts
 
@@ -123,9 +124,9 @@ def paper_charges(clusters: tuple[Cluster, ...], asked: Clustering, release: str
     )
 
 
-def sanitised(clusters: tuple[Cluster, ...], asked: Clustering, dimension: int, generator: Generator) -> Tensor:
+def sanitised(clusters: tuple[Cluster, ...], asked: Clustering, dimension: int, draws: Draws) -> Tensor:
     """Lines 7 and 8: noise on each mean, then its direction: one row a cluster, possibly none."""
-    rows = [cluster.mean + noise((dimension,), paper_sigma(cluster, asked), generator) for cluster in clusters]
+    rows = [cluster.mean + noise((dimension,), paper_sigma(cluster, asked), draws) for cluster in clusters]
     return directions(torch.stack(rows) if rows else torch.empty(0, dimension, dtype=torch.float64))
 
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedvisage.errors import UserError
+from fedvisage.privacy.draws import Draws
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ def delta_of(epsilon: float, sigma: float, sensitivity: float) -> float:
     return float(math.exp(log_ndtr(half - shift)) - math.exp(epsilon + log_ndtr(-half - shift)))
 
 
-def noise(shape: tuple[int, ...], sigma: float, generator: Generator) -> Tensor:
+def noise(shape: tuple[int, ...], sigma: float, draws: Draws) -> Tensor:
     """Draw independent Gaussian noise of a standard deviation in float64."""
     if not (math.isfinite(sigma) and sigma > 0):
         raise UserError("sigma", f"must be a finite number above 0, got {sigma}")
-    return torch.randn(shape, dtype=torch.float64, generator=generator, device=generator.device) * sigma
+    return draws.normal(shape) * sigma
 
 
 def _checked(sensitivity: float) -> float:

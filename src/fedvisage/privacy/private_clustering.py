@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Generator, Tensor
+from torch import Tensor
 
 from fedvisage.errors import UserError
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.clustering import Clustering, check_centres, check_unit, directions
+from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
 from fedvisage.privacy.neighbours import counts_within
 
@@ -93,7 +94,7 @@ def private_charges(asked: Clustering, how: Privately, candidates: int, release:
     return (chosen, sums)
 
 
-def release(centres: Tensor, candidates: Tensor, asked: Clustering, how: Privately, generator: Generator) -> Released:
+def release(centres: Tensor, candidates: Tensor, asked: Clustering, how: Privately, draws: Draws) -> Released:
     """Run the mechanism. Class centres in the cap of a chosen candidate take no part in later queries."""
     check_centres(centres, asked)
     check_unit("candidates", candidates)
@@ -106,10 +107,10 @@ def release(centres: Tensor, candidates: Tensor, asked: Clustering, how: Private
     rows, numbers = [], []
     for _ in range(asked.queries):
         scores = counts.double() * score_weight(asked, how, share)
-        chosen = exponential(scores.masked_fill(~open_, -math.inf), generator) if share else 0
+        chosen = exponential(scores.masked_fill(~open_, -math.inf), draws) if share else 0
         open_[chosen] = False
         members = left @ candidates[chosen] >= asked.cosine
-        row, number = _estimate(left[members], candidates[chosen], asked, how, _sigma(asked, how, share), generator)
+        row, number = _estimate(left[members], candidates[chosen], asked, how, _sigma(asked, how, share), draws)
         rows.append(row)
         numbers.append(number)
         counts = counts - counts_within(candidates, left[members], asked.cosine)
@@ -127,10 +128,9 @@ def score_weight(asked: Clustering, how: Privately, share: float) -> float:
     return epsilon if how.relation == "add-remove" else epsilon / 2
 
 
-def exponential(scores: Tensor, generator: Generator) -> int:
+def exponential(scores: Tensor, draws: Draws) -> int:
     """Draw an index with a probability in proportion to e^score: the largest score with Gumbel noise added."""
-    uniform = torch.rand(len(scores), dtype=torch.float64, generator=generator, device=generator.device)
-    return int((scores - torch.log(-torch.log(uniform))).argmax())
+    return int((scores - torch.log(-torch.log(draws.uniform(len(scores))))).argmax())
 
 
 def statistics(members: Tensor, centre: Tensor, asked: Clustering, how: Privately) -> Tensor:
@@ -143,11 +143,11 @@ def statistics(members: Tensor, centre: Tensor, asked: Clustering, how: Privatel
 
 
 def _estimate(
-    members: Tensor, centre: Tensor, asked: Clustering, how: Privately, sigma: float, generator: Generator
+    members: Tensor, centre: Tensor, asked: Clustering, how: Privately, sigma: float, draws: Draws
 ) -> tuple[Tensor, float]:
     """Return a noisy mean (zeros when the noisy count is below the minimum) and the noisy count."""
     told = statistics(members, centre, asked, how)
-    told = told + noise(tuple(told.shape), sigma, generator)
+    told = told + noise(tuple(told.shape), sigma, draws)
     number = float(told[-1]) / (how.count * reach(asked))
     if number < asked.minimum:
         return torch.zeros(len(centre), dtype=torch.float64), number
