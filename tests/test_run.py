@@ -18,7 +18,7 @@ from fedvisage.federation.scoring import Scorer
 from fedvisage.methods import METHODS
 from fedvisage.nn.precision import choose
 from fedvisage.progress import Reporter
-from fedvisage.run import run
+from fedvisage.run import adopting, run
 
 
 @pytest.fixture(scope="module")
@@ -205,10 +205,10 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
 ) -> None:
     run_toy(tree(sets, "single"), tmp_path / "single")
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
-    run(recipe, out, tmp_path, silent(), trained=tmp_path / "single")
+    run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"))
     first = (out / "ledger.jsonl").read_bytes()
     (out / "metrics.json").unlink()  # as if it had been killed just before the end
-    run(recipe, out, tmp_path, silent(), trained=tmp_path / "single", resume=True)
+    run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"), resume=True)
     assert (out / "ledger.jsonl").read_bytes() == first
     run_toy(tree(sets, "fused"), tmp_path / "trained")
     assert weights(out) == weights(tmp_path / "trained")
@@ -221,12 +221,12 @@ def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
     run_toy(tree(sets, "single", training__early_stop={"patience": 1}, training__rounds=6), tmp_path / "single")
     trained = json.loads((tmp_path / "single" / "metrics.json").read_text())["rounds"]
     same = recipe_of(tree(sets, "fused", training__early_stop={"patience": 1}, training__rounds=6))
-    metrics = run(same, tmp_path / "fused", tmp_path, silent(), trained=tmp_path / "single")
+    metrics = run(same, tmp_path / "fused", tmp_path, silent(), training=adopting(tmp_path / "single"))
     assert metrics["rounds"] == trained < 6
     for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
         other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
         with pytest.raises(UserError, match="was not trained as fused"):
-            run(other, tmp_path / next(iter(change)), tmp_path, silent(), trained=tmp_path / "single")
+            run(other, tmp_path / next(iter(change)), tmp_path, silent(), training=adopting(tmp_path / "single"))
 
 
 def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +31,25 @@ def needing_room(place: Path) -> Iterator[None]:
         if error.errno not in NO_ROOM:
             raise
         raise RunFailed(f"{place}: the disk is full; free some space and continue with --resume") from error
+
+
+@contextmanager
+def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
+    """Hold a directory, so that a process that outlived its run cannot write into it beside another.
+
+    Waits up to ``patience`` seconds for such a process to end.
+    """
+    until = time.monotonic() + patience
+    with (directory / ".lock").open("w") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    raise UserError(str(directory), "is in use by another process") from error
+                time.sleep(0.1)
+        yield
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -36,26 +36,54 @@ class Gathered:
     digests: dict[str, str]
 
 
+Gathering = Callable[[Recipe, Method, Path, int, Callable[[str], None]], Gathered]
+"""Opens the data that a run needs in this process."""
+
+
 def gather(recipe: Recipe, method: Method, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
     """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
     opened = {name: _open(entry, f"data.sites.{name}", recipe, cache, workers, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
     sites = {name: _site(found, f"data.sites.{name}") for name, found in opened.items()}
-    user = None
-    if recipe.data.user is not None:
-        found = _open(recipe.data.user, "data.user", recipe, cache, workers, say)
-        _check_unseen(found, opened)
-        user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
-        if len(user) == 0:
-            raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+    user = _user(recipe, cache, workers, say, opened)
     digests = {f"data.sites.{name}": found.digest for name, found in opened.items()}
-    if user is not None:
-        digests["data.user"] = user.slices[0].set.digest
-    return Gathered(_merged(sites) if method.pooled else sites, user, digests)
+    return Gathered(_merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
+
+
+def gather_user(recipe: Recipe, method: Method, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
+    """Open only the user's set: the sites open theirs where they are."""
+    user = _user(recipe, cache, workers, say, {})
+    return Gathered({}, user, _digest_of(user))
+
+
+def open_site(directory: Path, place: str, recipe: Recipe) -> tuple[SiteData, str]:
+    """Open one site's prepared set where it lies, and return it with its digest."""
+    found = _checked(PreparedSet.open(directory), place, recipe)
+    return _site(found, place), found.digest
+
+
+def _user(
+    recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None], sites: dict[str, PreparedSet]
+) -> View | None:
+    if recipe.data.user is None:
+        return None
+    found = _open(recipe.data.user, "data.user", recipe, cache, workers, say)
+    _check_unseen(found, sites)
+    user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
+    if len(user) == 0:
+        raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+    return user
+
+
+def _digest_of(user: View | None) -> dict[str, str]:
+    return {} if user is None else {"data.user": user.slices[0].set.digest}
 
 
 def _open(entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]) -> PreparedSet:
-    found = PreparedSet.open(resolve(entry, cache, workers=workers, say=say))
+    return _checked(PreparedSet.open(resolve(entry, cache, workers=workers, say=say)), place, recipe)
+
+
+def _checked(found: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
     if found.size != recipe.input.size:
         raise UserError(
             place,

@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import copy
-import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from fedvisage import environment, evaluation, model
+from fedvisage import environment, evaluation
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
-from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
-from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.ledger import JsonLines, read_lines
+from fedvisage.federate import LEDGER, METRICS, ROUNDS, Trained, federate
+from fedvisage.federation.ledger import read_lines
 from fedvisage.federation.message import digest_of
 from fedvisage.federation.method import Message, Method
+from fedvisage.federation.schema import Schema
 from fedvisage.federation.scoring import Scorer, members_of
-from fedvisage.federation.server import Server
 from fedvisage.federation.store import SiteStore
 from fedvisage.federation.transport import LocalTransport
 from fedvisage.federation.turn import SiteDesk, Workspace
-from fedvisage.files import needing_room, read_tensors, sweep, write_atomically, write_tensors
-from fedvisage.gather import Gathered, gather
+from fedvisage.files import locked, needing_room, read_tensors, sweep, write_atomically, write_tensors
+from fedvisage.gather import Gathered, Gathering, gather
 from fedvisage.methods import find
 from fedvisage.metrics.scores import write_scores
 from fedvisage.nn.precision import Compute, choose
@@ -37,20 +33,26 @@ from fedvisage.rejudge import summary
 from fedvisage.report.page import write_report
 from fedvisage.report.tensorboard import write_events
 from fedvisage.settings import Federation
-from fedvisage.streams import scoped
-from fedvisage.training import Course
 
-RECIPE, ENVIRONMENT, METRICS, SCORES, FEATURES = (
-    "recipe.yaml", "environment.json", "metrics.json", "scores.csv", "features.safetensors",
-)  # fmt: skip
-JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt")
-DATA = "data.json"
-LEDGER, ROUNDS, REPORT = "ledger.jsonl", "rounds.jsonl", "report.html"
+RECIPE, ENVIRONMENT, SCORES, FEATURES = "recipe.yaml", "environment.json", "scores.csv", "features.safetensors"
+DATA, REPORT = "data.json", "report.html"
+
+Training = Callable[[Recipe, Path, Gathered, Compute, Reporter], Trained]
+"""How a run trains: with all sites in this process, with other machines, or not at all."""
 
 
-def run_and_report(recipe: Recipe, out: Path, cache: Path, console: Console, *, resume: bool = False) -> dict[str, Any]:
+def run_and_report(
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    console: Console,
+    *,
+    resume: bool = False,
+    training: Training | None = None,
+    gathering: Gathering = gather,
+) -> dict[str, Any]:
     """Run a recipe, write its report, and print the headline figures."""
-    metrics = run(recipe, out, cache, Reporter(console), resume=resume)
+    metrics = run(recipe, out, cache, Reporter(console), resume=resume, training=training, gathering=gathering)
     if not (out / REPORT).exists():
         write_events(out)
         write_report(out)
@@ -61,11 +63,18 @@ def run_and_report(recipe: Recipe, out: Path, cache: Path, console: Console, *, 
 
 
 def run(
-    recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool = False, trained: Path | None = None
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    reporter: Reporter,
+    *,
+    resume: bool = False,
+    training: Training | None = None,
+    gathering: Gathering = gather,
 ) -> dict[str, Any]:
     """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
 
-    ``trained`` names a finished run whose members are judged instead of training the same ones again.
+    ``training`` says where the sites are (by default in this process), ``gathering`` whose data is opened here.
     """
     done = _finished(out, recipes.text_of(recipe), resume)
     if done is not None:
@@ -75,23 +84,17 @@ def run(
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
     method = find(recipe.method.name)
     _check_fits(recipe, method)
-    data = gather(recipe, method, cache, recipe.runtime.threads, reporter.say)
+    data = gathering(recipe, method, cache, recipe.runtime.threads, reporter.say)
     out.mkdir(parents=True, exist_ok=True)
-    with _locked(out), needing_room(out), ExitStack() as stack:
+    with locked(out), needing_room(out):
         if (done := _finished(out, recipes.text_of(recipe), resume=True)) is not None:
             return done  # by another process, while this one gathered its data
         sweep(out)
         _write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         _write_or_compare(out / DATA, {**data.digests, **_start_digest(recipe)})
         _write_once(out / ENVIRONMENT, _json(environment.describe(compute, recipe.runtime.threads)))
-        ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
-        server = _server(recipe, out, data, compute, ledger)
-        checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
-        course = Course(server, checkpoints, ledger, rounds, reporter)
-        finished = course.train() if trained is None else _adopt(trained, server)
-        metrics = _judge(out, server, finished, data, compute)
-        ledger.flush()
-        rounds.flush()
+        trained = (training or train_here)(recipe, out, data, compute, reporter)
+        metrics = _judge(out, recipe, trained, data, compute)
         write_atomically(out / METRICS, _json({**metrics, **_costs(out)}).encode())
     return json.loads((out / METRICS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
@@ -106,59 +109,41 @@ def _check_fits(recipe: Recipe, method: Method) -> None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 
 
-def _server(recipe: Recipe, out: Path, data: Gathered, compute: Compute, ledger: JsonLines) -> Server:
-    method = find(recipe.method.name)
-    workspace = Workspace(method, recipe, compute)
+def train_here(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
+    """Train with all sites in this process."""
+    desks, schemas = _desks(recipe, out, data, compute)
+    return federate(recipe, out, LocalTransport(desks), schemas, compute, reporter)
+
+
+def adopting(trained: Path) -> Training:
+    """Judge the members of a finished run instead of training the same ones again."""
+
+    def adopt(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
+        desks, schemas = _desks(recipe, out, data, compute)
+        return federate(recipe, out, LocalTransport(desks), schemas, compute, reporter, adopted=trained)
+
+    return adopt
+
+
+def _desks(recipe: Recipe, out: Path, data: Gathered, compute: Compute) -> tuple[list[SiteDesk], Mapping[str, Schema]]:
+    workspace = Workspace(find(recipe.method.name), recipe, compute)
     desks = [
         SiteDesk(name, site.train, site.heldout, SiteStore(out / "sites" / name), workspace)
         for name, site in data.sites.items()
     ]
-    with scoped(recipe.runtime.seed, "initial weights"):
-        net = method.network(recipe)
-    compute.place(net)
-    server = Server(method, recipe, net, Exchange(recipe, LocalTransport(desks), workspace.schemas, ledger), compute)
-    if recipe.training.start is not None:
-        server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))
-    return server
+    return desks, workspace.schemas
 
 
-def _adopt(trained: Path, server: Server) -> Message:
-    """Take over the members of a finished run of which only the judging differs."""
-    saved = model.load(trained)
-    theirs, own = saved.recipe, recipes.tree_of(server.recipe)
-    if _training_of(theirs) != _training_of(own) or find(theirs["method"]["name"]).server is not server.method.server:
-        raise UserError(str(trained), f"was not trained as {server.method.name} would train here")
-    server.round = int(json.loads((trained / METRICS).read_text(encoding="utf-8"))["rounds"])
-    server.exchange.ledger.cut(0)  # a killed attempt may have left lines
-    server.exchange.close_training(server.round)
-    return saved.finished
-
-
-def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
-    tree = copy.deepcopy(recipe)
-    tree.pop("title")
-    tree["method"].pop("name")
-    for key in JUDGING:
-        tree["evaluation"].pop(key)
-    return tree
-
-
-def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute: Compute) -> dict[str, Any]:
-    """Choose thresholds at the sites, write the model, score the user, and return what goes into metrics.json."""
-    recipe, method = server.recipe, server.method
-    histograms = evaluation.collect_histograms(server, finished)
-    thresholds = evaluation.choose_thresholds(method, recipe, histograms)
-    scatter = evaluation.collect_scatter(server, finished)
-    saved = model.SavedModel(recipes.tree_of(recipe), finished, thresholds, scatter)
-    model.save(out, saved)
+def _judge(out: Path, recipe: Recipe, trained: Trained, data: Gathered, compute: Compute) -> dict[str, Any]:
+    """Score the user, and return what goes into metrics.json."""
+    method, saved = find(recipe.method.name), trained.saved
     metrics: dict[str, Any] = {
         "method": method.name,
         "task": method.task,
         "sites": sorted(recipe.data.sites),
         "user": recipe.data.user_name if data.user is not None else None,
         "seed": recipe.runtime.seed,
-        "rounds": server.round,
+        "rounds": trained.rounds,
     }
     if data.user is not None:
         scorer = Scorer(method, recipe, compute)
@@ -166,8 +151,8 @@ def _judge(out: Path, server: Server, finished: Message, data: Gathered, compute
         write_scores(out / SCORES, judged.scores)
         metrics |= judged.figures
         if recipe.evaluation.features:
-            _write_features(out, scorer, finished, data, recipe)
-    return metrics | {"sites_heldout": evaluation.heldout_table(histograms, thresholds)}
+            _write_features(out, scorer, saved.finished, data, recipe)
+    return metrics | {"sites_heldout": trained.heldout}
 
 
 def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered, recipe: Recipe) -> None:
@@ -209,17 +194,6 @@ def _finished(out: Path, text: str, resume: bool) -> dict[str, Any] | None:
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Hold the run directory, so that a process that outlived its run cannot write into it beside another."""
-    with (out / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(str(out), "is in use by another process") from error
-        yield
 
 
 def _write_once(path: Path, text: str) -> None:

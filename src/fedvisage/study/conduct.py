@@ -15,7 +15,7 @@ from rich.console import Console
 from fedvisage.data.sources import resolve
 from fedvisage.files import write_atomically
 from fedvisage.progress import Reporter
-from fedvisage.run import run
+from fedvisage.run import adopting, run
 from fedvisage.study import smoke as small
 from fedvisage.study.file import Study, read
 from fedvisage.study.grid import Cell, cells_of, changed
@@ -86,4 +86,5 @@ def _run_group(group: list[Cell], cache: Path) -> list[tuple[Cell, dict[str, Any
 
 
 def _run_cell(cell: Cell, cache: Path) -> dict[str, Any]:
-    return run(cell.recipe, cell.out, cache, Reporter(Console(), quiet=True), resume=True, trained=cell.trained)
+    training = None if cell.trained is None else adopting(cell.trained)
+    return run(cell.recipe, cell.out, cache, Reporter(Console(), quiet=True), resume=True, training=training)

@@ -1,0 +1,109 @@
+"""Training over a transport, from the first order to the saved model: what happens where the server is."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedvisage import evaluation, model
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
+from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.ledger import JsonLines
+from fedvisage.federation.method import Message
+from fedvisage.federation.schema import Schema
+from fedvisage.federation.server import Server
+from fedvisage.federation.transport import Transport
+from fedvisage.methods import find
+from fedvisage.nn.precision import Compute
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+from fedvisage.streams import scoped
+from fedvisage.training import Course
+
+LEDGER, ROUNDS, METRICS = "ledger.jsonl", "rounds.jsonl", "metrics.json"
+JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a federation leaves: the finished model, the rounds that it took, and the sites' held-out figures."""
+
+    saved: model.SavedModel
+    rounds: int
+    heldout: dict[str, Any]
+
+
+def federate(
+    recipe: Recipe,
+    out: Path,
+    transport: Transport,
+    schemas: Mapping[str, Schema],
+    compute: Compute,
+    reporter: Reporter,
+    *,
+    adopted: Path | None = None,
+) -> Trained:
+    """Train over a transport from where the run directory stands, choose thresholds at the sites, save the model.
+
+    ``adopted`` names a finished run whose members are taken over instead of training the same ones again.
+    """
+    with ExitStack() as stack:
+        ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
+        server = _server(recipe, Exchange(recipe, transport, schemas, ledger), compute)
+        checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
+        course = Course(server, checkpoints, ledger, rounds, reporter)
+        finished = course.train() if adopted is None else _adopt(adopted, server)
+        trained = _settle(server, finished)
+        model.save(out, trained.saved)
+        ledger.flush()
+        rounds.flush()
+    return trained
+
+
+def _server(recipe: Recipe, exchange: Exchange, compute: Compute) -> Server:
+    method = find(recipe.method.name)
+    with scoped(recipe.runtime.seed, "initial weights"):
+        net = method.network(recipe)
+    compute.place(net)
+    server = Server(method, recipe, net, exchange, compute)
+    if recipe.training.start is not None:
+        server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))
+    return server
+
+
+def _settle(server: Server, finished: Message) -> Trained:
+    """Ask the sites about the finished model, and choose thresholds from what they say."""
+    histograms = evaluation.collect_histograms(server, finished)
+    thresholds = evaluation.choose_thresholds(server.method, server.recipe, histograms)
+    scatter = evaluation.collect_scatter(server, finished)
+    saved = model.SavedModel(recipes.tree_of(server.recipe), finished, thresholds, scatter)
+    return Trained(saved, server.round, evaluation.heldout_table(histograms, thresholds))
+
+
+def _adopt(trained: Path, server: Server) -> Message:
+    """Take over the members of a finished run of which only the judging differs."""
+    saved = model.load(trained)
+    theirs, own = saved.recipe, recipes.tree_of(server.recipe)
+    if _training_of(theirs) != _training_of(own) or find(theirs["method"]["name"]).server is not server.method.server:
+        raise UserError(str(trained), f"was not trained as {server.method.name} would train here")
+    server.round = int(json.loads((trained / METRICS).read_text(encoding="utf-8"))["rounds"])
+    server.exchange.ledger.cut(0)  # a killed attempt may have left lines
+    server.exchange.close_training(server.round)
+    return saved.finished
+
+
+def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
+    tree = copy.deepcopy(recipe)
+    tree.pop("title")
+    tree["method"].pop("name")
+    for key in JUDGING:
+        tree["evaluation"].pop(key)
+    return tree
