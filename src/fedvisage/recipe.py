@@ -49,6 +49,11 @@ class Recipe(Section):
         asked = max(1, round(self.federation.participation * len(self.data.sites)))
         if self.federation.quorum > asked:
             raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {asked} sites")
+        combine = self.federation.combine
+        if combine.least > asked:
+            raise ValueError(
+                f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {asked} sites"
+            )
         if self.evaluation.features and self.data.user is None:
             raise ValueError("evaluation.features compares the sites with a user; name data.user")
         return self

@@ -17,6 +17,7 @@ from fedvisage.federate import LEDGER, METRICS, ROUNDS, Trained, federate
 from fedvisage.federation.ledger import read_lines
 from fedvisage.federation.message import digest_of
 from fedvisage.federation.method import Message, Method
+from fedvisage.federation.protect import check_protection
 from fedvisage.federation.schema import Schema
 from fedvisage.federation.scoring import Scorer, members_of
 from fedvisage.federation.store import SiteStore
@@ -105,6 +106,7 @@ def _check_fits(recipe: Recipe, method: Method) -> None:
         raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
     if method.pooled and recipe.training.batch.per_site:
         raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
+    check_protection(recipe, method)
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 

@@ -6,15 +6,12 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from fedvisage.protection import Combine
+from fedvisage.section import Section as Section  # the sections of methods and studies take it from here
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
-
-
-class Section(BaseModel):
-    """A frozen part of a recipe in which an unknown key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class MethodOptions(Section):
@@ -151,13 +148,19 @@ class Training(Section):
 
 
 class Federation(Section):
-    """Who takes part in a round, who drops out (simulated), and how many must answer."""
+    """Who takes part in a round, who drops out (simulated), how many must answer, and how their uploads meet."""
 
     participation: float = Field(1.0, gt=0, le=1)
     offline: float = Field(0.0, ge=0, le=1)
     offline_policy: Literal["any-site", "one-site"] = "any-site"
     quorum: int = Field(1, ge=1)
     give_up_after: int = Field(10, ge=1)
+    combine: Combine = Combine()
+
+    @field_validator("combine", mode="before")
+    @classmethod
+    def _name_is_a_rule(cls, value: Any) -> Any:
+        return {"rule": value} if isinstance(value, str) else value
 
 
 class Adapt(Section):

@@ -1,11 +1,36 @@
-"""How uploads become one: a mean that is folded in site by site, so that memory does not grow with the sites."""
+"""How uploads become one. The mean folds them in site by site, so that its memory does not grow with the sites.
+
+Norm clipping with a given bound streams like the mean. The other robust rules compare the uploads with each other and
+hold all of a round's in memory; they are right for dozens of sites, not for thousands.
+"""
 
 from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from fedvisage.federation.method import Message
+from fedvisage.federation.robust.krum import chosen
+from fedvisage.federation.robust.median import median
+from fedvisage.federation.robust.norm_clip import clipped, norm_of_update
+from fedvisage.federation.robust.trimmed_mean import trimmed_mean
+from fedvisage.protection import Combine
+
+
+class Combination(Protocol):
+    """Uploads on their way to become one; they come in sorted order of sites."""
+
+    def add(self, message: Message, weight: float) -> None:
+        """Take one site's upload in."""
+        ...
+
+    def result(self) -> Message:
+        """Return what the uploads came to, in their own types."""
+        ...
 
 
 class Mean:
@@ -35,6 +60,75 @@ class Mean:
     def result(self) -> Message:
         """Return the mean in the uploads' own types; counts are rounded to the nearest whole number."""
         return {name: _cast(total / self._weight, self._types[name]) for name, total in self._sums.items()}
+
+
+class Clipped:
+    """The mean of uploads whose updates are clipped to a bound that is known before."""
+
+    def __init__(self, base: Message, bound: float) -> None:
+        """Remember what was lent, from which updates are measured."""
+        self._base, self._bound, self._mean = base, bound, Mean()
+        self._types: dict[str, torch.dtype] = {}
+
+    def add(self, message: Message, weight: float) -> None:
+        """Clip one site's update and fold it in."""
+        self._types |= {name: value.dtype for name, value in message.items()}
+        self._mean.add(clipped(message, self._base, self._bound), weight)
+
+    def result(self) -> Message:
+        """Return the mean."""
+        return {name: _cast(value, self._types[name]) for name, value in self._mean.result().items()}
+
+
+class Compared:
+    """A rule that compares all uploads of a round with each other; every site counts alike."""
+
+    def __init__(self, rule: Callable[[list[Message]], Message]) -> None:
+        """Start with nothing."""
+        self._rule = rule
+        self._messages: list[Message] = []
+
+    def add(self, message: Message, weight: float) -> None:
+        """Keep one site's upload."""
+        self._messages.append(message)
+
+    def result(self) -> Message:
+        """Return what the rule makes of all."""
+        first = self._messages[0]
+        return {name: _cast(value, first[name].dtype) for name, value in self._rule(self._messages).items()}
+
+
+def combination_of(settings: Combine, base: Callable[[], Message]) -> Combination:
+    """Return the combination that a recipe asks for; ``base`` is what the sites were lent."""
+    if settings.rule == "mean":
+        return Mean()
+    if settings.rule == "norm-clip" and settings.bound is not None:
+        return Clipped(base(), settings.bound)
+    rules: dict[str, Callable[[list[Message]], Message]] = {
+        "norm-clip": lambda messages: _clipped_to_median(messages, base()),
+        "trimmed-mean": lambda messages: _by_coordinate(
+            messages, lambda values: trimmed_mean(values, settings.hostile)
+        ),
+        "median": lambda messages: _by_coordinate(messages, median),
+        "krum": lambda messages: _mean([messages[i] for i in chosen(messages, settings.hostile, settings.select)]),
+    }
+    return Compared(rules[settings.rule])
+
+
+def _by_coordinate(messages: list[Message], rule: Callable[[Tensor], Tensor]) -> Message:
+    return {name: rule(torch.stack([message[name].double() for message in messages])) for name in messages[0]}
+
+
+def _clipped_to_median(messages: list[Message], base: Mapping[str, Tensor]) -> Message:
+    bound = statistics.median(norm_of_update(message, base) for message in messages)
+    return _mean([clipped(message, base, bound) for message in messages])
+
+
+def _mean(messages: list[Message]) -> Message:
+    mean = Mean()
+    for message in messages:
+        mean.add(message, 1.0)
+    return mean.result()
 
 
 def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:

@@ -99,6 +99,8 @@ class Method:
     pooled: bool = False
     """All sites' data are merged into one pseudo-site: simulation only, refused between real organisations."""
     server_sees: str = "every site's upload singly"
+    averages: bool = False
+    """All that sites upload meets in one mean a round, whose place another rule, or a sum in secret, can take."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:
         """Return the names of the parts with one of these homes, in the network's order."""

@@ -11,7 +11,7 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.errors import RunFailed
-from fedvisage.federation.combine import Mean
+from fedvisage.federation.combine import combination_of
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import LOSS, Home, Message, Method
@@ -165,22 +165,25 @@ class Server:
         weight: str | Mapping[str, float] = "uniform",
         to: Sequence[str] | None = None,
     ) -> Reduced:
-        """Ask this round's sites, or only those named, and stream their uploads into one mean.
+        """Ask this round's sites, or only those named, and combine their uploads by the recipe's rule, a mean.
 
-        Statistics are recorded, not averaged. Sites count alike (``uniform``), by their ``examples``, or as a mapping
+        Statistics are recorded, not combined. Sites count alike (``uniform``), by their ``examples``, or as a mapping
         from their names says.
         """
-        mean, replied, failed, losses = Mean(), [], {}, {}
+        rule, replied, failed, losses = self.recipe.federation.combine, [], {}, {}
+        combined = combination_of(rule, lambda: self.tensors(*self.net))
         for reply in self.exchange.run(call, message or {}, to=to):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
-            mean.add(self.exchange.without_statistics(call, reply.message), _share(weight, reply.site, reply.message))
+            combined.add(
+                self.exchange.without_statistics(call, reply.message), _share(weight, reply.site, reply.message)
+            )
             replied.append(reply.site)
             if LOSS.name in reply.message:
                 losses[reply.site] = float(reply.message[LOSS.name])
-        self.check_quorum(len(replied))
-        return Reduced(mean.result(), tuple(replied), failed, losses)
+        self.check_quorum(len(replied), least=rule.least)
+        return Reduced(combined.result(), tuple(replied), failed, losses)
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:
@@ -206,9 +209,9 @@ class Server:
         else:
             self.without_quorum = 0
 
-    def check_quorum(self, replied: int) -> None:
-        """Raise :class:`NoQuorum` unless enough sites have replied."""
-        needed = self.recipe.federation.quorum
+    def check_quorum(self, replied: int, least: int = 1) -> None:
+        """Raise :class:`NoQuorum` unless enough sites have replied, for the recipe and for the rule."""
+        needed = max(self.recipe.federation.quorum, least)
         if replied < needed:
             raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")
 

@@ -88,4 +88,5 @@ METHOD = replace(
     paper="Mohri et al., Agnostic Federated Learning, 2019",
     options=Options,
     server=server,
+    averages=False,
 )

@@ -25,5 +25,6 @@ METHOD = replace(
     title="FedAvg (ViT-H)",
     options=Options,
     pooled=False,
+    averages=True,
     server_sees=Method.server_sees,
 )

@@ -164,4 +164,5 @@ METHOD = Method(
     user=user,
     features=features,
     delivered=("encoder", "classifier"),
+    averages=True,
 )

@@ -68,4 +68,5 @@ METHOD = Method(
     server=averaging.server,
     user=user,
     features=features,
+    averages=True,
 )

@@ -1,0 +1,41 @@
+"""The sections under ``federation`` that decide how uploads meet: robust rules."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedvisage.section import Section
+
+Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
+
+
+class Combine(Section):
+    """The rule that makes one of the sites' uploads; ``federation/robust/`` says what the words mean.
+
+    ``hostile`` is how many sites may be hostile (trimmed-mean, krum), ``select`` how many uploads Krum averages, and
+    ``bound`` the norm to which an update is clipped; without it that is the median of the round's norms.
+    """
+
+    rule: Rule = "mean"
+    hostile: int = Field(1, ge=1)
+    select: int = Field(1, ge=1)
+    bound: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Combine:
+        if self.hostile != 1 and self.rule not in ("trimmed-mean", "krum"):
+            raise ValueError(f"hostile is for trimmed-mean and krum; {self.rule} does not go by it")
+        if self.select != 1 and self.rule != "krum":
+            raise ValueError(f"select is for krum; {self.rule} does not go by it")
+        if self.bound is not None and self.rule != "norm-clip":
+            raise ValueError(f"bound is for norm-clip; {self.rule} does not go by it")
+        return self
+
+    @property
+    def least(self) -> int:
+        """How many uploads the rule needs: fewer are no quorum."""
+        if self.rule == "krum":
+            return max(2 * self.hostile + 3, self.hostile + 2 + self.select)
+        return {"trimmed-mean": 2 * self.hostile + 1, "median": 3}.get(self.rule, 1)

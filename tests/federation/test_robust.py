@@ -1,0 +1,120 @@
+"""A robust rule in a run: the same bytes for any order of sites, its baseline when switched off, refused where void."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import make_set, recipe_of, run_toy, settled, tree
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.combine import combination_of
+from fedvisage.methods import METHODS
+from fedvisage.protection import Combine
+from fedvisage.run import check_protection
+
+RULES: list[Any] = ["norm-clip", {"rule": "norm-clip", "bound": 0.5}, "trimmed-mean", "median"]
+
+
+def weights(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def five(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    root = tmp_path_factory.mktemp("five")
+    more = {name: make_set(root / name, name, seed) for seed, name in ((10, "D"), (11, "E"))}
+    return {name: str(path) for name, path in {**sets, **more}.items() if name != "U"}
+
+
+@pytest.fixture(scope="module")
+def mean(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    out = tmp_path_factory.mktemp("mean") / "run"
+    run_toy(tree(sets, training__rounds=1), out)
+    return weights(out)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_gives_the_same_bytes_for_any_order_of_sites(
+    rule: Any, mean: bytes, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, training__rounds=1, federation__combine=rule)
+    run_toy(content, tmp_path / "forwards")
+    content["data"]["sites"] = dict(reversed(content["data"]["sites"].items()))
+    run_toy(content, tmp_path / "backwards")
+    names = ("model.safetensors", "ledger.jsonl", "scores.csv")
+    assert settled(tmp_path / "backwards", names=names) == settled(tmp_path / "forwards", names=names)
+    assert weights(tmp_path / "forwards") != mean
+
+
+def test_clipping_beyond_every_update_is_the_mean(mean: bytes, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, training__rounds=1, federation__combine={"rule": "norm-clip", "bound": 1e6}), tmp_path / "run")
+    assert weights(tmp_path / "run") == mean
+
+
+def test_krum_takes_over_one_of_the_uploads(five: dict[str, str], sets: Mapping[str, Path], tmp_path: Path) -> None:
+    common = {"training__rounds": 1, "evaluation__every": 0}
+    run_toy(tree(sets, data__sites=five, federation__combine="krum", **common), tmp_path / "krum")
+    alone = set()
+    for name, path in five.items():
+        run_toy(tree(sets, data__sites={name: path}, **common), tmp_path / name)
+        alone.add(weights(tmp_path / name))
+    assert weights(tmp_path / "krum") in alone
+
+
+def test_a_round_with_fewer_uploads_than_the_rule_needs_has_no_quorum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    federation = {"combine": "trimmed-mean", "offline": 1, "offline_policy": "one-site", "give_up_after": 2}
+    with pytest.raises(RunFailed, match="2 of 3 sites sent a usable reply, 3 needed"):
+        run_toy(tree(sets, federation=federation), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
+def test_methods_that_do_not_rest_on_one_mean_refuse_a_rule(name: str, sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(tree(sets, name, federation__combine="median"))
+    with pytest.raises(UserError, match=f"{name} does not rest on one mean"):
+        check_protection(recipe, METHODS[name])
+
+
+def test_a_claimed_number_of_examples_cannot_outweigh_a_rule(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="counts sites alike"):
+        run_toy(tree(sets, federation__combine="median", method__weight="examples"), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("combine", "problem"),
+    [
+        ("mode", "rule"),
+        ("krum", "krum needs 5 uploads, but a round asks 3"),
+        ({"rule": "trimmed-mean", "hostile": 2}, "trimmed-mean needs 5 uploads"),
+        ({"rule": "krum", "select": 3}, "krum needs 6 uploads"),
+        ({"rule": "median", "hostile": 2}, "hostile is for trimmed-mean and krum"),
+        ({"rule": "median", "select": 2}, "select is for krum"),
+        ({"rule": "mean", "bound": 2}, "bound is for norm-clip"),
+        ({"rule": "norm-clip", "bound": 0}, "bound"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_refused_with_its_reason(combine: Any, problem: str, sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match=problem) as caught:
+        recipe_of(tree(sets, federation__combine=combine))
+    assert str(caught.value).startswith("recipe")
+
+
+@pytest.mark.parametrize("rule", ["norm-clip", "trimmed-mean", "median", "krum"])
+def test_counters_stay_whole_and_types_stay_what_they_were(rule: Any) -> None:
+    base = {"w": torch.zeros(4), "n": torch.tensor(0)}
+    combined = combination_of(Combine(rule=rule), lambda: base)
+    for site in range(5):
+        combined.add({"w": torch.full((4,), float(site)), "n": torch.tensor(100 + site)}, 1.0)
+    result = combined.result()
+    assert {name: value.dtype for name, value in result.items()} == {"w": torch.float32, "n": torch.int64}
+    assert 100 <= int(result["n"]) <= 104
+
+
+def test_the_members_of_a_robust_run_are_finite(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "fedgpad", training__rounds=1, federation__combine="median"), tmp_path / "run")
+    assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())
