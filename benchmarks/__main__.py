@@ -1,8 +1,12 @@
-"""Run all benchmarks, print them, and write the table with the machine that it was measured on."""
+"""Run all benchmarks, print them, and write the table with the machine that it was measured on.
+
+With names of modules, such as ``python -m benchmarks split adaptation``, only those are run, and nothing is written.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 import tempfile
 from pathlib import Path
 
@@ -31,12 +35,15 @@ VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 
 def main() -> None:
     """Measure and report."""
-    rows = []
+    rows, names = [], sys.argv[1:]
+    chosen = [measure for measure in MEASURES if not names or measure.__module__.split(".")[-1] in names]
     with tempfile.TemporaryDirectory() as cache:
-        for measure in MEASURES:
+        for measure in chosen:
             found = measure(Path(cache))
             rows.append(f"| {found.claim} | {found.bound} | {found.measured} | {VERDICT[found.holds]} |")
             print(rows[-1], flush=True)
+    if names:
+        return
     machine = describe(choose("auto", "auto"), torch.get_num_threads())
     table = "\n".join(["| what | bound | measured | verdict |", "|---|---|---|---|", *rows])
     text = (

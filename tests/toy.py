@@ -88,6 +88,12 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
     return found
 
 
+def shortest(name: str, **options: float) -> Recipe:
+    """Return the shortest recipe with a method's options, for tests of one function of the method."""
+    method = {"name": name, **options}
+    return recipe_of({"method": method, "data": {"sites": {"A": "nowhere"}}, "training": {"rounds": 1}})
+
+
 def recipe_of(content: Mapping[str, Any]) -> Recipe:
     """Validate a recipe of plain values."""
     return recipes.validate(content, options())

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from fedvisage.adapt.gate import Glimpse, closed, collapsed, rank_correlation
+from fedvisage.adapt.gate import Glimpse, closed, collapsed, rank_correlation, sampled
 
 SPREAD = np.linspace(-3, 3, 64)
 MOVED = 0.5
@@ -33,13 +33,31 @@ def test_the_threshold_of_the_sites_says_what_one_class_is() -> None:
 
 
 def test_an_adaptation_that_keeps_order_and_both_classes_stands() -> None:
-    assert collapsed(SPREAD, 2 * SPREAD + 0.5, threshold=0.0) == ""
+    assert collapsed(SPREAD, 2 * SPREAD + 0.5, 2 * SPREAD + 0.5, threshold=0.0) == ""
 
 
 def test_collapses_are_told_apart() -> None:
-    assert collapsed(SPREAD, SPREAD + 9, threshold=0.0) == "one class is left"
-    assert collapsed(SPREAD, -SPREAD, threshold=0.0) == "the order of scores has changed"
-    assert collapsed(SPREAD, np.full(64, np.nan), threshold=0.0) == "scores are not finite"
+    for adapted, reason in (
+        (SPREAD + 9, "one class is left"),
+        (-SPREAD, "the order of scores has changed"),
+        (np.full(64, np.nan), "scores are not finite"),
+    ):
+        assert collapsed(SPREAD, adapted, adapted, threshold=0.0) == reason
+
+
+def test_a_collapse_is_seen_in_all_images_and_the_order_in_those_that_the_source_model_was_asked_about() -> None:
+    everything = np.concatenate([SPREAD + 4, SPREAD - 4])
+    assert collapsed(SPREAD, everything, SPREAD + 4, threshold=0.0) == ""
+    assert collapsed(SPREAD, np.append(everything, np.nan), SPREAD + 4, 0.0) == "scores are not finite"
+    assert collapsed(SPREAD, everything, 4 - SPREAD, threshold=0.0) == "the order of scores has changed"
+
+
+@pytest.mark.parametrize(
+    ("lengths", "count"),
+    [([10], 1), ([64, 64], 2), ([64] * 4, 2), ([60] * 4, 3), ([64] * 8, 2), ([64] * 9, 3), ([2] * 100, 64)],
+)
+def test_a_glimpse_is_a_quarter_of_the_images_but_at_least_128(lengths: list[int], count: int) -> None:
+    assert len(sampled([np.arange(length) for length in lengths])) == count
 
 
 def test_rank_correlation_is_spearmans() -> None:

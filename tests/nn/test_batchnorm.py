@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collected_statistics
+from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collected_statistics, moments
 
 
 @pytest.fixture
@@ -105,3 +105,14 @@ def test_collected_statistics_are_the_mean_over_batches_mixed_with_what_was_stor
     np.testing.assert_allclose(first.running_var.numpy(), 0.25 * variance + 0.75 * variances, rtol=1e-12)
     assert first.momentum == 0.1
     assert not first.training
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (4, 3, 6, 7), (1, 3), (1, 3, 2, 2)])
+def test_moments_are_those_of_a_population_however_channels_lie_in_memory(shape: tuple[int, ...]) -> None:
+    values = 3 + 2 * torch.randn(shape, generator=torch.Generator().manual_seed(2))
+    channels = np.moveaxis(values.double().numpy(), 1, 0).reshape(shape[1], -1)
+    layouts = [values] if len(shape) < 4 else [values, values.contiguous(memory_format=torch.channels_last)]
+    for given in layouts:
+        mean, variance = moments(given)
+        np.testing.assert_allclose(mean, channels.mean(1), rtol=1e-5)
+        np.testing.assert_allclose(variance, channels.var(1), rtol=1e-4, atol=1e-6)

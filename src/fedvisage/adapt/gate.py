@@ -10,13 +10,16 @@ All limits are stated here and none was chosen on a user's data: they say what c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from scipy.stats import rankdata
 
+from fedvisage.data.batches import Positions
 from fedvisage.federation.scoring import Logits
 
+SAMPLED, SMALLEST_GLIMPSE = 0.25, 128
 SMALLEST_BATCH = 16
 FEWEST_VIDEOS = 4
 RAREST_CLASS = 0.05
@@ -26,7 +29,7 @@ LEAST_AGREEMENT = 0.5
 
 @dataclass(frozen=True)
 class Glimpse:
-    """What the source model sees of a batch before anything is adapted."""
+    """What the source model sees of images, or of a sample of them, before anything is adapted."""
 
     logits: Logits
     videos: int
@@ -46,13 +49,23 @@ def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
     return ""
 
 
-def collapsed(source: Logits, adapted: Logits, threshold: float) -> str:
-    """Return why an adaptation must be taken back, or nothing."""
+def sampled(batches: Sequence[Positions]) -> Sequence[Positions]:
+    """Return those of a unit's mixed batches that are enough for a glimpse: a quarter of the images, at least 128."""
+    whole = sum(len(batch) for batch in batches)
+    ends = np.cumsum([len(batch) for batch in batches])
+    return batches[: 1 + int(np.searchsorted(ends, min(whole, max(SMALLEST_GLIMPSE, whole * SAMPLED))))]
+
+
+def collapsed(source: Logits, adapted: Logits, sample: Logits, threshold: float) -> str:
+    """Return why an adaptation must be taken back, or nothing.
+
+    ``source`` is what the source model said of those images whose adapted logits are ``sample``.
+    """
     if not np.isfinite(adapted).all():
         return "scores are not finite"
     if rarest_share(adapted, threshold) < LOST_CLASS:
         return "one class is left"
-    if rank_correlation(source, adapted) < LEAST_AGREEMENT:
+    if rank_correlation(source, sample) < LEAST_AGREEMENT:
         return "the order of scores has changed"
     return ""
 

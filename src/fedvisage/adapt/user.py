@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedvisage.adapt.gate import Glimpse, closed, collapsed
+from fedvisage.adapt.gate import Glimpse, closed, collapsed, sampled
 from fedvisage.adapt.learner import Learner
 from fedvisage.adapt.loops import LOOPS, parts_of, units_of
 from fedvisage.data.batches import Positions, View
@@ -66,9 +66,12 @@ def adapted_scores(
 
 
 def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) -> tuple[Logits, Outcome]:
-    """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model."""
+    """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model.
+
+    The source model is asked about a sample first. Only where images keep its decisions is it asked about all of them.
+    """
     units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
-    opinion = np.zeros(len(view))
+    opinion: dict[int, float] = {}
     passed = []
     for unit in units:
         reason = _closed(scorer, view, unit, settings, source, opinion)
@@ -76,27 +79,38 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
             outcome.skipped[reason] += len(unit)
         else:
             passed.append(unit)
-    logits = opinion.copy()
+    logits, decided = np.zeros(len(view)), np.zeros(len(view), bool)
     with Learner(scorer, view, settings) as learner:
         for positions, adapted in LOOPS[settings.loop](learner, passed):
-            reason = collapsed(opinion[positions], adapted, source.threshold) if settings.gate else ""
+            reason = _collapsed(positions, adapted, source, opinion) if settings.gate else ""
             if reason:
                 outcome.taken_back[reason] += len(positions)
                 learner.reset()
             else:
                 outcome.adapted += len(positions)
-                logits[positions] = adapted
+                logits[positions], decided[positions] = adapted, True
+    if not decided.all():
+        logits[~decided] = scorer.logits(view.subset(np.flatnonzero(~decided)))
     return logits, outcome
 
 
-def _closed(scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: Logits) -> str:
-    """Note the source model's opinion where it is needed, and return why a unit is not adapted to, or nothing."""
-    if not settings.gate and len(unit) > 1:
-        return ""
-    with torch.inference_mode(), StatisticsMeter(scorer.net) as meter:
-        for positions in parts_of(unit, view, settings, scorer.recipe.runtime.seed):
-            opinion[positions] = as_logits(scorer.live(view, positions))
+def _closed(
+    scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: dict[int, float]
+) -> str:
+    """Return why a unit is not adapted to, or nothing; note what the source model says of a sample of it."""
     if not settings.gate:
-        return "a single image"
-    glimpse = Glimpse(opinion[unit], len(np.unique(view.videos[unit])), meter.shift)
-    return closed(glimpse, source.threshold, source.scatter)
+        return "a single image" if len(unit) == 1 else ""
+    logits = []
+    with torch.inference_mode(), StatisticsMeter(scorer.net) as meter:
+        for positions in sampled(parts_of(unit, view, settings, scorer.recipe.runtime.seed)):
+            logits.append(as_logits(scorer.live(view, positions)))
+            opinion.update(zip(positions.tolist(), logits[-1].tolist(), strict=True))
+    videos = len(np.unique(view.videos[unit]))
+    return closed(Glimpse(np.concatenate(logits), videos, meter.shift), source.threshold, source.scatter)
+
+
+def _collapsed(positions: Positions, adapted: Logits, source: Source, opinion: Mapping[int, float]) -> str:
+    """Return why an adaptation is taken back, or nothing, by those images that the source model was asked about."""
+    asked = [place for place, position in enumerate(positions.tolist()) if position in opinion]
+    before = np.array([opinion[position] for position in positions[asked].tolist()])
+    return collapsed(before, adapted, adapted[asked], source.threshold)
