@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedvisage import recipe as recipes
 from fedvisage.data.prepared import Writer
-from fedvisage.methods import options
+from fedvisage.methods import METHODS, options
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.run import run
@@ -75,6 +75,8 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
         "evaluation": {"every": 1, "resamples": 0},
         "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
     }
+    if METHODS[method].releases:
+        found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
     network = options()[method].model_fields.get("network")
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})

@@ -10,7 +10,7 @@ import yaml
 from pydantic import ValidationError, model_validator
 
 from fedvisage.errors import UserError
-from fedvisage.settings import Data, Evaluation, Federation, Input, MethodOptions, Runtime, Section, Training
+from fedvisage.settings import Data, Evaluation, Federation, Input, MethodOptions, Privacy, Runtime, Section, Training
 
 Own = TypeVar("Own", bound=MethodOptions)
 
@@ -25,6 +25,7 @@ class Recipe(Section):
     training: Training
     federation: Federation = Federation()
     evaluation: Evaluation = Evaluation()
+    privacy: Privacy = Privacy()
     runtime: Runtime = Runtime()
 
     def options(self, kind: type[Own]) -> Own:

@@ -14,7 +14,7 @@ from fedvisage import environment, evaluation
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federate import LEDGER, METRICS, ROUNDS, Trained, federate
-from fedvisage.federation.ledger import read_lines
+from fedvisage.federation.ledger import privacy_of, read_lines
 from fedvisage.federation.message import digest_of
 from fedvisage.federation.method import Message, Method
 from fedvisage.federation.protect import check_protection
@@ -107,6 +107,8 @@ def _check_fits(recipe: Recipe, method: Method) -> None:
     if method.pooled and recipe.training.batch.per_site:
         raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
     check_protection(recipe, method)
+    if recipe.privacy.epsilon is not None and not method.releases:
+        raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 
@@ -174,7 +176,8 @@ def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered
 def _costs(out: Path) -> dict[str, Any]:
     """Add up what the run took; bytes are counted from the ledger."""
     ledger, rounds = read_lines(out / LEDGER), read_lines(out / ROUNDS)
-    return {
+    privacy = privacy_of(ledger)
+    return ({"privacy": privacy} if privacy else {}) | {
         "bytes_up": sum(row["bytes"] for row in ledger if row["direction"] == "up"),
         "bytes_down": sum(row["bytes"] for row in ledger if row["direction"] == "down"),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),

@@ -217,6 +217,24 @@ class Evaluation(Section):
         return ADAPTATIONS[value]
 
 
+class Privacy(Section):
+    """What all releases of a site under differential privacy may cost together, and where their noise comes from.
+
+    ``count`` says which figure must stay within ε and δ. ``derived`` noise follows from the seed: for simulations.
+    """
+
+    epsilon: float | None = Field(None, gt=0)
+    delta: float | None = Field(None, gt=0, lt=1)
+    count: Literal["sum", "tight"] = "sum"
+    noise: Literal["system", "derived"] = "system"
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Privacy:
+        if (self.epsilon is None) != (self.delta is None):
+            raise ValueError("a budget is epsilon and delta; give both")
+        return self
+
+
 class Runtime(Section):
     """What the numbers depend on besides the recipe proper."""
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedvisage.federation.ledger import Entry, JsonLines
 from fedvisage.federation.message import digest_of, size_of
 from fedvisage.federation.method import Message
 from fedvisage.federation.participation import asked, offline
+from fedvisage.federation.releases import Told, told
 from fedvisage.federation.schema import Refused, Schema, check
 from fedvisage.federation.transport import Reply, Transport
 from fedvisage.federation.turn import Order
@@ -115,6 +116,7 @@ class Exchange:
         schema = self.schemas[call]
         try:
             check(reply.message, schema)
+            cost = told(reply.message, self.recipe.privacy.noise)
         except Refused as error:
             return self._failed(reply.site, f"refused: {error}")
         groups = schema.group(reply.message)
@@ -128,7 +130,7 @@ class Exchange:
             )
             for upload in schema.uploads
         ]
-        self._enter(reply.site, "up", call, lines)
+        self._enter(reply.site, "up", call, lines, cost)
         self.record.replied.add(reply.site)
         if "loss" in reply.message:
             self.record.loss[reply.site] = float(reply.message["loss"])
@@ -146,10 +148,13 @@ class Exchange:
         return [(name, "weights" if "." in next(iter(g)) else "message", size_of(g.values()), digest_of(g), "")
                 for name, g in groups.items()]  # fmt: skip
 
-    def _enter(self, site: str, direction: str, call: str, lines: Sequence[tuple[str, str, int, str, str]]) -> None:
+    def _enter(self, site: str, direction: str, call: str, lines: Sequence[tuple[str, str, int, str, str]],
+               cost: Told | None = None) -> None:  # fmt: skip
         for name, kind, size, digest, guarantee in lines:
             entry = Entry(self.record.round, site, direction, call, name, kind, size, digest, guarantee)
-            self.ledger.append(asdict(entry))
+            if cost is not None and kind == "dp":
+                entry = replace(entry, guarantee=cost.guarantee, cost=cost.figures)
+            self.ledger.append(entry.row())
             if direction == "up":
                 self.record.bytes_up += size
             else:

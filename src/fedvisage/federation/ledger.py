@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,16 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines() if line.strip()]
 
 
+def privacy_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the site that released most has spent, by the sum and tightly; empty when none released anything."""
+    costs = [(row["site"], row["cost"]) for row in rows if row.get("cost")]
+    if not costs:
+        return {}
+    site, most = max(costs, key=lambda one: float(one[1]["total"]["epsilon"]))
+    relations = {release["relation"] for _, cost in costs for release in cost["releases"]}
+    return {**most["total"], "site": site, "relation": sorted(relations), "noise": most["noise"]}
+
+
 @dataclass(frozen=True)
 class Entry:
     """One field of one message, as the ledger records it."""
@@ -64,3 +74,9 @@ class Entry:
     bytes: int
     digest: str
     guarantee: str = ""
+    cost: Mapping[str, Any] | None = None
+    """Of a release under differential privacy: what it cost and what its site has spent so far."""
+
+    def row(self) -> dict[str, Any]:
+        """Return the line as plain values; the cost only where there is one."""
+        return {name: value for name, value in asdict(self).items() if name != "cost" or value is not None}

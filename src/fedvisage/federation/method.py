@@ -107,6 +107,11 @@ class Method:
         return tuple(part for part, home in self.home.items() if home in homes)
 
     @property
+    def releases(self) -> bool:
+        """Whether sites tell something under differential privacy."""
+        return any(upload.kind == "dp" for call in self.calls.values() for upload in call.uploads)
+
+    @property
     def finished(self) -> tuple[str, ...]:
         """The parts that make the finished model."""
         return self.delivered or self.parts_at(Home.LENT, Home.SERVER)

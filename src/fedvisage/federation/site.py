@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +15,17 @@ from torch.optim import Optimizer
 
 from fedvisage.data.batches import Positions, View, order
 from fedvisage.data.rows import Texts
+from fedvisage.errors import UserError
 from fedvisage.federation.message import load_parts, state_of, under
 from fedvisage.federation.method import Message
+from fedvisage.federation.releases import Allowance, Releases
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.nn.precision import LAYOUT, Compute
+from fedvisage.privacy.accountant import Charge
+from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
+from fedvisage.privacy.gaussian import Budget
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng, torch_rng
 
@@ -56,6 +61,7 @@ class Site:
     compute: Compute
     kept: MutableMapping[str, Tensor]
     scratch: MutableMapping[str, Any]
+    releases: Releases | None = None
     held: dict[str, Any] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     lent: Message = field(default_factory=dict)
@@ -80,6 +86,19 @@ class Site:
     def rng(self, *purpose: str | int) -> Generator:
         """Return the stream for a purpose of this site in this round."""
         return torch_rng(self.recipe.runtime.seed, self.name, self.round, *purpose)
+
+    def release(self, name: str, mechanism: Callable[[Draws], Message], cost: Sequence[Charge]) -> Message:
+        """Return what a mechanism of differential privacy tells under a name, drawn once for good.
+
+        It is charged before it is drawn and stored before it is sent; beside it stands its ``cost``, to be declared.
+        """
+        asked = self.recipe.privacy
+        if asked.epsilon is None or asked.delta is None:
+            raise UserError("recipe.privacy", "names no budget; give epsilon and delta for all releases of the run")
+        assert self.releases is not None, "a site without a disk releases nothing"
+        draws = SystemDraws() if asked.noise == "system" else DerivedDraws(self.rng("noise", name))
+        allowance = Allowance(Budget(asked.epsilon, asked.delta), asked.count)
+        return self.releases.release(name, mechanism, cost, allowance, draws)
 
     def batches(self) -> Iterator[Batch]:
         """Go through the local work of one round: the recipe's epochs, or its number of batches.

@@ -18,6 +18,7 @@ from fedvisage.data.batches import View
 from fedvisage.federation import heldout
 from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import Call, Home, Message, Method
+from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import Schema, check, schema_of
 from fedvisage.federation.scoring import Scorer
 from fedvisage.federation.site import Site
@@ -149,6 +150,7 @@ class SiteDesk:
             workspace.compute,
             kept=kept,
             scratch=self._scratch,
+            releases=Releases(self.store.directory / "releases"),
         )
 
     def _reply(self, order: Order, site: Site, number: int) -> Message:

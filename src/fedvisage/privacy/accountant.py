@@ -19,6 +19,7 @@ from fedvisage.errors import RunFailed
 from fedvisage.privacy.gaussian import Budget
 
 Relation = Literal["add-remove", "replace-one", "paper"]
+Mechanism = Literal["gaussian", "selection"]
 Count = Literal["sum", "tight"]
 
 PROTECTS: Mapping[Relation, str] = {
@@ -42,7 +43,7 @@ class Charge:
     """
 
     release: str
-    mechanism: Literal["gaussian", "selection"]
+    mechanism: Mechanism
     epsilon: float
     delta: float
     relation: Relation
@@ -110,6 +111,41 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
         math.fsum(epsilon * times for epsilon, times in selections.items())
         + float(get_epsilon_gaussian(multiplier, delta)),
     )
+
+
+RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper")
+MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
+COLUMNS = 7
+"""Of the table in which costs cross the wire."""
+
+
+def table_of(charges: Sequence[Charge], total: Spent) -> list[list[float]]:
+    """Return costs as rows of numbers: first the running total, then a row a charge."""
+    relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only its mechanism can find nothing
+    first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
+    return [first, *([
+        float(MECHANISMS.index(one.mechanism)), float(RELATIONS.index(one.relation)),
+        one.epsilon, one.delta, one.sensitivity, one.sigma, float(one.times),
+    ] for one in charges)]  # fmt: skip
+
+
+def from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], Spent]:
+    """Read such rows back; they come from a site, so a number that says nothing is refused."""
+    try:
+        charges = tuple(
+            Charge(f"release {number}", MECHANISMS[_index(row[0])], row[2], row[3], RELATIONS[_index(row[1])],
+                   row[4], row[5], _index(row[6]))
+            for number, row in enumerate(rows[1:], start=1)
+        )  # fmt: skip
+        return charges, Spent(*rows[0][1:5])
+    except (IndexError, TypeError, ValueError) as error:
+        raise ValueError("is no table of costs") from error
+
+
+def _index(number: float) -> int:
+    if not 0 <= number == int(number):
+        raise ValueError(f"{number} is no whole number")
+    return int(number)
 
 
 def due(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, count: Count) -> tuple[Charge, ...]:

@@ -41,7 +41,8 @@ class SystemDraws:
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
         """Return standard normal numbers, by the inverse of their distribution function."""
-        return torch.special.ndtri(self.uniform(math.prod(shape))).reshape(shape)
+        found: Tensor = torch.special.ndtri(self.uniform(math.prod(shape)))
+        return found.reshape(shape)
 
 
 class DerivedDraws:

@@ -1,0 +1,64 @@
+"""Runs whose sites release something: what the ledger and the figures say of it, and where the run stops."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.contract.examples.released import BUDGET, SIGMA
+from tests.toy import run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.federation.releases import Releases
+from fedvisage.privacy.accountant import BudgetSpent
+
+pytestmark = pytest.mark.usefixtures("example_methods")
+
+
+def test_the_ledger_says_of_every_release_what_it_cost_and_the_figures_what_was_spent(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    metrics = run_toy(tree(sets, "released"), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["kind"] == "dp"]
+    assert len(told) == 9, "three sites, three rounds"
+    for line in told:
+        (release,) = line["cost"]["releases"]
+        assert (release["mechanism"], release["relation"]) == ("gaussian", "replace-one")
+        assert (release["sensitivity"], release["sigma"]) == (1.0, SIGMA)
+        assert (release["epsilon"], release["delta"]) == (BUDGET.epsilon, BUDGET.delta)
+        assert line["cost"]["total"]["epsilon"] == pytest.approx(line["round"] * BUDGET.epsilon)
+    assert metrics["privacy"]["epsilon"] == pytest.approx(3 * BUDGET.epsilon)
+    assert metrics["privacy"]["tight_epsilon"] < metrics["privacy"]["epsilon"]
+    assert metrics["privacy"]["noise"] == "derived"
+    assert not any("cost" in line for line in lines if line["kind"] != "dp")
+
+
+def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "released")
+    content["privacy"] |= {"epsilon": 2 * BUDGET.epsilon}
+    for resume in (False, True):
+        with pytest.raises(BudgetSpent, match="round 3, bona fide: would bring the cost to ε 6"):
+            run_toy(content, tmp_path / "run", resume=resume)
+    charges = Releases(tmp_path / "run" / "sites" / "A" / "releases").charges()
+    assert [charge.release for charge in charges] == ["round 1, bona fide", "round 2, bona fide"]
+
+
+def test_a_release_without_a_budget_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"recipe\.privacy: names no budget"):
+        run_toy(tree(sets, "released", privacy={}), tmp_path / "run")
+
+
+def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"recipe\.privacy: fedpad releases nothing"):
+        run_toy(tree(sets, "fedpad", privacy={"epsilon": 1.0, "delta": 1e-5}), tmp_path / "run")
+
+
+@pytest.mark.parametrize("privacy", [{"epsilon": 0.0, "delta": 0.1}, {"epsilon": 1.0, "delta": 1.0}, {"epsilon": 1.0}])
+def test_a_budget_that_promises_nothing_is_refused(
+    privacy: dict[str, float], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"recipe\.privacy"):
+        run_toy(tree(sets, "released", privacy=privacy), tmp_path / "run")
