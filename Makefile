@@ -32,7 +32,7 @@ calibrate: setup
 	$(BIN)/python -m benchmarks.calibrate
 
 benchmark: setup
-	$(BIN)/python -m benchmarks
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from benchmarks.measurement import Measurement, rendered
+from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage.adapt.user import Source, adapted_logits
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
@@ -29,12 +27,12 @@ def measure_time(cache: Path, repeats: int = 3) -> Measurement:
     """Score the same images plainly, by the gated and by the paper's adaptation; the least time of each, in turn."""
     scorer, view = _ready(rendered(cache, "O", 16, SIZE))
     rounds = [
-        (_seconds(lambda: scorer.logits(view)), _adapting(scorer, view, "gated"), _adapting(scorer, view, "paper"))
+        (processor_seconds(lambda: scorer.logits(view)), _adapting(scorer, view, "gated"), _adapting(scorer, view, "paper"))
         for _ in range(repeats)
     ]
     plain, gated, paper = (min(times) for times in zip(*rounds, strict=True))
     return Measurement(
-        "test-time adaptation against plain inference (time)",
+        "test-time adaptation against plain inference (processor time)",
         "≤ 4",
         f"gated {gated / plain:.2f}, paper {paper / plain:.2f} (ResNet-18, {IMAGES} images of {SIZE} px)",
         max(gated, paper) / plain <= 4,
@@ -75,7 +73,7 @@ def _adapting(scorer: Scorer, view: View, form: str) -> float:
     """Time an adaptation that the gate lets through: both classes are there, and any distance counts."""
     source = Source(threshold=float(np.median(scorer.logits(view))), scatter=-1.0)
     settings = Adapt.model_validate({**ADAPTATIONS[form], "batch": BATCH})
-    return _seconds(lambda: adapted_logits(scorer, view, settings, source))
+    return processor_seconds(lambda: adapted_logits(scorer, view, settings, source))
 
 
 def _ready(path: Path) -> tuple[Scorer, View]:
@@ -89,9 +87,3 @@ def _ready(path: Path) -> tuple[Scorer, View]:
     }
     scorer = Scorer(METHODS["fedpad"], validate(tree, options()), choose("cpu", "auto"))
     return scorer, View.of(PreparedSet.open(path)).subset(np.arange(IMAGES))
-
-
-def _seconds(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,3 +23,14 @@ class Measurement:
 def rendered(cache: Path, domain: str, subjects: int, size: int) -> Path:
     """Return a small rendered set."""
     return resolve(f"synth: {domain} subjects={subjects} size={size}", cache, workers=2)
+
+
+def processor_seconds(work: Callable[[], object]) -> float:
+    """Return the processor time that this process takes for some work.
+
+    Other programs on a shared machine disturb it much less than the clock on the wall. Waiting, as for a disk, is not
+    in it; with several threads, idle ones that spin are.
+    """
+    began = time.process_time()
+    work()
+    return time.process_time() - began

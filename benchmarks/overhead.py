@@ -11,7 +11,7 @@ import torch
 from rich.console import Console
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from benchmarks.measurement import Measurement, rendered
+from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
@@ -41,7 +41,7 @@ def measure(cache: Path, repeats: int = 3) -> Measurement:
         pairs.append((whole / plain, whole, plain))
     ratio, whole, plain = sorted(pairs)[len(pairs) // 2]
     return Measurement(
-        "FedPAD through the federation against a plain PyTorch loop (images/s)",
+        "FedPAD through the federation against a plain PyTorch loop (images a second of processor time)",
         "≥ 0.97",
         f"{ratio:.3f} ({whole:.1f} / {plain:.1f}, ResNet-18, {SIZE} px, batch {BATCH}, {images} images a round)",
         ratio >= 0.97,
@@ -58,9 +58,7 @@ def _run(sets: dict[str, Path], rounds: int, cache: Path) -> float:
     }
     recipe = recipes.validate(tree, options())
     with tempfile.TemporaryDirectory() as out:
-        began = time.perf_counter()
-        run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True))
-        return time.perf_counter() - began
+        return processor_seconds(lambda: run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True)))
 
 
 def _plain_round(views: list[View]) -> float:
@@ -71,7 +69,7 @@ def _plain_round(views: list[View]) -> float:
         net = resnet18(ResNet18(), "rgb+hsv")
         compute.place(net)
         optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-        began = time.perf_counter()
+        began = time.process_time()
         for epoch in range(EPOCHS):
             for positions in order(view, np.random.default_rng(epoch), size=BATCH, sampling="shuffled"):
                 batch = view.batch(positions)
@@ -81,5 +79,5 @@ def _plain_round(views: list[View]) -> float:
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()
                 optimizer.step()
-        seconds += time.perf_counter() - began
+        seconds += time.process_time() - began
     return seconds
