@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup demo test test-slow lint calibrate benchmark clean
+.PHONY: setup demo test test-slow distributed lint calibrate benchmark clean
 
 setup: $(VENV)/.ready
 
@@ -18,10 +18,13 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
-	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers), make calibrate, make benchmark"
+	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m "slow and not distributed"
+
+distributed: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
 
 lint: setup
 	$(BIN)/ruff check src tests benchmarks

@@ -33,6 +33,11 @@ CACHE = Path(os.environ.get("FEDVISAGE_CACHE", "~/.cache/fedvisage")).expanduser
 Out = Annotated[Optional[Path], typer.Option("--out", help="Directory for the result.", show_default=False)]  # noqa: UP045
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
+Kit = Annotated[Optional[Path], typer.Option(help="The operator's kit of a federation.", show_default=False)]  # noqa: UP045
+State = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="Where runs (or private state) are kept; default: in the kit.", show_default=False),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
@@ -57,7 +62,15 @@ def run(
         typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, such as training.rounds=5."),
     ] = None,
     out: Out = None,
-    on: Annotated[str, typer.Option(help="Transport: local runs all sites in this process.")] = "local",
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Transport: local runs all sites in this process; nvflare runs the federation of --kit, or without one"
+            " rehearses on this machine, with a process for the server and each site."
+        ),
+    ] = "local",
+    kit: Kit = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the server and the sites.", min=1.0)] = 300.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     cache: Cache = CACHE,
 ) -> None:
@@ -66,12 +79,19 @@ def run(
     from fedvisage.recipe import load
     from fedvisage.run import run_and_report
 
-    if on != "local":
-        raise UserError("--on", f"{on!r} is no transport of this version; choose local")
+    if on not in ("local", "nvflare"):
+        raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
+    if kit is not None and on == "local":
+        raise UserError("--kit", "belongs to a federation; add --on nvflare")
     loaded = load(recipe, overrides or [], options())
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with _interruptible(CONTINUES):
-        run_and_report(loaded, where, cache, _console(), resume=resume)
+        if on == "local":
+            run_and_report(loaded, where, cache, _console(), resume=resume)
+        else:
+            from fedvisage.federation.nvflare.commands import run_over_nvflare
+
+            run_over_nvflare(loaded, where, cache, _console(), resume=resume, kit=kit, wait=wait)
 
 
 @app.command()
@@ -165,6 +185,40 @@ def methods(as_json: AsJson = False) -> None:
     from fedvisage.methods.listing import print_methods
 
     print_methods(_console(), as_json=as_json)
+
+
+@app.command()
+def provision(
+    federation: Annotated[Path, typer.Argument(help="Who serves, trains and operates (YAML).")],
+    directory: Annotated[Path, typer.Argument(help="Where the kits are written.")],
+) -> None:
+    """Make a kit for the server, each site and the operator: keys, certificates and what each may do."""
+    from fedvisage.federation.nvflare.commands import provision_from_file
+
+    provision_from_file(federation, directory, _console())
+
+
+@app.command()
+def server(
+    kit: Annotated[Path, typer.Argument(help="The server's kit.")],
+    state: State = None,
+) -> None:
+    """Be the server of a federation, until stopped."""
+    from fedvisage.federation.nvflare.commands import start_server
+
+    start_server(kit, state)
+
+
+@app.command()
+def site(
+    kit: Annotated[Path, typer.Argument(help="This site's kit.")],
+    data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.", show_default=False)],
+    state: State = None,
+) -> None:
+    """Be a site of a federation, until stopped: train where the data is."""
+    from fedvisage.federation.nvflare.commands import start_site
+
+    start_site(kit, data, state)
 
 
 @data_app.command()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -42,3 +43,12 @@ class Reporter:
         """Say one thing."""
         if not self.quiet:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def note_of(row: Mapping[str, Any]) -> str:
+    """Return what is said of a round: its line in ``rounds.jsonl`` in short."""
+    losses = " ".join(f"{name} {value:.4f}" for name, value in row["loss"].items())
+    notes = [f"{row['seconds']:.1f} s", f"loss {losses}" if losses else ""]
+    notes.append(f"held-out EER {row['heldout']['eer']:.2%}" if row.get("heldout") else "")
+    notes.append("; ".join(f"{name}: {reason}" for name, reason in row["failed"].items()))
+    return "  ".join(note for note in notes if note)

@@ -148,13 +148,15 @@ class Training(Section):
 
 
 class Federation(Section):
-    """Who takes part in a round, who drops out (simulated), how many must answer, and how their uploads meet."""
+    """Who takes part in a round, who drops out, how long sites have, how many must answer, how uploads meet."""
 
     participation: float = Field(1.0, gt=0, le=1)
     offline: float = Field(0.0, ge=0, le=1)
     offline_policy: Literal["any-site", "one-site"] = "any-site"
     quorum: int = Field(1, ge=1)
     give_up_after: int = Field(10, ge=1)
+    deadline: float = Field(600.0, gt=0)
+    sit_out: int = Field(2, ge=0)
     combine: Combine = Combine()
 
     @field_validator("combine", mode="before")

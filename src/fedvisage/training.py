@@ -17,7 +17,7 @@ from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.message import under
 from fedvisage.federation.method import Message
 from fedvisage.federation.server import NoQuorum, Server
-from fedvisage.progress import Reporter
+from fedvisage.progress import Reporter, note_of
 from fedvisage.streams import scoped
 
 BEST = "best/"
@@ -117,13 +117,7 @@ class Course:
         if heldout:
             row["heldout"] = heldout
         self.rounds.append(row)
-        losses = " ".join(f"{name} {value:.4f}" for name, value in row["loss"].items())
-        notes = [f"{seconds:.1f} s", f"loss {losses}" if losses else ""]
-        notes.append(f"held-out EER {heldout['eer']:.2%}" if heldout else "")
-        notes.append("; ".join(f"{name}: {reason}" for name, reason in row["failed"].items()))
-        self.reporter.advance(
-            record.round, self.server.recipe.training.rounds, "  ".join(note for note in notes if note)
-        )
+        self.reporter.advance(record.round, self.server.recipe.training.rounds, note_of(row))
 
     def _checkpoint(self) -> None:
         """Commit the sites first, then write the server's checkpoint that names their generations."""

@@ -1,0 +1,184 @@
+"""The operator's end of a run: submit it, follow it, submit it again when the federation lost it, fetch the result.
+
+NVFlare aborts a job when a site's process crashes, and forgets it when the server's does. The run is then submitted
+again under its name and continues from its last checkpoint, a bounded number of times without progress.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from nvflare.fuel.flare_api.api_spec import (
+    AuthenticationError,
+    AuthorizationError,
+    NoConnection,
+)
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from fedvisage import model
+from fedvisage import recipe as recipes
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federate import Trained
+from fedvisage.federation.nvflare.job import Job, travelling, write_job
+from fedvisage.federation.nvflare.kits import Kit, write_json
+from fedvisage.federation.nvflare.outcome import read_trained, take
+from fedvisage.federation.nvflare.server_program import PROGRESS
+from fedvisage.progress import Reporter, note_of
+from fedvisage.recipe import Recipe
+
+NOTE = "federation.json"
+"""In the operator's run directory: the name that the run has in the federation."""
+
+ATTEMPTS = 5
+"""Submissions of one run without a new round in between."""
+
+LOST = 20.0
+"""Seconds without any sign of a job that is said to be running; NVFlare never says that it is gone."""
+
+LOOK = 1.0
+"""Seconds between two looks."""
+
+
+@dataclass
+class Course:
+    """A run as the operator sees it."""
+
+    job: Job
+    reporter: Reporter
+    round: int = 0
+    seen: float = field(default_factory=time.monotonic)
+
+
+def train(recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float) -> Trained:
+    """Have a federation train, and return what came of it, as training in this process would."""
+    job = Job(_name_of_run(out), travelling(recipe))
+    course = Course(job, reporter)
+    with reporter.course(recipe.method.name, 0, recipe.training.rounds):
+        _until_finished(course, kit, out, wait)
+    trained = read_trained(out)
+    saved = replace(trained.saved, recipe=recipes.tree_of(recipe))
+    model.save(out, saved)
+    return replace(trained, saved=saved)
+
+
+def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
+    attempts, known = 0, 0
+    while attempts < ATTEMPTS:
+        attempts += 1
+        with connected(kit, wait) as session:
+            number = _running(session, course.job) or _submit(session, course, wait)
+            ended = _follow(session, course, number)
+            if ended == "FINISHED:COMPLETED":
+                _fetch(session, number, out)
+                return
+        course.reporter.say(f"the federation ended the job ({ended}); submitting the run again")
+        attempts = 0 if course.round > known else attempts
+        known = course.round
+    raise RunFailed(f"the federation ended the job {ATTEMPTS} times without a new round; its logs say why")
+
+
+@contextmanager
+def connected(kit: Kit, wait: float) -> Iterator[Session]:
+    """Talk to the server; a session that is not closed would keep this process alive for ever."""
+    until = time.monotonic() + wait
+    while True:
+        try:
+            session = new_secure_session(kit.name, str(kit.path), timeout=10.0, auto_login_max_tries=1)
+            break
+        except (AuthenticationError, AuthorizationError) as error:
+            raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
+        except NoConnection as error:
+            if time.monotonic() > until:
+                raise RunFailed(f"the server did not answer within {wait:g} s: {error}") from error
+    try:
+        yield session
+    finally:
+        with suppress(Exception):
+            session.close()
+
+
+def _submit(session: Session, course: Course, wait: float) -> str:
+    """Submit the run once its sites are connected, or as many as its quorum needs when waiting is over."""
+    sites = _wait_for_sites(session, course, wait)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch) / course.job.run
+        write_job(directory, course.job, sites)
+        return str(session.submit_job(str(directory)))
+
+
+def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
+    wanted, until, said = sorted(course.job.recipe.data.sites), time.monotonic() + wait, False
+    while True:
+        here = {client.name for client in session.get_connected_client_list()}
+        missing = [name for name in wanted if name not in here]
+        if not missing:
+            return wanted
+        if time.monotonic() > until:
+            present = [name for name in wanted if name in here]
+            if len(present) < course.job.recipe.federation.quorum:
+                raise RunFailed(f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are here")
+            course.reporter.say(f"beginning without {', '.join(missing)}")
+            return present
+        if not said:
+            course.reporter.say(f"waiting for {', '.join(missing)}")
+            said = True
+        time.sleep(LOOK)
+
+
+def _running(session: Session, job: Job) -> str | None:
+    """Return the number of this run's job if one is under way: an operator's process may have been killed."""
+    for found in session.list_jobs(detailed=True, name_prefix=job.run):
+        if found.get("job_name") == job.run and str(found.get("status")) in ("RUNNING", "DISPATCHED", "SUBMITTED"):
+            return str(found["job_id"])
+    return None
+
+
+def _follow(session: Session, course: Course, number: str) -> str:
+    """Report a job's rounds until it ends, or until it is lost."""
+    course.seen, began = time.monotonic(), False
+    while True:
+        status = str(session.get_job_meta(number).get("status"))
+        if status.startswith("FINISHED"):
+            return status
+        if status == "RUNNING":
+            course.seen = course.seen if began else time.monotonic()
+            began = True
+            _report(session, course, number)
+            if time.monotonic() - course.seen > LOST:
+                return "lost"
+        time.sleep(LOOK)
+
+
+def _report(session: Session, course: Course, number: str) -> None:
+    try:
+        reply = session.do_app_command(number, PROGRESS, {"after": course.round})
+    except Exception:  # NVFlare raises whatever it likes while a job begins or ends
+        return
+    course.seen = time.monotonic()
+    for row in reply.get("rounds", []) if isinstance(reply, dict) else []:
+        course.round = int(row["round"])
+        course.reporter.advance(course.round, course.job.recipe.training.rounds, note_of(row))
+
+
+def _fetch(session: Session, number: str, out: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=out, prefix=".download-") as scratch:
+        take(Path(session.download_job_result(number, scratch)), out)
+
+
+def _name_of_run(out: Path) -> str:
+    """Return the run's name in the federation, made once for a run directory; two runs never share one."""
+    path = out / NOTE
+    if path.exists():
+        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+    readable = re.sub(r"[^a-z0-9]+", "-", out.name.lower()).strip("-")[:40]
+    name = f"{readable}-{secrets.token_hex(6)}".lstrip("-")
+    write_json(path, {"run": name})
+    return name

@@ -1,0 +1,101 @@
+"""A rehearsal: the whole federation on this machine, with kits, mutual TLS and a process for each member.
+
+It takes the way of a real run, from provisioning to the fetched result; only the machines are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvisage.federate import Trained
+from fedvisage.federation.nvflare import operator
+from fedvisage.federation.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
+from fedvisage.federation.nvflare.kits import Kit, open_kit, provision
+from fedvisage.federation.nvflare.node import end
+from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
+from fedvisage.gather import Gathered
+from fedvisage.nn.precision import Compute
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+
+WAIT = 180.0
+"""Seconds for all processes to start and find each other."""
+
+
+def train_in_rehearsal(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
+    """Train on a federation that lives as long as this takes."""
+    sets = {name: site.train.slices[0].set.path for name, site in data.sites.items()}
+    with rehearsal(out / "rehearsal", sets) as federation:
+        return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A federation on this machine."""
+
+    operator: Kit
+    server: Kit
+    sites: Mapping[str, Kit]
+    processes: dict[str, subprocess.Popen[bytes]]
+
+    def start(self, name: str) -> None:
+        """Start the process of a member (again)."""
+        kit = self.server if name == "server" else self.sites[name]
+        log = (kit.path / "process.log").open("ab")
+        command = [sys.executable, "-m", "fedvisage.federation.nvflare.node", str(kit.path), "--tied"]
+        environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        self.processes[name] = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+        log.close()
+
+    def kill(self, name: str) -> None:
+        """End the process of a member with all that it started."""
+        process = self.processes.pop(name)
+        end(process.pid)
+        process.wait()
+
+    def kill_all(self) -> None:
+        """End all processes."""
+        for name in list(self.processes):
+            self.kill(name)
+
+
+@contextmanager
+def rehearsal(directory: Path, sets: Mapping[str, Path]) -> Iterator[Rehearsal]:
+    """Provision a federation below a directory, start it, and end it; what runs and sites keep stays there."""
+    kits = directory / "kits"
+    shutil.rmtree(kits, ignore_errors=True)  # a federation before; its keys are of no use any more
+    directory.mkdir(parents=True, exist_ok=True)
+    sites = {name: SiteEntry(organisation=f"owner_of_{name}".replace("-", "_")) for name in sets}
+    server = ServerEntry(host="localhost", port=free_port())
+    provision(FederationFile(server=server, sites=sites, operator=OperatorEntry(email="operator@localhost.org")), kits)
+    found = Rehearsal(
+        open_kit(kits / "operator", "operator"),
+        open_kit(kits / "server", "server"),
+        {name: open_kit(kits / "sites" / name, "site") for name in sets},
+        {},
+    )
+    prepare_server(found.server, directory / "runs")
+    for name, kit in found.sites.items():
+        prepare_site(kit, sets[name], directory / "sites" / name)
+    with ExitStack() as stack:
+        stack.callback(found.kill_all)
+        for name in ("server", *found.sites):
+            found.start(name)
+        yield found
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

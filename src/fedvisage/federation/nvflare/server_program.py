@@ -1,0 +1,100 @@
+"""What runs at the server while a run goes on: the same training as in one process, over NVFlare's calls.
+
+NVFlare starts this in a process of its own for each job. The run's directory lies outside the job's workspace and is
+named after the run: a job that is submitted again finds it and continues.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvflare.collab import collab
+from nvflare.collab.api.exceptions import RunAborted
+from rich.console import Console
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federate import ROUNDS, federate
+from fedvisage.federation.ledger import read_lines
+from fedvisage.federation.nvflare.job import Job, read_job
+from fedvisage.federation.nvflare.kits import own_settings
+from fedvisage.federation.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
+from fedvisage.federation.nvflare.transport import CollabTransport
+from fedvisage.federation.turn import Workspace
+from fedvisage.files import locked, sweep, write_atomically
+from fedvisage.methods import find
+from fedvisage.nn.precision import choose
+from fedvisage.progress import Reporter
+
+logger = logging.getLogger("fedvisage.server")
+
+PATIENCE = 60.0
+"""Seconds to wait for a process of an earlier job that still holds the run."""
+
+PROGRESS = "fedvisage.progress"
+"""The command by which the operator asks how far a run is."""
+
+
+class ServerProgram:
+    """The program of a job."""
+
+    @collab.main
+    def run(self) -> None:
+        """Train, and leave the result or the reason why there is none."""
+        context, proxies = collab.fl_ctx, list(collab.clients)
+        workspace, number = context.get_workspace(), context.get_job_id()
+        place = Path(workspace.get_run_dir(number)) / RESULT
+        runs = Path(own_settings(Path(workspace.get_root_dir()))["state"])
+        directory = runs
+        try:
+            job = read_job(Path(workspace.get_app_config_dir(number)))
+            directory = runs / job.run
+            directory.mkdir(parents=True, exist_ok=True)
+            context.get_engine().register_app_command(PROGRESS, lambda topic, data, ctx: progress(directory, data))
+            with locked(directory, PATIENCE):
+                train(job, directory, proxies)
+            outcome = Outcome("finished")
+        except RunAborted:
+            raise
+        except UserError as error:
+            outcome = Outcome("refused", error.place, error.message)
+        except RunFailed as error:
+            outcome = Outcome("failed", "", str(error))
+        except Exception as error:
+            logger.exception("the run broke")
+            outcome = Outcome("failed", "", f"{type(error).__name__}: {error}")
+        leave(outcome, directory, place)
+
+
+def train(job: Job, directory: Path, proxies: list[Any]) -> None:
+    """Train from where the run's directory stands; a finished run is only handed out again."""
+    recipe = job.recipe
+    sweep(directory)
+    _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
+    if (directory / TRAINED).exists():
+        return
+    torch.set_num_threads(recipe.runtime.threads)
+    compute = choose(recipe.runtime.device, recipe.runtime.precision)
+    schemas = Workspace(find(recipe.method.name), recipe, compute).schemas
+    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation)
+    try:
+        trained = federate(recipe, directory, transport, schemas, compute, Reporter(Console(), quiet=True))
+    finally:
+        transport.close()
+    write_trained(directory, trained)
+
+
+def progress(directory: Path, data: Any) -> dict[str, Any]:
+    """Tell the operator of rounds after the one that it knows of."""
+    known = int(data.get("after", 0)) if isinstance(data, dict) else 0
+    return {"rounds": [row for row in read_lines(directory / ROUNDS) if row["round"] > known]}
+
+
+def _check_same_recipe(path: Path, text: str) -> None:
+    if not path.exists():
+        write_atomically(path, text.encode())
+    elif path.read_text(encoding="utf-8") != text:
+        raise UserError("recipe", "is not the one that this run began with")

@@ -1,0 +1,34 @@
+"""A federation of real processes on this machine, and runs through it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.toy import recipe_of, silent
+
+from fedvisage.federate import Trained
+from fedvisage.federation.nvflare import operator
+from fedvisage.federation.nvflare.rehearsal import Rehearsal
+from fedvisage.gather import Gathered, gather_user
+from fedvisage.nn.precision import Compute
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+from fedvisage.run import run
+
+WAIT = 180.0
+
+
+def run_through(
+    federation: Rehearsal, content: Mapping[str, Any], out: Path, *, resume: bool = False, reporter: Reporter | None = None
+) -> dict[str, Any]:
+    """Run a recipe of plain values with a federation that is up, as ``run --on nvflare --kit`` does."""
+
+    def train(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
+        return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
+
+    return run(
+        recipe_of(content), out, out.parent / "cache", reporter or silent(), resume=resume, training=train, gathering=gather_user
+    )
