@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,12 @@ WAIT = 180.0
 
 
 def run_through(
-    federation: Rehearsal, content: Mapping[str, Any], out: Path, *, resume: bool = False, reporter: Reporter | None = None
+    federation: Rehearsal,
+    content: Mapping[str, Any],
+    out: Path,
+    *,
+    resume: bool = False,
+    reporter: Reporter | None = None,
 ) -> dict[str, Any]:
     """Run a recipe of plain values with a federation that is up, as ``run --on nvflare --kit`` does."""
 
@@ -30,5 +34,11 @@ def run_through(
         return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
 
     return run(
-        recipe_of(content), out, out.parent / "cache", reporter or silent(), resume=resume, training=train, gathering=gather_user
+        recipe_of(content),
+        out,
+        out.parent / "cache",
+        reporter or silent(),
+        resume=resume,
+        training=train,
+        gathering=gather_user,
     )
