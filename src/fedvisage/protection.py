@@ -1,12 +1,16 @@
-"""The sections under ``federation`` that decide how uploads meet: robust rules."""
+"""The sections under ``federation`` that decide how uploads meet: robust rules, sums in secret."""
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
 from pydantic import Field, model_validator
 
 from fedvisage.section import Section
+
+Entropy = Literal["system", "derived"]
+"""Where secrets and noise come from: the operating system, or the run's seed, which is for simulations only."""
 
 Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
 
@@ -39,3 +43,18 @@ class Combine(Section):
         if self.rule == "krum":
             return max(2 * self.hostile + 3, self.hostile + 2 + self.select)
         return {"trimmed-mean": 2 * self.hostile + 1, "median": 3}.get(self.rule, 1)
+
+
+class Secure(Section):
+    """A sum in secret: the share of the asked sites that must take part to the end, two at least.
+
+    Where sites count by their images, one counts as ``most_examples`` at most.
+    """
+
+    threshold: float = Field(0.6, gt=0.5, le=1)
+    most_examples: int = Field(100_000, ge=1)
+    entropy: Entropy = "system"
+
+    def needed(self, asked: int) -> int:
+        """Return how many of the asked sites must take part to the end."""
+        return max(2, math.ceil(self.threshold * asked - 1e-9))

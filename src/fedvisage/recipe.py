@@ -47,7 +47,7 @@ class Recipe(Section):
             raise ValueError(
                 "input.size below 32 needs runtime.precision: fp32; bf16 convolutions on such maps are unsound"
             )
-        asked = max(1, round(self.federation.participation * len(self.data.sites)))
+        asked = self.federation.asks(len(self.data.sites))
         if self.federation.quorum > asked:
             raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {asked} sites")
         combine = self.federation.combine
@@ -55,6 +55,8 @@ class Recipe(Section):
             raise ValueError(
                 f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {asked} sites"
             )
+        if self.federation.secure is not None and asked < 2:
+            raise ValueError("federation.secure needs two sites a round at least: a sum of one hides nothing")
         if self.evaluation.features and self.data.user is None:
             raise ValueError("evaluation.features compares the sites with a user; name data.user")
         return self

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedvisage.protection import Combine
+from fedvisage.protection import Combine, Secure
 from fedvisage.section import Section as Section  # the sections of methods and studies take it from here
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -158,11 +158,21 @@ class Federation(Section):
     deadline: float = Field(600.0, gt=0)
     sit_out: int = Field(2, ge=0)
     combine: Combine = Combine()
+    secure: Secure | None = None
 
     @field_validator("combine", mode="before")
     @classmethod
     def _name_is_a_rule(cls, value: Any) -> Any:
         return {"rule": value} if isinstance(value, str) else value
+
+    @field_validator("secure", mode="before")
+    @classmethod
+    def _true_is_the_default(cls, value: Any) -> Any:
+        return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+    def asks(self, sites: int) -> int:
+        """Return how many of so many sites a round asks."""
+        return max(1, round(self.participation * sites))
 
 
 class Adapt(Section):

@@ -75,7 +75,7 @@ def test_a_round_with_fewer_uploads_than_the_rule_needs_has_no_quorum(sets: Mapp
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
 def test_methods_that_do_not_rest_on_one_mean_refuse_a_rule(name: str, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, name, federation__combine="median"))
-    with pytest.raises(UserError, match=f"{name} does not rest on one mean"):
+    with pytest.raises(UserError, match=f"one mean of all uploads, on which {name} does not rest"):
         check_protection(recipe, METHODS[name])
 
 

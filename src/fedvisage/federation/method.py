@@ -21,7 +21,7 @@ from fedvisage.settings import MethodOptions
 Message = dict[str, Tensor]
 """Named tensors. A number is a tensor without dimensions, so that one set of checks covers all."""
 
-Kind = Literal["weights", "statistic", "activation", "gradient", "dp"]
+Kind = Literal["weights", "statistic", "activation", "gradient", "dp", "masked", "key", "share"]
 """What an uploaded field is, for the ledger and for whoever reads it."""
 
 Task = Literal["pad", "recognition"]
@@ -52,6 +52,9 @@ class Upload:
     most: int = 1 << 24
     guarantee: str = ""
 
+
+SUMMED = "train"
+"""The call of averaging methods whose uploads meet in one mean."""
 
 EXAMPLES = Upload("examples", "statistic", dtype="int64", guarantee="number of training images")
 LOSS = Upload("loss", "statistic", dtype="float64", guarantee="mean training loss of the turn")

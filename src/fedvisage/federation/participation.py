@@ -10,7 +10,7 @@ from fedvisage.streams import numpy_rng
 
 def asked(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> tuple[str, ...]:
     """Draw the sites that the server asks in a round, in sorted order; at least one."""
-    count = max(1, round(settings.participation * len(names)))
+    count = settings.asks(len(names))
     if count == len(names):
         return tuple(names)
     chosen = numpy_rng(seed, round_number, "participation").choice(len(names), size=count, replace=False)

@@ -8,17 +8,23 @@ from fedvisage.recipe import Recipe
 
 
 def check_protection(recipe: Recipe, method: Method) -> None:
-    """Refuse a rule that this method, or its way of weighing sites, would undo or ignore."""
-    rule = recipe.federation.combine.rule
-    if rule == "mean":
-        return
-    if not method.averages:
+    """Refuse what this method, its way of weighing sites, or another protection would undo or ignore."""
+    federation = recipe.federation
+    rule = federation.combine.rule
+    wanted = {"combine": rule != "mean", "secure": federation.secure is not None}
+    for key in (key for key, is_wanted in wanted.items() if is_wanted):
+        if not method.averages:
+            raise UserError(
+                f"recipe.federation.{key}",
+                f"takes the place of one mean of all uploads, on which {method.name} does not rest; leave it out, or "
+                "use an averaging method (`fedvisage methods` says which)",
+            )
+    if wanted["combine"] and wanted["secure"]:
         raise UserError(
             "recipe.federation.combine",
-            f"{rule} takes the place of a mean, and {method.name} does not rest on one mean of all uploads; "
-            "leave it out, or use an averaging method (`fedvisage methods` says which)",
+            f"{rule} has to see single uploads, which federation.secure hides; use one of the two",
         )
-    if weighs_by_examples(recipe):
+    if wanted["combine"] and weighs_by_examples(recipe):
         raise UserError(
             "recipe.federation.combine",
             f"{rule} counts sites alike: a number of examples is a claim, with which a hostile site could outweigh all "

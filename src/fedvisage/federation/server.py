@@ -14,8 +14,11 @@ from fedvisage.errors import RunFailed
 from fedvisage.federation.combine import combination_of
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.message import load_parts, plain, state_of, under
-from fedvisage.federation.method import LOSS, Home, Message, Method
+from fedvisage.federation.method import LOSS, SUMMED, Home, Message, Method
+from fedvisage.federation.schema import schema_of
 from fedvisage.federation.scoring import joined
+from fedvisage.federation.secure.calls import layout_of, threshold_of
+from fedvisage.federation.secure.total import NoSum, summed
 from fedvisage.nn import optimizers
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
@@ -170,6 +173,8 @@ class Server:
         Statistics are recorded, not combined. Sites count alike (``uniform``), by their ``examples``, or as a mapping
         from their names says.
         """
+        if self.recipe.federation.secure is not None:
+            return self._reduce_in_secret(message or {})
         rule, replied, failed, losses = self.recipe.federation.combine, [], {}, {}
         combined = combination_of(rule, lambda: self.tensors(*self.net))
         for reply in self.exchange.run(call, message or {}, to=to):
@@ -184,6 +189,16 @@ class Server:
                 losses[reply.site] = float(reply.message[LOSS.name])
         self.check_quorum(len(replied), least=rule.least)
         return Reduced(combined.result(), tuple(replied), failed, losses)
+
+    def _reduce_in_secret(self, message: Message) -> Reduced:
+        """Have the sites add their uploads up; how they count is settled at the sites, and losses are summed too."""
+        plain = schema_of(self.method.calls[SUMMED], self.recipe, self.net)
+        try:
+            found = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe))
+        except NoSum as error:
+            raise NoQuorum(str(error)) from error
+        self.check_quorum(len(found.replied))
+        return Reduced(found.value, found.replied, found.failed, {})
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:

@@ -17,10 +17,11 @@ from torch import nn
 from fedvisage.data.batches import View
 from fedvisage.federation import heldout
 from fedvisage.federation.message import load_parts, plain, state_of, under
-from fedvisage.federation.method import Call, Home, Message, Method
+from fedvisage.federation.method import SUMMED, Call, Home, Message, Method
 from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import Schema, check, schema_of
 from fedvisage.federation.scoring import Scorer
+from fedvisage.federation.secure.calls import AT_THE_DESK, secured
 from fedvisage.federation.site import Site
 from fedvisage.federation.store import SiteStore
 from fedvisage.nn.precision import Compute
@@ -63,8 +64,15 @@ class Workspace:
         self.compute.place(self.net)
         self._first = self.own_parts()
         scorer = Scorer(self.method, self.recipe, self.compute)
-        self.calls = {**heldout.calls(scorer), **self.method.calls}
+        self.calls = {**heldout.calls(scorer), **self._own_calls()}
         self.schemas = {name: schema_of(call, self.recipe, self.net) for name, call in self.calls.items()}
+
+    def _own_calls(self) -> Mapping[str, Call]:
+        """Return the method's calls, as the recipe wants their uploads to meet."""
+        calls = self.method.calls
+        if self.recipe.federation.secure is None:
+            return calls
+        return secured(calls, schema_of(calls[SUMMED], self.recipe, self.net), self.recipe)
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Make the workspace this site's: its own parts are put in, and nothing of the last site is left.
@@ -93,13 +101,18 @@ class SiteDesk:
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
         self._site: Site | None = None
         self._visit = (-1, -1)
+        self._round = -1
         self._scratch: dict[str, Any] = {}
         self._orders = 0
 
     def carry_out(self, order: Order) -> Message:
         """Run the call that was ordered and return its reply, checked against the declaration."""
+        if self._round != order.round:
+            self._round, self._scratch, self._orders = order.round, {}, 0
         if order.call in heldout.UPLOADS:
             return self._reply(order, self._make_site(order.round, self.held_out, {}), 0)
+        if order.call in AT_THE_DESK:
+            return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
             self._site = self._enter(order)
         try:
@@ -132,8 +145,6 @@ class SiteDesk:
         """Begin a visit: whoever was in the workspace leaves it, and this site's own parts are put in."""
         if self.workspace.guest is not None:
             self.workspace.guest.leave()
-        if self._visit[0] != order.round:
-            self._scratch, self._orders = {}, 0
         site = self._make_site(order.round, self.train, self.store.load())
         self.workspace.enter(site.kept)
         self.workspace.guest, self._visit = self, (order.round, order.visit)

@@ -11,6 +11,8 @@ from fedvisage.federation.heldout import UPLOADS
 from fedvisage.federation.method import Method, Upload
 from fedvisage.methods import METHODS
 
+SUMS = "weights and losses of all sites as a sum; held-out counts and scatter singly"
+
 
 def describe(method: Method) -> dict[str, Any]:
     """Return one method's row."""
@@ -24,6 +26,7 @@ def describe(method: Method) -> dict[str, Any]:
         "parts": {part: home.name.lower() for part, home in method.home.items()},
         "leaves_a_site": [_describe(upload) for upload in uploads.values()],
         "server_sees": method.server_sees,
+        "sees_in_secure_sums": SUMS if method.averages and not method.pooled else None,
         "simulation_only": method.pooled,
     }
 
@@ -51,4 +54,6 @@ def block(row: dict[str, Any]) -> str:
         what = f"{field['field']} ({field['kind']}): {', '.join(field.get('parts', [])) or field['guarantee']}"
         lines.append(f"  {'leaves a site  ' if number == 0 else ' ' * 15}{what}")
     lines.append(f"  server sees    {row['server_sees']}")
+    if row["sees_in_secure_sums"]:
+        lines.append(f"  with federation.secure: {row['sees_in_secure_sums']}")
     return "\n".join(lines)

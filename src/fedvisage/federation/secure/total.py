@@ -1,0 +1,107 @@
+"""The server's end of a sum in secret: it carries keys and envelopes between sites, adds, and takes the masks off."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvisage.errors import RunFailed
+from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.method import SUMMED, Message
+from fedvisage.federation.secure import fixed_point, protocol
+from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK, Layout, roster_of, rows_to_bytes
+from fedvisage.federation.secure.fixed_point import Words
+
+ALL = "all sites"
+"""Under what the mean loss of a sum stands in a round's record; no site can be called so."""
+
+
+class NoSum(RunFailed):
+    """Too few sites took part to the end: nothing was learnt, of the sum as little as of single uploads."""
+
+
+@dataclass(frozen=True)
+class Summed:
+    """A mean out of a sum in secret, and whose uploads are in it."""
+
+    value: Message
+    replied: tuple[str, ...]
+    failed: Mapping[str, str]
+
+
+def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -> Summed:
+    """Have the sites add their uploads up in secret, and return the mean."""
+    keys = _ask(exchange, KEYS, {}, {})
+    names, roster = tuple(keys), torch.stack([reply["public"] for reply in keys.values()]) if keys else torch.empty(0)
+    _need(len(names), threshold, "published keys")
+    own = {name: {"own": torch.tensor(index)} for index, name in enumerate(names)}
+    sealed = _tables(exchange, _ask(exchange, SHARES, {"roster": roster}, own), "sealed", len(names))
+    _need(len(sealed), threshold, "shared their keys")
+    present = [index for index, name in enumerate(names) if name in sealed]
+    envelopes = {names[to]: _addressed(sealed, names, present, to) for to in present}
+    total, survivors, failed = _sum(exchange, message, envelopes, fixed_point.size_of(like))
+    _need(len(survivors), threshold, "sent their numbers")
+    kept = [index for index in present if names[index] in survivors]
+    answers = _ask(exchange, UNMASK, {"survivors": torch.tensor(kept)}, {name: {} for name in survivors}, late=True)
+    shares = _tables(exchange, answers, "shares", len(names))
+    revealed = {names.index(name): rows_to_bytes(rows) for name, rows in shares.items()}
+    try:
+        opened = protocol.opened_sum(total, roster_of(roster), present, kept, revealed, threshold)
+    except protocol.CannotOpen as error:
+        raise NoSum(f"the sum could not be opened: {error}") from error
+    value, loss = fixed_point.decode_mean(opened, like, len(survivors))
+    exchange.record.loss[ALL] = loss
+    return Summed(value, survivors, failed)
+
+
+def _ask(
+    exchange: Exchange, call: str, message: Message, each: Mapping[str, Message], *, late: bool = False
+) -> dict[str, Message]:
+    """Return replies by site; who is lost after its numbers are in the sum is still part of it, and recorded so."""
+    found = {}
+    for reply in exchange.run(call, message, each=each, to=tuple(each) or None):
+        if reply.message is not None:
+            found[reply.site] = reply.message
+        elif late:
+            exchange.note_failure(f"{reply.site} (after its upload)", exchange.record.failed.pop(reply.site))
+    return found
+
+
+def _tables(exchange: Exchange, replies: Mapping[str, Message], field: str, rows: int) -> dict[str, Tensor]:
+    """Return a field of the replies; refuse those that have not one row for each site of the roster."""
+    found = {}
+    for name, reply in replies.items():
+        if len(reply[field]) == rows:
+            found[name] = reply[field]
+        else:
+            exchange.note_failure(name, f"refused: {field}: has {len(reply[field])} rows, must have {rows}, one a site")
+    return found
+
+
+def _addressed(sealed: Mapping[str, Tensor], names: tuple[str, ...], present: list[int], to: int) -> Message:
+    """Return the envelopes that are addressed to a site, in the order of those who are present."""
+    rows = torch.stack([sealed[names[sender]][to] for sender in present])
+    return {"present": torch.tensor(present), "sealed": rows}
+
+
+def _sum(
+    exchange: Exchange, message: Message, envelopes: Mapping[str, Message], size: int
+) -> tuple[Words, tuple[str, ...], dict[str, str]]:
+    """Add the masked uploads up as they come; only the sum is in memory."""
+    total, survivors, failed = np.zeros(size, dtype=np.uint64), [], {}
+    for reply in exchange.run(SUMMED, message, each=envelopes, to=tuple(envelopes)):
+        if reply.message is None:
+            failed[reply.site] = reply.failure
+            continue
+        total += reply.message["masked"].numpy().view(np.uint64)
+        survivors.append(reply.site)
+    return total, tuple(survivors), failed
+
+
+def _need(count: int, threshold: int, what: str) -> None:
+    if count < threshold:
+        raise NoSum(f"{count} sites {what}, {threshold} needed for a sum in secret")

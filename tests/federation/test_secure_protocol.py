@@ -1,0 +1,193 @@
+"""Whatever happens on the way, a sum in secret is the sum in the clear, or there is none."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from fedvisage.federation.schema import ABSURD, Refused
+from fedvisage.federation.secure import fixed_point, keys, protocol, shamir
+from fedvisage.federation.secure.fixed_point import Words
+from fedvisage.federation.secure.protocol import CannotOpen, Public, Secrets
+
+SIZE = 12
+
+
+@dataclass
+class Together:
+    """Sites up to the point where their masked numbers lie at the server."""
+
+    secrets: list[Secrets]
+    roster: list[Public]
+    present: list[int]
+    envelopes: dict[int, dict[int, bytes]]
+    """By receiver, then by sender."""
+    threshold: int
+
+    def masked(self, site: int, numbers: Words) -> Words:
+        return protocol.masked(self.secrets[site], self.roster, site, self.present, numbers)
+
+    def opened(self, total: Words, survivors: Collection[int], answering: Collection[int]) -> Words:
+        shares = {
+            site: protocol.revealed(self.secrets[site], self.roster, site, self.envelopes[site], survivors)
+            for site in answering
+        }
+        return protocol.opened_sum(total, self.roster, self.present, survivors, shares, self.threshold)
+
+
+def together(
+    count: int, threshold: int, draws: np.random.Generator, present: Collection[int] | None = None
+) -> Together:
+    secrets = [Secrets.drawn(draws.bytes) for _ in range(count)]
+    roster, here = [one.public() for one in secrets], sorted(range(count) if present is None else present)
+    sealed = {site: protocol.shares_of(secrets[site], roster, site, threshold, draws.bytes) for site in here}
+    envelopes = {to: {sender: sealed[sender][to] for sender in here} for to in here}
+    return Together(secrets, roster, here, envelopes, threshold)
+
+
+def some(of: Collection[int], at_least: int, draws: np.random.Generator) -> list[int]:
+    """Draw who is left of some sites, of which none, some or all but so many are lost."""
+    count = int(draws.integers(at_least, len(of) + 1))
+    return sorted(draws.choice(sorted(of), size=count, replace=False).tolist())
+
+
+def total_of(rows: list[Words]) -> Words:
+    return np.array([sum(int(row[i]) for row in rows) % 2**64 for i in range(SIZE)], dtype=np.uint64)
+
+
+@pytest.mark.parametrize("count", range(2, 51))
+def test_the_sum_of_whoever_survives_is_exact(count: int) -> None:
+    draws = np.random.default_rng(count)
+    threshold = int(draws.integers(max(2, count // 2), count + 1))
+    present = some(range(count), threshold, draws)
+    survivors = some(present, threshold, draws)
+    answering = some(survivors, threshold, draws)
+    house = together(count, threshold, draws, present)
+    numbers = {site: draws.integers(0, 2**64, SIZE, dtype=np.uint64) for site in present}
+    total = total_of([house.masked(site, numbers[site]) for site in survivors])
+    found = house.opened(total, survivors, answering)
+    assert found.tolist() == total_of([numbers[site] for site in survivors]).tolist()
+
+
+@pytest.mark.parametrize("count", [2, 3, 7, 20])
+def test_fewer_than_the_threshold_open_nothing(count: int) -> None:
+    draws = np.random.default_rng(count)
+    threshold = count // 2 + 1
+    house = together(count, threshold, draws)
+    total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(count)])
+    with pytest.raises(CannotOpen, match=f"{threshold - 1} shares .* {threshold} needed"):
+        house.opened(total, range(count), range(threshold - 1))
+
+
+def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
+    draws = np.random.default_rng(0)
+    house = together(5, 3, draws)
+    total = total_of([house.masked(site, np.zeros(SIZE, np.uint64)) for site in range(4)])
+    shares = {site: protocol.revealed(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
+              for site in range(3)}  # fmt: skip
+    for victim in (0, 4):  # a seed's share, and a mask key's
+        spoilt = {**shares, 1: [draws.bytes(shamir.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
+        with pytest.raises(CannotOpen, match=f"of site {victim + 1} in the roster are wrong"):
+            protocol.opened_sum(total, house.roster, house.present, range(4), spoilt, 3)
+
+
+def test_an_envelope_that_cannot_be_opened_is_made_up_for_by_the_others() -> None:
+    draws = np.random.default_rng(1)
+    house = together(4, 2, draws)
+    house.envelopes[0][2] = draws.bytes(protocol.ENVELOPE)
+    numbers = [draws.integers(0, 2**64, SIZE, dtype=np.uint64) for _ in range(4)]
+    total = total_of([house.masked(site, numbers[site]) for site in range(4)])
+    assert house.opened(total, range(4), range(4)).tolist() == total_of(numbers).tolist()
+
+
+def test_a_site_never_reveals_both_shares_of_another() -> None:
+    house = together(4, 2, np.random.default_rng(2))
+    for survivors in ([0, 1], [0, 1, 2, 3]):
+        rows = protocol.revealed(house.secrets[0], house.roster, 0, house.envelopes[0], survivors)
+        for sender, row in enumerate(rows):
+            content = keys.opened(
+                protocol._envelope_key(house.secrets[0], house.roster, 0, sender, 0), house.envelopes[0][sender]
+            )
+            assert content is not None
+            mask_share, seed_share = content[: shamir.SHARE], content[shamir.SHARE :]
+            assert row == (seed_share if sender in survivors else mask_share)
+
+
+def bytes_of(numbers: Words) -> np.ndarray:
+    return np.bincount(numbers.view(np.uint8), minlength=256)
+
+
+def test_single_uploads_and_sums_that_lack_one_look_uniform() -> None:
+    draws = np.random.default_rng(3)
+    house = together(4, 3, draws)
+    small = fixed_point.encode("w", torch.from_numpy(draws.normal(size=40_000) * 0.05))
+    assert chisquare(bytes_of(small)).pvalue < 1e-100
+    uploads = [house.masked(site, small) for site in range(4)]
+    for lacking in ([0], [3], [0, 1], [1, 2, 3]):
+        seen = np.sum([uploads[site] for site in lacking], axis=0, dtype=np.uint64)
+        assert chisquare(bytes_of(seen)).pvalue > 1e-3
+    # What colludes with the server is all but one site's mask: the site's own mask is still there.
+    for other in (1, 2, 3):
+        key = keys.agreed(house.secrets[other].masking, house.roster[0].masking, b"mask")
+        keys.add_stream(uploads[0], key, subtract=True)
+    assert chisquare(bytes_of(uploads[0])).pvalue > 1e-3
+
+
+def test_masks_are_the_published_cipher() -> None:
+    """RFC 8439, A.1, test vectors 1 and 2: the first two blocks of ChaCha20 under a key of zeros."""
+    total = np.zeros(16, dtype=np.uint64)
+    keys.add_stream(total, bytes(32))
+    assert total.tobytes()[:16].hex() == "76b8e0ada0f13d90405d6ae55386bd28"
+    assert total.tobytes()[64:80].hex() == "9f07e7be5551387a98ba977c732d080d"
+
+
+def test_a_mask_longer_than_what_is_drawn_at_a_time_comes_off_again() -> None:
+    whole = np.zeros(keys.STRETCH * 2 + 5, dtype=np.uint64)
+    keys.add_stream(whole, bytes(32))
+    start = np.zeros(keys.STRETCH + 1, dtype=np.uint64)
+    keys.add_stream(start, bytes(32))
+    assert np.array_equal(whole[: len(start)], start)
+    assert len(np.unique(whole)) == len(whole)
+    keys.add_stream(whole, bytes(32), subtract=True)
+    assert not whole.any()
+
+
+def test_any_shares_that_suffice_give_the_secret_and_two_lie_on_a_line() -> None:
+    draws = np.random.default_rng(4)
+    secret = draws.bytes(32)
+    shares = dict(enumerate(shamir.split(secret, 3, 6, draws.bytes)))
+    for holders in itertools.combinations(shares, 3):
+        assert shamir.join({holder: shares[holder] for holder in holders}, 3) == secret
+    first, second = (int.from_bytes(share, "little") for share in shamir.split(secret, 2, 2, draws.bytes))
+    assert (2 * first - second) % shamir.PRIME == int.from_bytes(secret, "little")  # the line's value at 0
+    with pytest.raises(ValueError, match="2 shares, 3 needed"):
+        shamir.join({0: shares[0], 4: shares[4]}, 3)
+
+
+def test_rounding_stays_within_its_bound_and_counters_are_exact() -> None:
+    draws = np.random.default_rng(5)
+    uploads = [{"w": torch.from_numpy(draws.normal(size=500) * 10**draws.uniform(-6, 3)), "n": torch.tensor(7 + site)}
+               for site in range(3)]  # fmt: skip
+    encoded = [fixed_point.encode_all(upload, 1.0, torch.tensor(0.25 * site)) for site, upload in enumerate(uploads)]
+    found, loss = fixed_point.decode_mean(np.sum(encoded, axis=0, dtype=np.uint64), uploads[0], 3)
+    plain = torch.stack([upload["w"] for upload in uploads]).mean(dim=0)
+    assert float((found["w"] - plain).abs().max()) <= 2.0**-33 + 1e-12
+    assert int(found["n"]) == 8
+    assert loss == 0.25
+
+
+def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
+    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(fixed_point.MOST_COUNT - 1)}
+    one = fixed_point.encode_all(largest, 1.0, torch.tensor(ABSURD))
+    total = one * np.uint64(fixed_point.MOST_SITES)
+    found, _ = fixed_point.decode_mean(total, largest, fixed_point.MOST_SITES)
+    assert found["w"].tolist() == [ABSURD, -ABSURD]
+    assert int(found["n"]) == fixed_point.MOST_COUNT - 1
+    with pytest.raises(Refused, match="n: is a count beyond"):
+        fixed_point.encode("n", torch.tensor(fixed_point.MOST_COUNT))

@@ -1,0 +1,277 @@
+"""Sums in secret in a run: the mean within rounding, survivors only, and no upload that shows a site's weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import recipe_of, run_toy, settled, tree
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.method import Message
+from fedvisage.federation.protect import check_protection
+from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK
+from fedvisage.federation.transport import LocalTransport, Reply
+from fedvisage.federation.turn import Order
+from fedvisage.methods import METHODS
+
+DERIVED = {"entropy": "derived"}
+
+
+def secure(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+    return tree(sets, **{"federation__secure": DERIVED, "training__rounds": 1, "evaluation__every": 0, **changes})
+
+
+def weights(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "run"
+    run_toy(secure(sets), out)
+    return out
+
+
+@pytest.mark.parametrize("weight", ["uniform", "examples"])
+def test_a_sum_in_secret_is_the_plain_mean_to_within_rounding(
+    weight: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    changes = {"method__weight": weight, "federation__secure": {**DERIVED, "most_examples": 20}}
+    run_toy(secure(sets, **changes), tmp_path / "secret")
+    run_toy(secure(sets, method__weight=weight, federation={}), tmp_path / "plain")
+    secret, plain = (load_file(tmp_path / name / "model.safetensors") for name in ("secret", "plain"))
+    for name, value in plain.items():
+        apart = (secret[name].double() - value.double()).abs()
+        last_bit = torch.finfo(torch.float32).eps * value.double().abs()
+        assert bool((apart <= 2.0**-32 + last_bit).all()), name
+        assert value.is_floating_point() or torch.equal(value, secret[name])
+
+
+def test_every_upload_is_a_key_a_share_or_masked_and_losses_come_as_one(whole: Path) -> None:
+    ledger = [row for row in lines(whole / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"]
+    assert {(row["call"], row["field"], row["kind"]) for row in ledger} == {
+        (KEYS, "public", "key"), (SHARES, "sealed", "share"), ("train", "masked", "masked"), (UNMASK, "shares", "share")
+    }  # fmt: skip
+    assert {row["guarantee"] for row in ledger if row["kind"] == "masked"} == {
+        "in a sum only, but masks follow from the run's seed"
+    }
+    assert list(lines(whole / "rounds.jsonl")[0]["loss"]) == ["all sites"]
+
+
+def test_the_operating_systems_entropy_changes_the_masks_and_not_the_model(
+    whole: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(secure(sets, federation__secure=True), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(whole)
+    assert (tmp_path / "run" / "scores.csv").read_bytes() == (whole / "scores.csv").read_bytes()
+    pairs = zip(lines(tmp_path / "run" / "ledger.jsonl"), lines(whole / "ledger.jsonl"), strict=True)
+    changed = {
+        (one["call"], one["field"])
+        for one, other in pairs
+        if one["digest"] != other["digest"] or one["bytes"] != other["bytes"]
+    }
+    hidden = {(KEYS, "public"), (SHARES, "roster"), (SHARES, "sealed"), ("train", "sealed"), ("train", "masked")}
+    assert changed == hidden | {(UNMASK, "shares")}
+
+
+class Losing(LocalTransport):
+    """A wire on which B's answer to one call is lost, after B has given it."""
+
+    lost = ""
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            gone = reply.site == "B" and orders["B"].call == self.lost
+            yield Reply("B", None, "the line is dead", reply.ticket) if gone else reply
+
+
+@pytest.mark.parametrize("lost", [KEYS, SHARES, "train"])
+def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
+    lost: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_toy(secure(sets, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "without")
+    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": lost}))
+    run_toy(secure(sets), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(tmp_path / "without")
+    assert lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"] == {"B": "the line is dead"}
+
+
+def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
+    whole: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": UNMASK}))
+    run_toy(secure(sets, federation__quorum=3), tmp_path / "run")
+    assert weights(tmp_path / "run") == weights(whole)
+    (row,) = lines(tmp_path / "run" / "rounds.jsonl")
+    assert row["failed"] == {"B (after its upload)": "the line is dead"}
+
+
+@pytest.mark.parametrize("lost", [KEYS, SHARES, "train", UNMASK])
+def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays(
+    lost: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": lost}))
+    content = secure(sets, federation={"secure": {**DERIVED, "threshold": 1.0}, "give_up_after": 1})
+    with pytest.raises(RunFailed, match="3 needed"):
+        run_toy(content, tmp_path / "run")
+
+
+def test_a_resumed_run_in_secret_equals_an_uninterrupted_one(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = secure(sets, training__rounds=2, training__optimizer__state="kept")
+    run_toy(content, tmp_path / "whole")
+
+    class Dying(LocalTransport):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            if any(order.round == 2 and order.call == UNMASK for order in orders.values()):
+                raise KeyboardInterrupt
+            return super().call(orders)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedvisage.run.LocalTransport", Dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_toy(content, tmp_path / "parts")
+    run_toy(content, tmp_path / "parts", resume=True)
+    assert settled(tmp_path / "parts") == settled(tmp_path / "whole")
+
+
+def spoilt(call: str, change: Any) -> type[LocalTransport]:
+    class Hostile(LocalTransport):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            for reply in super().call(orders):
+                hit = reply.site == "B" and orders["B"].call == call and reply.message is not None
+                yield Reply("B", change(reply.message), "", reply.ticket) if hit else reply
+
+    return Hostile
+
+
+def fewer_rows(message: Message) -> Message:
+    return {name: value[:-1] for name, value in message.items()}
+
+
+def doubled(message: Message) -> Message:
+    return {name: value.double() for name, value in message.items()}
+
+
+@pytest.mark.parametrize(
+    ("call", "change", "reason"),
+    [
+        (KEYS, fewer_rows, "refused: public: has shape (2, 32), declared (3, 32)"),
+        (SHARES, fewer_rows, "refused: sealed: has 2 rows, must have 3, one a site"),
+        ("train", fewer_rows, "refused: masked: has shape"),
+        ("train", doubled, "refused: masked: has type torch.float64"),
+    ],
+)
+def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
+    call: str, change: Any, reason: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.run.LocalTransport", spoilt(call, change))
+    run_toy(secure(sets), tmp_path / "run")
+    assert lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
+
+
+def test_a_false_share_ends_the_round_without_a_sum(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedvisage.run.LocalTransport", spoilt(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
+    with pytest.raises(RunFailed, match="could not be opened: the shares of the seed"):
+        run_toy(secure(sets, federation={"secure": DERIVED, "give_up_after": 1}), tmp_path / "run")
+
+
+def changed(sets: Mapping[str, Path], tmp_path: Path, patch: pytest.MonkeyPatch, call: str, change: Any) -> str:
+    """Run with a server that sends B something wrong, and return why B did not go along."""
+
+    class Lying(LocalTransport):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            if "B" in orders and orders["B"].call == call:
+                change(orders["B"].message)
+            return super().call(orders)
+
+    patch.setattr("fedvisage.run.LocalTransport", Lying)
+    run_toy(secure(sets), tmp_path / "run")
+    failed: Mapping[str, str] = lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]
+    return next(reason for name, reason in failed.items() if name.startswith("B"))
+
+
+@pytest.mark.parametrize(
+    ("call", "field", "value", "reason"),
+    [
+        (SHARES, "own", torch.tensor(0), "roster: does not hold this site's keys in its place"),
+        (SHARES, "roster", torch.zeros(1, 3, 32, dtype=torch.uint8), "roster: names 1 sites, 2 needed for a sum"),
+        ("train", "present", torch.tensor([1]), "present: names too few sites"),
+        ("train", "present", torch.tensor([1, 1, 1]), "present: names a site twice"),
+        (UNMASK, "survivors", torch.tensor([1]), "survivors: are too few for a sum"),
+        (UNMASK, "survivors", torch.tensor([0, 1, 7]), "survivors: are too few for a sum, or did not all share"),
+    ],
+)
+def test_a_site_does_not_take_part_in_what_is_no_sum(
+    call: str, field: str, value: torch.Tensor, reason: str,
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    found = changed(sets, tmp_path, monkeypatch, call, lambda message: message.update({field: value}))
+    assert found.startswith(reason)
+
+
+def test_a_key_of_low_order_is_refused_by_whoever_should_agree_with_it(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(message: Message) -> None:
+        roster = message["roster"].clone()
+        roster[0, 0] = 0
+        message["roster"] = roster
+
+    assert changed(sets, tmp_path, monkeypatch, SHARES, change).startswith("roster: holds a key with which none")
+
+
+class Twice(LocalTransport):
+    """A server that asks for shares again, to get the other halves."""
+
+    answers: list[str] = []
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        yield from super().call(orders)
+        if any(order.call == UNMASK for order in orders.values()):
+            self.answers += [reply.failure for reply in super().call(orders)]
+
+
+def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Twice, "answers", [])
+    monkeypatch.setattr("fedvisage.run.LocalTransport", Twice)
+    run_toy(secure(sets), tmp_path / "run")
+    assert Twice.answers == ["secure: was asked out of turn; the sum has to start anew"] * 3
+
+
+@pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
+def test_methods_that_see_more_than_a_mean_refuse_a_sum_in_secret(name: str, sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match=f"on which {name} does not rest") as caught:
+        check_protection(recipe_of(tree(sets, name, federation__secure=True)), METHODS[name])
+    assert caught.value.place == "recipe.federation.secure"
+
+
+def test_robust_rules_and_sums_in_secret_exclude_each_other(sets: Mapping[str, Path]) -> None:
+    content = tree(sets, federation={"secure": True, "combine": "median"})
+    with pytest.raises(UserError, match="has to see single uploads, which"):
+        check_protection(recipe_of(content), METHODS["fedpad"])
+
+
+def test_a_sum_of_one_is_refused(sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match="a sum of one hides nothing"):
+        recipe_of(tree(sets, data__sites={"A": str(sets["A"])}, federation__secure=True))
+
+
+@pytest.mark.parametrize("name", [name for name, method in METHODS.items() if method.averages and not method.pooled])
+def test_every_averaging_method_trains_in_secret(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, name, federation__secure=DERIVED, training__rounds=1, training__local={"batches": 1})
+    run_toy(content, tmp_path / "run")
+    assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())
