@@ -130,10 +130,10 @@ def test_the_sites_loss_is_cross_entropy_over_two_classes(seed: int) -> None:
         optimizer=lambda part: None,
         step=lambda optimizer, value: (value.backward(), losses.append(value.item())),
     )
-    reply = split.head(site, {"pseudo": torch.from_numpy(pseudo)})  # type: ignore[arg-type]
+    found = split.learn_head(site, torch.from_numpy(pseudo))  # type: ignore[arg-type]
     assert losses[0] == pytest.approx(expected, rel=1e-6)
     gradient = (probability - np.eye(2)[labels]) @ weight / 16
-    np.testing.assert_allclose(reply["gradient"].numpy(), gradient, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(found.numpy(), gradient, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", ["fedsis", "festa"])

@@ -15,6 +15,7 @@ from torch import Generator, Tensor, nn
 if TYPE_CHECKING:
     from fedvisage.federation.server import Server
     from fedvisage.federation.site import Site
+    from fedvisage.federation.wire import Form
     from fedvisage.recipe import Recipe
 from fedvisage.settings import MethodOptions
 
@@ -41,7 +42,8 @@ class Upload:
 
     With ``parts`` the field is the whole state of these parts (weights and buffers) and its tensors are named
     ``part.tensor``. Otherwise it is one tensor named like the field, whose shape is given, or follows from the recipe;
-    -1 stands for a dimension that varies, bounded by ``most`` elements in all.
+    -1 stands for a dimension that varies, bounded by ``most`` elements in all. With ``form`` the recipe says in which
+    numbers it travels (``wire``).
     """
 
     name: str
@@ -51,6 +53,7 @@ class Upload:
     dtype: str = "float32"
     most: int = 1 << 24
     guarantee: str = ""
+    form: Callable[[Recipe], Form] | None = None
 
 
 SUMMED = "train"

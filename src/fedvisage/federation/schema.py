@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedvisage.federation.method import Call, Kind, Message, Upload
+from fedvisage.federation.wire import LARGEST, SCALE, fields
 from fedvisage.recipe import Recipe
 
 ABSURD = 1e6
@@ -75,7 +76,9 @@ def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
                 tensors[f"{part}.{name}"] = _expected(upload, tuple(value.shape), value.dtype)
         if not upload.parts:
             shape = upload.shape(recipe) if callable(upload.shape) else upload.shape
-            tensors[upload.name] = _expected(upload, shape, getattr(torch, upload.dtype))
+            plain = {upload.name: (shape, getattr(torch, upload.dtype))}
+            encoded = fields(upload.name, shape, upload.form(recipe)) if upload.form else plain
+            tensors |= {name: _expected(upload, *form) for name, form in encoded.items()}
     return Schema(tensors, call.uploads)
 
 
@@ -91,6 +94,8 @@ def check(message: Message, schema: Schema) -> None:
         if name not in message:
             raise Refused(name, "is missing")
         _check_tensor(name, message[name], expected)
+        if expected.dtype == torch.int8:
+            _check_encoding(name, message)
     if "examples" in message and not 1 <= int(message["examples"]) <= MOST_EXAMPLES:
         raise Refused("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
 
@@ -108,7 +113,7 @@ def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
         raise Refused(name, f"has {tensor.numel()} elements, at most {expected.most} are allowed")
     if tensor.is_floating_point():
         _check_values(name, tensor)
-    elif tensor.dtype != torch.bool and tensor.numel() and expected.kind != "masked":
+    elif tensor.dtype not in (torch.bool, torch.int8) and tensor.numel() and expected.kind != "masked":
         _check_counts(name, tensor)
 
 
@@ -121,6 +126,20 @@ def _check_values(name: str, tensor: Tensor) -> None:
         raise Refused(name, "is not finite")
     if largest > ABSURD:
         raise Refused(name, f"reaches {largest:.3g}, beyond {ABSURD:.0g}")
+
+
+def _check_encoding(name: str, message: Message) -> None:
+    """Refuse codes whose values would not be what the same field may hold in fp32."""
+    codes, scale = message[name], message.get(f"{name}{SCALE}")
+    if scale is None:
+        raise Refused(f"{name}{SCALE}", "is missing")
+    if scale.shape[:-1] != codes.shape[:-1]:
+        raise Refused(f"{name}{SCALE}", f"has shape {tuple(scale.shape)}, the codes have {tuple(codes.shape)}")
+    if int(codes.min()) < -LARGEST:
+        raise Refused(name, f"has a code below {-LARGEST}")
+    if float(scale.min()) < 0:
+        raise Refused(f"{name}{SCALE}", "is below zero")
+    _check_values(f"{name}{SCALE}", scale.double() * LARGEST)
 
 
 def _check_counts(name: str, tensor: Tensor) -> None:

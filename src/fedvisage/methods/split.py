@@ -34,6 +34,7 @@ from fedvisage.federation.combine import Mean
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.server import Conversation, Server
 from fedvisage.federation.site import Site
+from fedvisage.federation.wire import Form, pack, unpack
 from fedvisage.methods import vit
 from fedvisage.nn.vit import token_count
 from fedvisage.recipe import Recipe
@@ -53,11 +54,12 @@ Represent = Callable[[Tensor], Tensor]
 
 
 class Options(MethodOptions):
-    """What split methods share: when tokenizers and heads are averaged, how sites count, how the encoder learns."""
+    """What split methods share: averages, how sites count, how the encoder learns, in which numbers tensors travel."""
 
     unify_every: int = Field(10, ge=1)
     weight: Literal["uniform", "examples"] = "examples"
     encoder_update: Literal["gradient", "average"] = "gradient"
+    wire: Form = "fp32"
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,24 @@ def tokens(site: Site, message: Message) -> Message:
     site.held["batch"] = site.next_batch()
     with site.autocast():
         site.held["tokens"] = site.net["tokenizer"](site.held["batch"].images).float()
-    return {"tokens": site.held["tokens"], "left": torch.tensor(site.batches_per_round - taken)}
+    left = torch.tensor(site.batches_per_round - taken)
+    return pack("tokens", site.held["tokens"], form_of(site.recipe)) | {"left": left}
 
 
 def head(site: Site, message: Message) -> Message:
     """Classify what the server made of the tokens, learn, and return the gradient by it."""
-    pseudo = message["pseudo"].requires_grad_()
+    gradient = learn_head(site, unpack("pseudo", message))
+    return pack("gradient", gradient, form_of(site.recipe), site.rng("rounding", site.held["taken"]))
+
+
+def learn_head(site: Site, pseudo: Tensor) -> Tensor:
+    """Take the head's step down the loss of Eq. 4, and return the loss's gradient by what the head saw."""
+    pseudo.requires_grad_()
     with site.autocast():
         two = site.net["head"](pseudo)
     site.step(site.optimizer("head"), cross_entropy(two.float(), site.held["batch"].labels.long()))
     assert pseudo.grad is not None
-    return {"gradient": pseudo.grad}
+    return pseudo.grad
 
 
 def finish(site: Site, message: Message) -> Message:
@@ -108,12 +117,17 @@ def finish(site: Site, message: Message) -> Message:
 
 def step_tokenizer(site: Site, message: Message) -> None:
     """Carry the gradient on through the tokenizer."""
-    site.step(site.optimizer("tokenizer"), site.held["tokens"], message["gradient"])
+    site.step(site.optimizer("tokenizer"), site.held["tokens"], unpack("gradient", message))
 
 
 def unify(site: Site, message: Message) -> Message:
     """Upload tokenizer and head."""
     return site.tensors(*SHARED)
+
+
+def form_of(recipe: Recipe) -> Form:
+    """Return in which numbers tokens, what is made of them and their gradients travel."""
+    return recipe.options(Options).wire
 
 
 def calls(*, class_token: bool) -> dict[str, Call]:
@@ -127,8 +141,8 @@ def calls(*, class_token: bool) -> dict[str, Call]:
         return (-1, recipe.options(vit.Options).network.width)
 
     return {
-        "tokens": Call(tokens, (Upload("tokens", "activation", shape=token_shape, most=MOST), LEFT)),
-        "head": Call(head, (Upload("gradient", "gradient", shape=gradient_shape),)),
+        "tokens": Call(tokens, (Upload("tokens", "activation", shape=token_shape, most=MOST, form=form_of), LEFT)),
+        "head": Call(head, (Upload("gradient", "gradient", shape=gradient_shape, form=form_of),)),
         "finish": Call(finish, (EXAMPLES, LOSS)),
         "unify": Call(unify, (Upload("weights", "weights", parts=SHARED),)),
     }
@@ -177,19 +191,19 @@ def by_average(s: Server, side: ServerSide) -> Visits:
 
 def converse(s: Server, site: Conversation, represent: Represent, step: tuple[str, ...], visits: Visits) -> None:
     """Go through one site's batches of a round; the two halves of the network learn as one would."""
-    message, left = outdated(s, site.name), 1
+    message, left, form = outdated(s, site.name), 1, form_of(s.recipe)
     while left:
         reply = site.ask("tokens", message)
-        found, left = reply["tokens"].requires_grad_(), int(reply["left"])
+        found, left = unpack("tokens", reply).requires_grad_(), int(reply["left"])
         with s.autocast():
             pseudo = represent(found).float()
-        gradient = site.ask("head", {"pseudo": pseudo.detach()}, like={"gradient": pseudo})["gradient"]
-        pseudo.backward(gradient)  # type: ignore[no-untyped-call]
+        reply = site.ask("head", pack("pseudo", pseudo, form), like={"gradient": pseudo})
+        pseudo.backward(unpack("gradient", reply))  # type: ignore[no-untyped-call]
         visits.batches += 1
         if step:
             s.step(*step)
         assert found.grad is not None
-        message = {"gradient": found.grad}
+        message = pack("gradient", found.grad, form, s.rng("rounding", site.name, left))
     visits.examples[site.name] = int(site.ask("finish", message)["examples"])
     s.kept[f"has/{site.name}"] = latest(s).clone()
 

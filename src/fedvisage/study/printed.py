@@ -20,7 +20,8 @@ class Printed(Section):
     """One printed table, percent, its values in the order of ``columns``.
 
     ``rows`` gives a row's values by user; where the paper prints a row for each data centre, by user and site. Other
-    tables of the same study may hold the rows that ``averages`` are of: papers repeat each other's rows.
+    tables of the same study may hold the rows that ``averages`` are of: papers repeat each other's rows. An average may
+    be printed of the first columns only.
     """
 
     source: str
@@ -34,9 +35,10 @@ class Printed(Section):
         found = [
             values for users in self.rows.values() for entry in users.values() for values in _sites(entry).values()
         ]
-        for values in [*found, *self.averages.values()]:
-            if len(values) != len(self.columns):
-                raise ValueError(f"{values} are not the {len(self.columns)} columns {', '.join(self.columns)}")
+        wrong = [values for values in found if len(values) != len(self.columns)]
+        wrong += [values for values in self.averages.values() if not 1 <= len(values) <= len(self.columns)]
+        if wrong:
+            raise ValueError(f"{wrong[0]} are not the {len(self.columns)} columns {', '.join(self.columns)}")
         return self
 
 
@@ -63,7 +65,7 @@ def slips(tables: Sequence[Printed], rows: Sequence[str], users: Sequence[str]) 
     for table in tables:
         for row in [row for row in table.averages if row in rows]:
             means = quoted_mean(tables, row, _users(tables, row)) if _users(tables, row) == set(users) else {}
-            for name, average in _named(table, [table.averages[row]]).items():
+            for name, average in zip(table.columns, table.averages[row], strict=False):
                 if name in means and abs(means[name] - average) > ROUNDING:
                     said.append(
                         f"{table.source}, prints {average:.2f} as the average {name.upper()} of {row}; "
