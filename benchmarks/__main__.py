@@ -29,6 +29,7 @@ MEASURES = (
     adaptation.measure_memory,
     split.measure,
     split.measure_depth,
+    split.measure_bytes,
 )
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 

@@ -16,6 +16,8 @@ from benchmarks.measurement import Measurement, rendered
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation.ledger import read_lines
+from fedvisage.federation.wire import Form, bytes_of
 from fedvisage.methods import fedsis, options
 from fedvisage.methods.vit_h_is import pseudo_class_token
 from fedvisage.nn.inputs import prepare
@@ -24,7 +26,7 @@ from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.run import run
 
-BATCH, SIZE, BATCHES, DEPTH, DOMAINS = 16, 96, 4, 6, ("O", "C", "I")
+BATCH, SIZE, BATCHES, DEPTH, WIDTH, DOMAINS = 16, 96, 4, 6, 192, ("O", "C", "I")
 
 
 def measure(cache: Path, repeats: int = 3) -> Measurement:
@@ -43,7 +45,7 @@ def measure(cache: Path, repeats: int = 3) -> Measurement:
         split = images / (_run(_recipe(sets, 2), cache) - _run(_recipe(sets, 1), cache))
         pairs.append((split / joint, split, joint))
     ratio, split, joint = sorted(pairs)[len(pairs) // 2]
-    size = f"width 192, {DEPTH} blocks, {SIZE} px, batch {BATCH}, {BATCHES} batches a visit"
+    size = f"width {WIDTH}, {DEPTH} blocks, {SIZE} px, batch {BATCH}, {BATCHES} batches a visit"
     return Measurement(
         "FedSIS, split between sites and server, against joint training of its network (images/s)",
         "≥ 0.9",
@@ -67,10 +69,39 @@ def measure_depth(cache: Path, repeats: int = 5) -> Measurement:
     )
 
 
-def _recipe(sets: dict[str, Path], rounds: int) -> Recipe:
-    network = {"width": 192, "depth": DEPTH, "heads": 3, "stem": 32, "stages": [1, 2, 3]}
+def measure_bytes(cache: Path) -> Measurement:
+    """Count what a batch's images cost on the wire, both ways and in all forms, beside what cannot be avoided.
+
+    The least is a token message and a pseudo-class token message with their gradients, in that form. What is beyond it
+    is ``left``, eight bytes a batch.
+    """
+    sets = {name: rendered(cache, name, 8, SIZE) for name in DOMAINS}
+    forms: tuple[Form, ...] = ("fp32", "bf16", "int8")
+    counted = {form: _bytes(_recipe(sets, 1, form), cache) for form in forms}
+    least = {form: 2 * bytes_of((1, (SIZE // 16) ** 2, WIDTH), form) + 2 * bytes_of((1, WIDTH), form) for form in forms}
+    said = ", ".join(f"{form} {counted[form]:.0f} (least {least[form]:.0f})" for form in forms)
+    ratio = counted["fp32"] / counted["int8"]
+    return Measurement(
+        "Bytes an image and step of FedSIS, up and down (width 192, 36 tokens)",
+        "int8 ≥ 3.8× smaller than fp32",
+        f"{said}; int8 {ratio:.2f}× smaller",
+        ratio >= 3.8,
+    )
+
+
+def _bytes(recipe: Recipe, cache: Path) -> float:
+    """Return what one image of a run's batches cost on the wire, from the run's ledger."""
+    with tempfile.TemporaryDirectory() as out:
+        run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True))
+        lines = read_lines(Path(out) / "run" / "ledger.jsonl")
+    fields = ("tokens", "pseudo", "gradient", "left")
+    return sum(line["bytes"] for line in lines if line["field"] in fields) / (BATCHES * BATCH * len(DOMAINS))
+
+
+def _recipe(sets: dict[str, Path], rounds: int, wire: Form = "fp32") -> Recipe:
+    network = {"width": WIDTH, "depth": DEPTH, "heads": 3, "stem": 32, "stages": [1, 2, 3]}
     tree = {
-        "method": {"name": "fedsis", "network": network, "blocks": {"first": DEPTH}},
+        "method": {"name": "fedsis", "network": network, "blocks": {"first": DEPTH}, "wire": wire},
         "data": {"sites": {name: str(path) for name, path in sets.items()}},
         "input": {"size": SIZE, "colour": "rgb"},
         "training": {
@@ -119,7 +150,7 @@ def _joint_round(recipe: Recipe, sites: list[tuple[View, list[np.ndarray]]]) -> 
 def _server_step(recipe: Recipe, compute: Compute, depth: int) -> float:
     net = fedsis.METHOD.network(recipe)
     compute.place(net)
-    tokens = torch.randn(BATCH, (SIZE // 16) ** 2, 192, requires_grad=True)
+    tokens = torch.randn(BATCH, (SIZE // 16) ** 2, WIDTH, requires_grad=True)
     seconds = []
     for _ in range(2):
         began = time.perf_counter()

@@ -23,7 +23,7 @@ RECIPES = sorted([*(ROOT / "recipes/demo").glob("*.yaml"), *(ROOT / "recipes/pap
 OWN_ROWS = {
     "FedPAD + TTA, 2D sites", "FedPAD + gated TTA, 2D and 3D sites", "FedPAD + gated TTA", "FedGPAD + TTA",
     "FedGPAD + gated TTA", "FedAvg on FedMA's network", "FedPAD + online TTA", "FedPAD + TTA, sorted by class",
-    "FedPAD + settled TTA", "blocks 1–6", "blocks 6–12",
+    "FedPAD + settled TTA", "blocks 1–6", "blocks 6–12", "FedSIS, bf16", "FedSIS, int8",
     *(f"block {number}" for number in range(1, 13)), *(f"every {rounds} rounds" for rounds in (2, 4, 6, 8, 12)),
 }  # fmt: skip
 """Rows that no paper has printed."""

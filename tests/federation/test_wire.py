@@ -69,7 +69,7 @@ def test_what_was_packed_is_what_is_declared(form: Form) -> None:
     assert {name: (tuple(value.shape), value.dtype) for name, value in message.items()} == declared
 
 
-@pytest.mark.parametrize(("sent", "declared"), permutations(FORMS, 2))
+@pytest.mark.parametrize(("sent", "declared"), list(permutations(FORMS, 2)))
 def test_another_form_than_the_declared_one_is_refused(sent: Form, declared: Form) -> None:
     with pytest.raises(Refused):
         check(pack("tokens", values(), sent), schema(declared))
@@ -97,9 +97,7 @@ def drop_row(message: Message) -> None:
         (lambda message: message.pop("tokens.scale"), "tokens.scale: is missing"),
     ],
 )
-def test_codes_that_would_not_become_sound_values_are_refused(
-    change: Callable[[Message], object], reason: str
-) -> None:
+def test_codes_that_would_not_become_sound_values_are_refused(change: Callable[[Message], object], reason: str) -> None:
     message = pack("tokens", values(), "int8")
     change(message)
     with pytest.raises(Refused, match=reason):

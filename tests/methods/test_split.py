@@ -167,13 +167,13 @@ def test_rounds_without_anyone_end_the_run(sets: Mapping[str, Path], tmp_path: P
         run_toy(content, tmp_path / "run")
 
 
-@pytest.mark.parametrize("update", ["gradient", "average"])
+@pytest.mark.parametrize(("update", "wire"), [("gradient", "fp32"), ("average", "int8")])
 def test_a_run_with_sites_dropping_out_resumes_to_the_same_bytes(
-    sets: Mapping[str, Path], tmp_path: Path, update: str
+    sets: Mapping[str, Path], tmp_path: Path, update: str, wire: str
 ) -> None:
     content = recipe(sets, 4, unify_every=2, federation={"offline": 0.4})
     content["training"]["optimizer"] = {"lr": 0.01, "state": "kept"}
-    content["method"]["encoder_update"] = update
+    content["method"] |= {"encoder_update": update, "wire": wire}
     run_toy(content, tmp_path / "whole")
     original = METHODS["fedsis"]
     with pytest.MonkeyPatch.context() as patch:

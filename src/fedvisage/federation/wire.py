@@ -2,8 +2,8 @@
 
 int8 divides each vector along the last dimension (a token, a pseudo-class token, the gradient by either) by its
 largest magnitude over 127. Gradients are rounded up or down at random, so that they are right on average: rounding to
-the nearest would lose all that is small beside a vector's largest number, in every step again. What is declared, checked
-and counted in the ledger is the encoded form: the codes and, for int8, their scales.
+the nearest would lose all that is small beside a vector's largest number, in every step again. What is declared,
+checked and counted in the ledger is the encoded form: the codes and, for int8, their scales.
 """
 
 from __future__ import annotations

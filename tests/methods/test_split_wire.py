@@ -1,0 +1,69 @@
+"""Split learning in fewer bits: what the ledger counts in both directions; how the result changes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import NETWORK, SIZE, run_toy, tree
+
+from fedvisage.federation.wire import Form, bytes_of
+
+FORMS: tuple[Form, ...] = ("fp32", "bf16", "int8")
+IMAGES = 8
+TOKENS = (IMAGES, (SIZE // 16) ** 2, NETWORK["width"])
+VECTORS = (IMAGES, NETWORK["width"])
+
+
+def recipe(sets: Mapping[str, Path], wire: Form, **changes: Any) -> dict[str, Any]:
+    content = tree(sets, "fedsis", training__local={"batches": 2}, evaluation__every=0, **changes)
+    content["method"] |= {"wire": wire, "unify_every": 1}
+    return content
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_ledger_counts_what_travels_in_both_directions(
+    sets: Mapping[str, Path], tmp_path: Path, form: Form
+) -> None:
+    """A batch is tokens and a gradient up, a pseudo-class token and a gradient down; ``left`` takes eight bytes."""
+    run_toy(recipe(sets, form, training__rounds=1), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    found = {
+        (direction, field): [
+            line["bytes"]
+            for line in lines
+            if (line["site"], line["direction"], line["field"]) == ("A", direction, field)
+        ]
+        for direction, field in (("up", "tokens"), ("down", "pseudo"), ("up", "gradient"), ("down", "gradient"))
+    }
+    assert found == {
+        ("up", "tokens"): [bytes_of(TOKENS, form)] * 2,
+        ("down", "pseudo"): [bytes_of(VECTORS, form)] * 2,
+        ("up", "gradient"): [bytes_of(VECTORS, form)] * 2,
+        ("down", "gradient"): [bytes_of(TOKENS, form)] * 2,
+    }
+
+
+def test_fewer_bits_train_nearly_the_same_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """After one plain gradient step of every part the models differ by much less than the step."""
+    found = {}
+    for form in FORMS:
+        changes = {"training__optimizer": {"name": "sgd", "lr": 0.1}, "training__rounds": 1}
+        run_toy(recipe(sets, form, **changes), tmp_path / form)
+        found[form] = load_file(tmp_path / form / "model.safetensors")
+    still = {"training__optimizer": {"name": "sgd", "lr": 1e-12}, "training__rounds": 1}
+    run_toy(recipe(sets, "fp32", **still), tmp_path / "start")
+    start = load_file(tmp_path / "start" / "model.safetensors")
+    weights = [name for name in start if "running" not in name and "tracked" not in name]
+
+    def apart(one: Mapping[str, torch.Tensor], other: Mapping[str, torch.Tensor]) -> float:
+        return sum(float((one[name] - other[name]).square().sum()) for name in weights) ** 0.5
+
+    moved = apart(found["fp32"], start)
+    assert 0 < apart(found["bf16"], found["fp32"]) < 0.05 * moved
+    assert 0 < apart(found["int8"], found["fp32"]) < 0.1 * moved
