@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.contract.examples import EXAMPLES
-from tests.toy import SITES, make_set
+from tests.toy import make_sets
 
 from fedvisage.methods import METHODS
 
@@ -15,9 +15,8 @@ torch.set_num_threads(1)
 
 @pytest.fixture(scope="session")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
-    """Three sites and a user."""
-    root = tmp_path_factory.mktemp("sets")
-    return {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
+    """Three sites and a user, for attack detection and for recognition."""
+    return make_sets(tmp_path_factory.mktemp("sets"))
 
 
 @pytest.fixture(scope="session")

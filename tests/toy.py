@@ -22,7 +22,7 @@ SIZE = 32
 SITES = ("A", "B", "C")
 SPECIES = ("bonafide", "print", "replay")
 ROUNDS = 3
-NETWORK = {"width": 8, "depth": 2, "heads": 2, "stem": 8, "stages": [1, 1, 1]}
+NETWORK = {"width": 8, "depth": 2, "heads": 2, "stem": 8, "stages": [1, 1, 1], "name": "sphere20", "embedding": 16}
 """Sizes of a narrow network; a method takes those that its network has."""
 
 SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
@@ -59,11 +59,59 @@ def make_set(
     return path
 
 
+def make_people(
+    path: Path, name: str, seed: int, *, identities: int = 3, images: int = 5, test: int = 2, heldout: int = 0
+) -> Path:
+    """Write an identity set in which each person has an own colour; its names must not leave their site either."""
+    rng = np.random.default_rng(seed)
+    with Writer(path, name=name, size=SIZE, source="noise", identities=True) as out:
+        for person in range(identities):
+            colour, who = rng.integers(40, 200, (1, 1, 1, 3)), f"secret-person-{name}{person}"
+            splits = ["heldout"] * images if person >= identities - heldout else ["test"] * test
+            out.add(
+                (colour + rng.integers(-30, 30, (images, SIZE, SIZE, 3))).astype(np.uint8),
+                label=[1] * images,
+                species=["bonafide"] * images,
+                subject=[who] * images,
+                video=[f"secret-video-{who}-{image}" for image in range(images)],
+                frame=[0] * images,
+                split=(splits + ["train"] * images)[:images],
+                item=[f"secret-item/{who}/{image}.png" for image in range(images)],
+                group=[f"group-{person % 2}"] * images,
+            )
+    return path
+
+
+def make_sets(root: Path) -> dict[str, Path]:
+    """Make the sets of three sites and a user for attack detection, and for recognition those and public people."""
+    found = {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
+    for seed, name in enumerate((*SITES, "U")):
+        found[f"people-{name}"] = make_people(root / f"people-{name}", name, seed)
+    found["people-P"] = make_people(root / "people-P", "P", 9, identities=6, test=0, heldout=2)
+    return found
+
+
+def site_sets(sets: Mapping[str, Path], method: str) -> dict[str, Path]:
+    """Return the sites' sets for a method's task."""
+    kind = "people-" if recognises(method) else ""
+    return {name: sets[f"{kind}{name}"] for name in SITES}
+
+
+def recognises(method: str) -> bool:
+    """Tell whether a method is for recognition."""
+    return METHODS[method].task == "recognition"
+
+
 def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> dict[str, Any]:
     """Return a recipe of plain values; ``training__rounds=2`` changes one of them."""
+    kind = "people-" if recognises(method) else ""
     found: dict[str, Any] = {
         "method": {"name": method},
-        "data": {"sites": {name: str(sets[name]) for name in SITES}, "user": str(sets["U"]), "user_name": "U"},
+        "data": {
+            "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
+            "user": str(sets[f"{kind}U"]),
+            "user_name": "U",
+        },
         "input": {"size": SIZE},
         "training": {
             "rounds": ROUNDS,
@@ -77,6 +125,10 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
     }
     if METHODS[method].releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
+    if recognises(method):
+        found["data"] |= {"public": str(sets["people-P"]), "public_identities": 4}
+        found["input"]["colour"] = "rgb"
+        found["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
     network = options()[method].model_fields.get("network")
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})

@@ -45,15 +45,15 @@ class Judged:
 
 def collect_histograms(server: Server, finished: Message) -> dict[str, Histogram]:
     """Ask the sites for histograms of their held-out scores."""
-    return {name: reply["histogram"].numpy() for name, reply in _ask(server, heldout.SCORES, finished).items()}
+    return {name: reply["histogram"].numpy() for name, reply in ask_about(server, heldout.SCORES, finished).items()}
 
 
 def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
     """Ask the sites how far batches of their held-out images lie from each other in BatchNorm statistics."""
-    return {name: float(reply["scatter"]) for name, reply in _ask(server, heldout.SCATTER, finished).items()}
+    return {name: float(reply["scatter"]) for name, reply in ask_about(server, heldout.SCATTER, finished).items()}
 
 
-def _ask(server: Server, call: str, finished: Message) -> dict[str, Message]:
+def ask_about(server: Server, call: str, finished: Message) -> dict[str, Message]:
     """Ask about a finished model; where each site has its own, it judges that one."""
     if server.method.members != "each":
         return server.ask(call, finished)

@@ -6,11 +6,11 @@ import copy
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedvisage import evaluation, model
+from fedvisage import evaluation, model, recognition
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
@@ -21,14 +21,17 @@ from fedvisage.federation.schema import Schema
 from fedvisage.federation.server import Server
 from fedvisage.federation.transport import Transport
 from fedvisage.methods import find
+from fedvisage.metrics.personalised import OfSite
+from fedvisage.metrics.threshold import Histogram
 from fedvisage.nn.precision import Compute
+from fedvisage.pretraining import start
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.streams import scoped
 from fedvisage.training import Course
 
 LEDGER, ROUNDS, METRICS = "ledger.jsonl", "rounds.jsonl", "metrics.json"
-JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt")
+JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition")
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Trained:
     saved: model.SavedModel
     rounds: int
     heldout: dict[str, Any]
+    personal: dict[str, dict[str, OfSite]] = field(default_factory=dict)
+    """Recognition: how well the sites' own models know their people, by model and site."""
 
 
 def federate(
@@ -49,14 +54,16 @@ def federate(
     reporter: Reporter,
     *,
     adopted: Path | None = None,
+    first: Message | None = None,
 ) -> Trained:
     """Train over a transport from where the run directory stands, choose thresholds at the sites, save the model.
 
-    ``adopted`` names a finished run whose members are taken over instead of training the same ones again.
+    ``adopted`` names a finished run whose members are taken over instead of training the same ones again; ``first``
+    holds pre-trained parts to start from.
     """
     with ExitStack() as stack:
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
-        server = _server(recipe, Exchange(recipe, transport, schemas, ledger), compute)
+        server = _server(recipe, Exchange(recipe, transport, schemas, ledger), compute, first or {})
         checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
         course = Course(server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, server)
@@ -67,10 +74,11 @@ def federate(
     return trained
 
 
-def _server(recipe: Recipe, exchange: Exchange, compute: Compute) -> Server:
+def _server(recipe: Recipe, exchange: Exchange, compute: Compute, first: Message) -> Server:
     method = find(recipe.method.name)
     with scoped(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe)
+    start(net, first)
     compute.place(net)
     server = Server(method, recipe, net, exchange, compute)
     if recipe.training.start is not None:
@@ -81,10 +89,22 @@ def _server(recipe: Recipe, exchange: Exchange, compute: Compute) -> Server:
 def _settle(server: Server, finished: Message) -> Trained:
     """Ask the sites about the finished model, and choose thresholds from what they say."""
     histograms = evaluation.collect_histograms(server, finished)
+    if server.method.task == "recognition":
+        return _settle_recognition(server, finished, histograms)
     thresholds = evaluation.choose_thresholds(server.method, server.recipe, histograms)
     scatter = evaluation.collect_scatter(server, finished)
     saved = model.SavedModel(recipes.tree_of(server.recipe), finished, thresholds, scatter)
     return Trained(saved, server.round, evaluation.heldout_table(histograms, thresholds))
+
+
+def _settle_recognition(server: Server, finished: Message, histograms: Mapping[str, Histogram]) -> Trained:
+    """Choose the threshold of a yes or no, and ask the sites about their own models if they have anybody to reject."""
+    recipe, method = server.recipe, server.method
+    thresholds = recognition.choose_thresholds(method, recipe, histograms)
+    saved = model.SavedModel(recipes.tree_of(recipe), finished, thresholds, {}, method.task)
+    judged = not method.pooled and (recipe.data.public is not None or recognition.pools(recipe))
+    personal = recognition.collect_personal(server, finished) if judged else {}
+    return Trained(saved, server.round, recognition.heldout_table(histograms), personal)
 
 
 def _adopt(trained: Path, server: Server) -> Message:
@@ -105,5 +125,5 @@ def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
     tree.pop("title")
     tree["method"].pop("name")
     for key in JUDGING:
-        tree["evaluation"].pop(key)
+        tree["evaluation"].pop(key, None)
     return tree

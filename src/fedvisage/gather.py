@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from fedvisage.data.batches import View, check_view
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.sources import resolve
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Method
+from fedvisage.federation.method import Message, Method
 from fedvisage.recipe import Recipe
 
 POOLED = "all"
@@ -28,12 +28,25 @@ class SiteData:
 
 
 @dataclass(frozen=True)
+class People:
+    """What recognition has besides: public images, whom each site must reject, and the sites as they were to judge."""
+
+    public: View | None
+    strangers: dict[str, View | None]
+    apart: dict[str, SiteData]
+    counted: dict[str, int]
+
+
+@dataclass(frozen=True)
 class Gathered:
     """All data of a run in this process."""
 
     sites: dict[str, SiteData]
     user: View | None
     digests: dict[str, str]
+    people: People | None = None
+    first: Message = field(default_factory=dict)
+    """Pre-trained parts to start from."""
 
 
 Gathering = Callable[[Recipe, Method, Path, int, Callable[[str], None]], Gathered]
@@ -42,12 +55,12 @@ Gathering = Callable[[Recipe, Method, Path, int, Callable[[str], None]], Gathere
 
 def gather(recipe: Recipe, method: Method, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
     """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
-    opened = {name: _open(entry, f"data.sites.{name}", recipe, cache, workers, say)
+    opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, workers, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
     sites = {name: _site(found, f"data.sites.{name}") for name, found in opened.items()}
     user = _user(recipe, cache, workers, say, opened)
     digests = {f"data.sites.{name}": found.digest for name, found in opened.items()}
-    return Gathered(_merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
+    return Gathered(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
 
 
 def gather_user(recipe: Recipe, method: Method, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
@@ -67,7 +80,7 @@ def _user(
 ) -> View | None:
     if recipe.data.user is None:
         return None
-    found = _open(recipe.data.user, "data.user", recipe, cache, workers, say)
+    found = open_set(recipe.data.user, "data.user", recipe, cache, workers, say)
     _check_unseen(found, sites)
     user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
     if len(user) == 0:
@@ -79,7 +92,10 @@ def _digest_of(user: View | None) -> dict[str, str]:
     return {} if user is None else {"data.user": user.slices[0].set.digest}
 
 
-def _open(entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]) -> PreparedSet:
+def open_set(
+    entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]
+) -> PreparedSet:
+    """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
     return _checked(PreparedSet.open(resolve(entry, cache, workers=workers, say=say)), place, recipe)
 
 
@@ -110,6 +126,7 @@ def _check_unseen(user: PreparedSet, sites: dict[str, PreparedSet]) -> None:
             raise UserError("data.user", f"shares {len(both)} subjects with site {name}, such as {min(both)!r}")
 
 
-def _merged(sites: dict[str, SiteData]) -> dict[str, SiteData]:
+def merged(sites: dict[str, SiteData]) -> dict[str, SiteData]:
+    """Return the one pseudo-site that has all sites' data."""
     train = View.joined([site.train for site in sites.values()])
     return {POOLED: SiteData(train, View.joined([site.heldout for site in sites.values()]))}

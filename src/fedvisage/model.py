@@ -9,12 +9,35 @@ from typing import Any
 
 from fedvisage.errors import UserError
 from fedvisage.federation.message import digest_of
-from fedvisage.federation.method import Message
+from fedvisage.federation.method import Message, Task
 from fedvisage.files import read_tensors, write_atomically, write_tensors
 from fedvisage.metrics.threshold import Threshold
 
 WEIGHTS, SETTINGS = "model.safetensors", "model.json"
 FORMAT = 3
+
+
+@dataclass(frozen=True)
+class Words:
+    """How the settings of a task's models are put."""
+
+    normalisation: str
+    output: str
+    score: str
+
+
+WORDS: dict[Task, Words] = {
+    "pad": Words(
+        "values / 255; hue, saturation and value scaled to [0, 1]",
+        "a logit; its sigmoid is the probability that the face is live",
+        "logit",
+    ),
+    "recognition": Words(
+        "values / 255; the network takes them to [-1, 1]. Aligned by five points, see faces/align.py",
+        "a feature; two faces are called one person if the cosine of their features is at least the threshold",
+        "similarity",
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -28,24 +51,27 @@ class SavedModel:
     finished: Message
     thresholds: dict[str, Threshold]
     scatter: dict[str, float]
+    task: Task = "pad"
 
 
 def save(run: Path, saved: SavedModel) -> None:
     """Write weights and settings; the settings name the weights' digest."""
     write_tensors(run / WEIGHTS, saved.finished)
     recipe = saved.recipe
+    words = WORDS[saved.task]
     settings = {
         "format": FORMAT,
+        **({} if saved.task == "pad" else {"task": saved.task}),
         "weights_sha256": digest_of(saved.finished),
         "input": {
             "size": recipe["input"]["size"],
             "colour_order": "RGB",
             "channels": recipe["input"]["colour"],
-            "normalisation": "values / 255; hue, saturation and value scaled to [0, 1]",
+            "normalisation": words.normalisation,
         },
-        "output": "a logit; its sigmoid is the probability that the face is live",
+        "output": words.output,
         "thresholds": {
-            name: {"logit": t.value, "rule": t.rule, "far": t.far, "frr": t.frr}
+            name: {words.score: t.value, "rule": t.rule, "far": t.far, "frr": t.frr}
             for name, t in sorted(saved.thresholds.items())
         },
         "heldout_scatter": dict(sorted(saved.scatter.items())),
@@ -63,8 +89,9 @@ def load(directory: Path) -> SavedModel:
             raise UserError(str(path), f"has format {settings['format']}, this version reads {FORMAT}: run again")
         recipe, digest = settings["recipe"], settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
+        task: Task = "recognition" if settings.get("task") == "recognition" else "pad"
         thresholds = {
-            name: Threshold(float(t["logit"]), str(t["rule"]), t["far"], t["frr"])
+            name: Threshold(float(t[WORDS[task].score]), str(t["rule"]), t["far"], t["frr"])
             for name, t in settings["thresholds"].items()
         }
     except FileNotFoundError as error:
@@ -74,7 +101,7 @@ def load(directory: Path) -> SavedModel:
     finished, _ = read_tensors(directory / WEIGHTS)
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
-    return SavedModel(recipe, finished, thresholds, scatter)
+    return SavedModel(recipe, finished, thresholds, scatter, task)
 
 
 def start_weights(path: Path, expected: Message) -> Message:

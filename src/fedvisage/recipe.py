@@ -14,6 +14,10 @@ from fedvisage.settings import Data, Evaluation, Federation, Input, MethodOption
 
 Own = TypeVar("Own", bound=MethodOptions)
 
+FOR_RECOGNITION = (("data", "public"), ("data", "public_identities"), ("training", "pretrain"),
+                   ("evaluation", "recognition"))  # fmt: skip
+"""Keys that a resolved recipe leaves out where they are unset, so that those of attack detection read as ever."""
+
 
 class Recipe(Section):
     """All that a run depends on."""
@@ -131,6 +135,9 @@ def tree_of(recipe: Recipe) -> dict[str, Any]:
     """Return the resolved recipe as plain values, each default written out."""
     tree = recipe.model_dump(mode="json")
     tree["method"] = recipe.method.model_dump(mode="json")
+    for section, key in FOR_RECOGNITION:
+        if tree[section][key] is None:
+            del tree[section][key]
     return tree
 
 

@@ -65,6 +65,8 @@ def evaluate_run(
 
 def summary(figures: dict[str, Any]) -> str:
     """Return the headline figures as a few lines."""
+    if figures.get("task") == "recognition":
+        return "\n".join(recognition_lines(figures))
     lines = [
         f"{figures['method']} at user {figures['user']} ({figures['level']} level, threshold "
         f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
@@ -77,6 +79,23 @@ def summary(figures: dict[str, Any]) -> str:
     lines.append(f"  APCER {species}  BPCER {_percent(figures['bpcer'])}")
     lines += [f"  adaptation of {name}: {_adaptation(found)}" for name, found in figures.get("adaptation", {}).items()]
     return "\n".join(lines)
+
+
+def recognition_lines(figures: dict[str, Any]) -> list[str]:
+    """Return the headline figures of a recognition model."""
+    generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
+    lines = [f"{figures['method']} on benchmark {figures['user']}"]
+    if figures.get("threshold") is not None:
+        lines[0] += f" (threshold {figures['threshold']:.4f} by rule {figures['threshold_rule']})"
+    for name, found in (("generic", generic), (f"personal, {personal.get('model')} model", personal)):
+        for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR")):
+            rates = [
+                f"{rate} {_percent(value)}" for rate, value in (found.get(kind) or {}).items() if value is not None
+            ]
+            lines += [f"  {name}: {title} {'  '.join(rates)}"] if rates else []
+    if generic.get("accuracy_on_ten_folds") is not None:
+        lines.append(f"  ten folds: {_percent(generic['accuracy_on_ten_folds'])}")
+    return lines
 
 
 def _adaptation(found: dict[str, Any]) -> str:

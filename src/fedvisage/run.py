@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
-from fedvisage import environment, evaluation
+from fedvisage import environment, evaluation, recognition
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federate import LEDGER, METRICS, ROUNDS, Trained, federate
 from fedvisage.federation.ledger import privacy_of, read_lines
 from fedvisage.federation.message import digest_of
-from fedvisage.federation.method import Message, Method
+from fedvisage.federation.method import Message, Method, Task
 from fedvisage.federation.protect import check_protection
 from fedvisage.federation.schema import Schema
 from fedvisage.federation.scoring import Scorer, members_of
@@ -25,9 +26,11 @@ from fedvisage.federation.transport import LocalTransport
 from fedvisage.federation.turn import SiteDesk, Workspace
 from fedvisage.files import locked, needing_room, read_tensors, sweep, write_atomically, write_tensors
 from fedvisage.gather import Gathered, Gathering, gather
+from fedvisage.gather_identities import PUBLIC, check_recognition, gather_identities, settled
 from fedvisage.methods import find
 from fedvisage.metrics.scores import write_scores
 from fedvisage.nn.precision import Compute, choose
+from fedvisage.pretraining import pretrained
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.rejudge import summary
@@ -37,6 +40,8 @@ from fedvisage.settings import Federation
 
 RECIPE, ENVIRONMENT, SCORES, FEATURES = "recipe.yaml", "environment.json", "scores.csv", "features.safetensors"
 DATA, REPORT = "data.json", "report.html"
+
+GATHERING: Mapping[Task, Gathering] = {"pad": gather, "recognition": gather_identities}
 
 Training = Callable[[Recipe, Path, Gathered, Compute, Reporter], Trained]
 """How a run trains: with all sites in this process, with other machines, or not at all."""
@@ -50,7 +55,7 @@ def run_and_report(
     *,
     resume: bool = False,
     training: Training | None = None,
-    gathering: Gathering = gather,
+    gathering: Gathering | None = None,
 ) -> dict[str, Any]:
     """Run a recipe, write its report, and print the headline figures."""
     metrics = run(recipe, out, cache, Reporter(console), resume=resume, training=training, gathering=gathering)
@@ -71,21 +76,23 @@ def run(
     *,
     resume: bool = False,
     training: Training | None = None,
-    gathering: Gathering = gather,
+    gathering: Gathering | None = None,
 ) -> dict[str, Any]:
     """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
 
     ``training`` says where the sites are (by default in this process), ``gathering`` whose data is opened here.
     """
+    method = find(recipe.method.name)
+    if method.task == "recognition":
+        recipe = settled(recipe, cache, recipe.runtime.threads, reporter.say)
     done = _finished(out, recipes.text_of(recipe), resume)
     if done is not None:
         reporter.say(f"{out} is finished already; nothing to do")
         return done
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
-    method = find(recipe.method.name)
     _check_fits(recipe, method)
-    data = gathering(recipe, method, cache, recipe.runtime.threads, reporter.say)
+    data = (gathering or GATHERING[method.task])(recipe, method, cache, recipe.runtime.threads, reporter.say)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out):
         if (done := _finished(out, recipes.text_of(recipe), resume=True)) is not None:
@@ -94,6 +101,8 @@ def run(
         _write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         _write_or_compare(out / DATA, {**data.digests, **_start_digest(recipe)})
         _write_once(out / ENVIRONMENT, _json(environment.describe(compute, recipe.runtime.threads)))
+        if recipe.training.pretrain is not None:
+            data = replace(data, first=_first(recipe, data, compute, cache, reporter))
         trained = (training or train_here)(recipe, out, data, compute, reporter)
         metrics = _judge(out, recipe, trained, data, compute)
         write_atomically(out / METRICS, _json({**metrics, **_costs(out)}).encode())
@@ -109,6 +118,11 @@ def _check_fits(recipe: Recipe, method: Method) -> None:
     check_protection(recipe, method)
     if recipe.privacy.epsilon is not None and not method.releases:
         raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
+    if method.task == "recognition":
+        check_recognition(recipe)
+    elif recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
+        raise UserError("recipe.method", f"{method.name} detects attacks; data.public, training.pretrain and "
+                        "evaluation.recognition are for recognition")  # fmt: skip
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 
@@ -116,7 +130,7 @@ def _check_fits(recipe: Recipe, method: Method) -> None:
 def train_here(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
     """Train with all sites in this process."""
     desks, schemas = _desks(recipe, out, data, compute)
-    return federate(recipe, out, LocalTransport(desks), schemas, compute, reporter)
+    return federate(recipe, out, LocalTransport(desks), schemas, compute, reporter, first=data.first)
 
 
 def adopting(trained: Path) -> Training:
@@ -131,8 +145,18 @@ def adopting(trained: Path) -> Training:
 
 def _desks(recipe: Recipe, out: Path, data: Gathered, compute: Compute) -> tuple[list[SiteDesk], Mapping[str, Schema]]:
     workspace = Workspace(find(recipe.method.name), recipe, compute)
+    public = data.people.public if data.people else None
+    strangers = data.people.strangers if data.people else {}
     desks = [
-        SiteDesk(name, site.train, site.heldout, SiteStore(out / "sites" / name), workspace)
+        SiteDesk(
+            name,
+            site.train,
+            site.heldout,
+            SiteStore(out / "sites" / name),
+            workspace,
+            public=public,
+            strangers=strangers.get(name),
+        )
         for name, site in data.sites.items()
     ]
     return desks, workspace.schemas
@@ -149,6 +173,8 @@ def _judge(out: Path, recipe: Recipe, trained: Trained, data: Gathered, compute:
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
+    if method.task == "recognition":
+        return metrics | _judge_recognition(out, recipe, trained, data, compute)
     if data.user is not None:
         scorer = Scorer(method, recipe, compute)
         judged = evaluation.judge(scorer, saved, data.user, recipe.data.user_name)
@@ -157,6 +183,30 @@ def _judge(out: Path, recipe: Recipe, trained: Trained, data: Gathered, compute:
         if recipe.evaluation.features:
             _write_features(out, scorer, saved.finished, data, recipe)
     return metrics | {"sites_heldout": trained.heldout}
+
+
+def _judge_recognition(out: Path, recipe: Recipe, trained: Trained, data: Gathered, compute: Compute) -> dict[str, Any]:
+    """Judge the generic model on the user's set, and put the sites' figures beside it."""
+    method, saved = find(recipe.method.name), trained.saved
+    scorer = Scorer(method, recipe, compute)
+    found = trained.personal
+    if method.pooled and data.people is not None:
+        found = recognition.personal_of_merged(scorer, saved.finished, data.people)
+    figures = recognition.judge(out, scorer, saved.finished, data, saved.thresholds)
+    return {
+        **recognition.threshold_figures(recipe, saved.thresholds),
+        **figures,
+        "personalised": recognition.personal_figures(recipe, found),
+        "sites_heldout": trained.heldout,
+        "counted": data.people.counted if data.people else {},
+    }
+
+
+def _first(recipe: Recipe, data: Gathered, compute: Compute, cache: Path, reporter: Reporter) -> Message:
+    """Return the pre-trained parts."""
+    if data.people is None or data.people.public is None:
+        raise UserError("recipe.training.pretrain", "needs data.public, the identities to pre-train on")
+    return pretrained(recipe, data.people.public, data.digests[PUBLIC], compute, cache, reporter.say)
 
 
 def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered, recipe: Recipe) -> None:

@@ -12,12 +12,28 @@ from fedvisage.protection import Combine, Secure
 from fedvisage.section import Section as Section  # the sections of methods and studies take it from here
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+MANY_SITES = re.compile(r"([A-Za-z0-9_-]+)\[(\d{1,5})-(\d{1,5})\]")
 
 
 class MethodOptions(Section):
     """What a method's own options extend: its name."""
 
     name: str
+
+
+def many_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
+    """Write out a key such as ``client[1-40]``: a site for each number, which stands for each ``*`` in its entry."""
+    found: dict[str, Any] = {}
+    for key, entry in entries.items():
+        match = MANY_SITES.fullmatch(str(key))
+        if match is None:
+            found[str(key)] = entry
+            continue
+        name, first, last = match[1], int(match[2]), int(match[3])
+        for number in range(first, last + 1):
+            own = entry.replace("*", str(number)) if isinstance(entry, str) else entry
+            found[f"{name}{number:0{len(match[3])}d}"] = own
+    return found
 
 
 class Data(Section):
@@ -27,11 +43,13 @@ class Data(Section):
     user: str | None = None
     user_name: str = "user"
     user_split: Literal["all", "train", "heldout", "test"] = "all"
+    public: str | None = None
+    public_identities: int | None = Field(None, ge=1)
 
     @field_validator("sites", mode="before")
     @classmethod
     def _names_are_text(cls, value: Any) -> Any:
-        return {str(k): v for k, v in value.items()} if isinstance(value, Mapping) else value
+        return many_sites(value) if isinstance(value, Mapping) else value
 
     @field_validator("sites")
     @classmethod
@@ -128,6 +146,17 @@ class EarlyStop(Section):
     patience: int = Field(ge=1)
 
 
+class Pretrain(Section):
+    """Recognition: how the first model is trained on ``data.public``, by CosFace at the server."""
+
+    epochs: int = Field(ge=1)
+    optimizer: Optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, state="kept")
+    schedule: Schedule = Schedule(name="cosine")
+    batch: int = Field(64, ge=2)
+    scale: float = Field(30.0, gt=0)
+    margin: float = Field(0.4, ge=0, lt=1)
+
+
 class Training(Section):
     """How the federation trains."""
 
@@ -140,6 +169,7 @@ class Training(Section):
     augment: Augment = Augment()
     start: str | None = None
     early_stop: EarlyStop | None = None
+    pretrain: Pretrain | None = None
 
     @field_validator("batch", mode="before")
     @classmethod
@@ -205,6 +235,27 @@ ADAPTATIONS: dict[str, dict[str, Any]] = {
 """The short forms, ``adapt: gated`` and so on."""
 
 
+Rate = Annotated[float, Field(gt=0, le=1)]
+
+
+class Recognition(Section):
+    """How a recognition model is judged. Rates left empty are the papers', as far as pairs suffice."""
+
+    far: tuple[Rate, ...] = ()
+    fpir: tuple[Rate, ...] = ()
+    personal_far: tuple[Rate, ...] = ()
+    personal_fpir: tuple[Rate, ...] = ()
+    impostors: Literal["public", "pooled"] = "public"
+    """Whose images the sites' own models must reject: held-out public ones; or, in simulations only, other sites'."""
+    counting: Literal["published", "nist"] = "published"
+    flip: bool = False
+    """Add the feature of the mirrored image to each feature."""
+    fmr: Rate = 1e-3
+    """The false match rate at which two faces are called one person."""
+    folds_of: int = Field(6000, ge=20)
+    """At most so many fixed pairs for the ten folds, half of them of one person."""
+
+
 class Evaluation(Section):
     """How the finished model is judged; nothing here may depend on the user's labels unless its name says so."""
 
@@ -218,6 +269,7 @@ class Evaluation(Section):
     resamples: int = Field(1000, ge=0)
     features: int = Field(0, ge=0)
     adapt: Adapt | None = None
+    recognition: Recognition | None = None
 
     @field_validator("adapt", mode="before")
     @classmethod

@@ -85,6 +85,25 @@ class View:
         return self._texts("species")
 
     @cached_property
+    def identities(self) -> Texts:
+        """Subjects once each, sorted: in an identity set, the classes that recognition learns."""
+        return np.unique(self.subjects)
+
+    @cached_property
+    def groups(self) -> Texts:
+        """Groups of an identity set's images."""
+        return self._texts("group")
+
+    @property
+    def of_identities(self) -> bool:
+        """Tell whether all of it comes from identity sets."""
+        return all(part.set.rows.group is not None for part in self.slices)
+
+    def of_people(self, names: Texts) -> "View":
+        """View the images of these identities."""
+        return self.subset(np.flatnonzero(np.isin(self.subjects, names)).astype(np.int64))
+
+    @cached_property
     def videos(self) -> Texts:
         """Videos, as their set names them."""
         return self._texts("video")

@@ -2,11 +2,15 @@
 
 The same rules are applied when a set is written and when it is opened, because a set may come from anywhere.
 On disk the rows are one CSV file: small beside the images, readable by people and by every tool.
+
+An *identity set*, for face recognition, has one more column, the group of each subject. All its images are bona fide,
+and an identity may have images to train on and images to test with; `heldout` still means nobody trains on this
+person.
 """
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -18,6 +22,7 @@ from fedvisage.errors import UserError
 BONA_FIDE = "bonafide"
 SPLITS = ("train", "heldout", "test")
 COLUMNS = ("item", "label", "species", "subject", "video", "frame", "split")
+GROUP = "group"
 
 _SPECIES = re.compile(r"[a-z0-9_-]{1,64}")
 _TEXT_LIMIT = 255
@@ -28,7 +33,7 @@ Texts = npt.NDArray[np.str_]
 
 @dataclass(frozen=True)
 class Row:
-    """What is known about one image; label 1 is bona fide, 0 is an attack."""
+    """What is known about one image; label 1 is bona fide, 0 is an attack. Only identity sets have groups."""
 
     item: str
     label: int
@@ -37,10 +42,12 @@ class Row:
     video: str
     frame: int
     split: str
+    group: str | None = None
 
-    def values(self) -> tuple[str, int, str, str, str, int, str]:
-        """Return the values in the order of `COLUMNS`."""
-        return self.item, self.label, self.species, self.subject, self.video, self.frame, self.split
+    def values(self) -> tuple[str | int, ...]:
+        """Return the values in the order of `COLUMNS`, then the group where there is one."""
+        plain = (self.item, self.label, self.species, self.subject, self.video, self.frame, self.split)
+        return plain if self.group is None else (*plain, self.group)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +61,7 @@ class Rows:
     frame: npt.NDArray[np.int32]
     split: Texts
     item: Texts
+    group: Texts | None = None
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -68,6 +76,7 @@ class RowRules:
         self._place = place
         self._items: set[str] = set()
         self._split_of: dict[str, str] = {}
+        self._group_of: dict[str, str | None] = {}
         self._first_of: dict[str, Row] = {}
 
     def check(self, row: Row) -> None:
@@ -83,8 +92,12 @@ class RowRules:
         if row.item in self._items:
             return "this item appears twice; items must be unique"
         earlier = self._split_of.get(row.subject, row.split)
-        if earlier != row.split:
+        if earlier != row.split and (row.group is None or "heldout" in (earlier, row.split)):
             return f"subject {row.subject!r} is in two splits, {earlier} and {row.split}; split by subject"
+        if self._group_of.setdefault(row.subject, row.group) != row.group:
+            return (
+                f"identity {row.subject!r} is in two groups, {self._group_of[row.subject]} and {row.group}; choose one"
+            )
         first = self._first_of.get(row.video, row)
         if first.label != row.label:
             return f"video {row.video!r} has bona fide images and attacks; a video is of one class, so name them apart"
@@ -101,6 +114,8 @@ def _fault(row: Row) -> str | None:
         return f"species must be lower-case letters, digits, '_' or '-', got {row.species[:80]!r}"
     if (row.label == 1) != (row.species == BONA_FIDE):
         return f"label {row.label} contradicts species {row.species!r} (1 goes with {BONA_FIDE!r} only)"
+    if row.group is not None and (row.label != 1 or not _SPECIES.fullmatch(row.group)):
+        return f"an identity set has bona fide images only, and groups such as 'north-2', got {row.group[:80]!r}"
     if row.split not in SPLITS:
         return f"split must be one of {', '.join(SPLITS)}, got {row.split[:80]!r}"
     if not 0 <= row.frame <= _FRAME_LIMIT:
@@ -129,9 +144,11 @@ def as_columns(rows: Sequence[Row]) -> Rows:
         frame=np.array([row.frame for row in rows], dtype=np.int32),
         split=np.array([row.split for row in rows], dtype=np.str_),
         item=np.array([row.item for row in rows], dtype=np.str_),
+        group=np.array([row.group for row in rows], dtype=np.str_) if rows and rows[0].group is not None else None,
     )
     for column in vars(columns).values():
-        column.flags.writeable = False
+        if column is not None:
+            column.flags.writeable = False
     return columns
 
 
@@ -142,10 +159,11 @@ def read_rows(path: Path, count: int) -> Rows:
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             reader = csv.reader(lines, strict=True)
-            if tuple(next(reader, ())) != COLUMNS:
-                raise UserError(place, f"the first line must be {','.join(COLUMNS)}")
+            header = tuple(next(reader, ()))
+            if header not in (COLUMNS, (*COLUMNS, GROUP)):
+                raise UserError(place, f"the first line must be {','.join(COLUMNS)}, in an identity set with ,{GROUP}")
             for values in reader:
-                row = _parsed(values, place, reader.line_num)
+                row = _parsed(values, place, reader.line_num, len(header))
                 rules.check(row)
                 rows.append(row)
     except (csv.Error, UnicodeDecodeError) as error:
@@ -155,9 +173,11 @@ def read_rows(path: Path, count: int) -> Rows:
     return as_columns(rows)
 
 
-def _parsed(values: Iterable[str], place: str, line: int) -> Row:
+def _parsed(values: Sequence[str], place: str, line: int, count: int) -> Row:
     try:
-        item, label, species, subject, video, frame, split = values
-        return Row(item, int(label), species, subject, video, int(frame), split)
+        if len(values) != count:
+            raise ValueError
+        item, label, species, subject, video, frame, split, *group = values
+        return Row(item, int(label), species, subject, video, int(frame), split, *group)
     except ValueError:
-        raise UserError(place, f"line {line} does not have the {len(COLUMNS)} values of a row") from None
+        raise UserError(place, f"line {line} does not have the {count} values of a row") from None

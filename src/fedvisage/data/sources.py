@@ -2,17 +2,42 @@
 
 An entry is such a directory, or a line ``synth: O subjects=20`` that says what to render. Rendered sets are kept in
 a cache under the digest of everything that decides their pixels, so a changed renderer never finds old images.
+``synth: people identities=40`` makes an identity set. An entry may end in ``part=3/40``, the third of forty shares of a
+set's identities, so that one set serves many sites.
 """
 
 import hashlib
+import re
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from fedvisage.data.manifest import SET
 from fedvisage.errors import UserError
 
 SYNTHETIC = "synth:"
+_PART = re.compile(r"\s+part=(\d{1,6})/(\d{1,6})$")
 _STEPS = 10
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of several equal shares of a set's identities: in their sorted order, every ``of``-th from ``number``."""
+
+    number: int
+    of: int
+
+
+def without_part(entry: str) -> tuple[str, Part | None]:
+    """Split a data entry into the set that it names and the share of it."""
+    found = _PART.search(entry)
+    if found is None:
+        return entry, None
+    part = Part(int(found[1]), int(found[2]))
+    if not 1 <= part.number <= part.of:
+        raise UserError(entry, f"part={part.number}/{part.of} is no share; the first of three is part=1/3")
+    return entry[: found.start()], part
 
 
 def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], None] | None = None) -> Path:
@@ -21,15 +46,23 @@ def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], N
     if not entry.startswith(SYNTHETIC):
         return Path(entry).expanduser()
     # Here, because rendering needs libraries that reading a directory does not.
+    from fedvisage.faces.synthetic.identities import NAME, parse_identities, render_identities
     from fedvisage.faces.synthetic.sets import parse_synthesis, synthesise
 
-    spec = parse_synthesis(entry.removeprefix(SYNTHETIC).strip())
-    path = cache / f"synth-{spec.domain}-{hashlib.sha256(spec.digest_text.encode()).hexdigest()[:12]}"
+    line = entry.removeprefix(SYNTHETIC).strip()
+    name, *settings = line.split() or [""]
+    make: Callable[..., None]
+    if name == NAME:
+        people = parse_identities(settings)
+        digest, make = people.digest_text, partial(render_identities, people)
+    else:
+        spec = parse_synthesis(line)
+        digest, make = spec.digest_text, partial(synthesise, spec)
+    path = cache / f"synth-{name}-{hashlib.sha256(digest.encode()).hexdigest()[:12]}"
     if _complete(path):
         return path
-    progress = in_steps(f"rendering {spec.domain}", say) if say else None
     try:
-        synthesise(spec, path, workers=workers, progress=progress)
+        make(path, workers=workers, progress=in_steps(f"rendering {name}", say) if say else None)
     except UserError:
         # Another process may have finished the same set meanwhile; its pixels are the same.
         if not _complete(path):

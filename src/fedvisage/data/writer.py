@@ -32,7 +32,7 @@ from fedvisage.data.manifest import (
     file_digest,
 )
 from fedvisage.data.partial import PartialDirectory
-from fedvisage.data.rows import COLUMNS, Row, RowRules
+from fedvisage.data.rows import COLUMNS, GROUP, Row, RowRules
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import NO_ROOM, sync_directory
 
@@ -45,9 +45,20 @@ class Writer:
     """
 
     def __init__(
-        self, path: Path, *, name: str, size: int, source: str, depth: bool = False, points: bool = False
+        self,
+        path: Path,
+        *,
+        name: str,
+        size: int,
+        source: str,
+        depth: bool = False,
+        points: bool = False,
+        identities: bool = False,
     ) -> None:
-        """Check the destination; `depth` and `points` say whether every image comes with them."""
+        """Check the destination; `depth` and `points` say whether every image comes with them.
+
+        With `identities` it is an identity set, for face recognition, and every image comes with a group.
+        """
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise UserError(str(path), "already exists; choose another destination or remove it first")
         if not 1 <= size <= SIZE_LIMIT:
@@ -64,6 +75,7 @@ class Writer:
         self._rules = RowRules(str(path))
         self._open_files = ExitStack()
         self._arrays: dict[FileName, _ArrayFile] = {}
+        self._columns = (*COLUMNS, GROUP) if identities else COLUMNS
         self._shapes: dict[FileName, tuple[tuple[int, ...], Any]] = {IMAGES: ((size, size, 3), np.uint8)}
         if depth:
             self._shapes[DEPTH] = ((DEPTH_SIZE, DEPTH_SIZE), np.uint8)
@@ -79,7 +91,7 @@ class Writer:
                     self._arrays[file] = self._open_files.enter_context(_ArrayFile(self._partial / file, shape, dtype))
                 rows = (self._partial / ROWS).open("w", encoding="utf-8", newline="")
                 self._rows = csv.writer(self._open_files.enter_context(rows), lineterminator="\n")
-                self._rows.writerow(COLUMNS)
+                self._rows.writerow(self._columns)
         except BaseException:
             self._discard()
             raise
@@ -98,14 +110,18 @@ class Writer:
         item: Sequence[str] | npt.NDArray[Any],
         depth: npt.NDArray[np.uint8] | None = None,
         points: npt.NDArray[np.float32] | None = None,
+        group: Sequence[str] | npt.NDArray[Any] | None = None,
     ) -> None:
         """Append a batch of B images; every column has B entries."""
+        if (group is None) != (GROUP not in self._columns):
+            raise ValueError("an identity set's images come with groups, those of other sets do not")
         columns = (item, label, species, subject, video, frame, split)
         arrays: dict[FileName, Any] = {IMAGES: images, DEPTH: depth, POINTS: points}
-        self._check_batch(arrays, [len(column) for column in columns])
+        groups = [None] * len(item) if group is None else [str(one) for one in group]
+        self._check_batch(arrays, [len(column) for column in (*columns, groups)])
         rows = [
-            Row(str(i), int(y), str(s), str(who), str(v), int(f), str(part))
-            for i, y, s, who, v, f, part in zip(*columns, strict=True)
+            Row(str(i), int(y), str(s), str(who), str(v), int(f), str(part), g)
+            for i, y, s, who, v, f, part, g in zip(*columns, groups, strict=True)
         ]
         for row in rows:
             self._rules.check(row)

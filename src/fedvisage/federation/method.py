@@ -6,7 +6,7 @@ A method file fills in one :class:`Method`; everything else in the package works
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Literal
 
@@ -82,6 +82,16 @@ class Member:
 
 
 @dataclass(frozen=True)
+class Personal:
+    """Recognition: one of the models by which a site can know its own people."""
+
+    weights: Callable[[Site, Message], Message]
+    """The delivered parts, from the site's private state and the finished generic model."""
+    transform: Callable[[Site], Callable[[Tensor], Tensor]] | None = None
+    """What the site does to features afterwards."""
+
+
+@dataclass(frozen=True)
 class Method:
     """A federated method, whole: what the paper prescribes and nothing about loops, transport or files."""
 
@@ -107,6 +117,10 @@ class Method:
     server_sees: str = "every site's upload singly"
     averages: bool = False
     """All that sites upload meets in one mean a round, whose place another rule, or a sum in secret, can take."""
+    personal: Mapping[str, Personal] = field(default_factory=dict)
+    """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
+    least_identities: Callable[[Recipe], int] = lambda _: 1
+    """Recognition: how many identities a site needs, for its loss to have a gradient."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:
         """Return the names of the parts with one of these homes, in the network's order."""

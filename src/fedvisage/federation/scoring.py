@@ -85,6 +85,10 @@ class Scorer:
             raise ValueError(f"{self.method.name} has no features to show")
         return self._all(self.method.features, view)
 
+    def embeddings(self, view: View) -> Tensor:
+        """Return what a recognition method's user computes of a view's images, in order: their features."""
+        return self._all(self.method.user, view)
+
     def spread(self, view: View) -> float | None:
         """Return how far apart the draws of a prediction lie, as a mean over images; None where nothing is drawn."""
         return None if self.method.spread is None else float(self._all(self.method.spread, view).mean())

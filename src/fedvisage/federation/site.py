@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import math
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.data.batches import Positions, View, order
 from fedvisage.data.rows import Texts
 from fedvisage.errors import UserError
-from fedvisage.federation.message import load_parts, state_of, under
+from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import Message
 from fedvisage.federation.releases import Allowance, Releases
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
-from fedvisage.nn.inputs import as_float, colour_channels
+from fedvisage.nn.inputs import as_float, colour_channels, prepare
 from fedvisage.nn.precision import LAYOUT, Compute
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng, torch_rng
+
+OWNED = "own/"
+"""Where parameters of the site's own stand among its private state."""
 
 
 class TrainingBroke(Exception):
@@ -42,6 +48,8 @@ class Batch:
     labels: Tensor
     depth: Tensor | None
     species: Texts
+    identities: Tensor | None = None
+    """Class numbers, int64: the site's own identities, sorted, from 0, then the public ones. Identity sets only."""
 
 
 @dataclass
@@ -62,9 +70,15 @@ class Site:
     kept: MutableMapping[str, Tensor]
     scratch: MutableMapping[str, Any]
     releases: Releases | None = None
+    test: View | None = None
+    """Held-out images: of other subjects; in an identity set, other images of the same ones."""
+    public: View | None = None
+    strangers: View | None = None
+    """Images of nobody at this site, to be rejected by it."""
     held: dict[str, Any] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     lent: Message = field(default_factory=dict)
+    _owned: dict[str, nn.Parameter] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])
 
@@ -138,28 +152,91 @@ class Site:
             rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", epoch)
             size = training.batch.of(self.name)
             self._epoch = (epoch, order(self.data, rng, size=size, sampling=training.sampling))
-        found = self.data.batch(self._epoch[1][index])
+        return self._prepared(self.data, self._epoch[1][index], number)
+
+    def batches_of(self, view: View) -> Iterator[Batch]:
+        """Go through one round's local work on a view that may be another in each round.
+
+        The order is a function of (seed, site, round, epoch).
+        """
+        local, taken = self.recipe.training.local, 0
+        for epoch in itertools.count():
+            if epoch == local.epochs:
+                return
+            rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", self.round, epoch)
+            for positions in order(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled"):
+                if taken == local.batches:
+                    return
+                yield self._prepared(view, positions, self.round, taken)
+                taken += 1
+
+    def _prepared(self, view: View, positions: Positions, *stream: int) -> Batch:
+        """Read and augment images of a view, and put them in the form that networks take."""
+        found = view.batch(positions)
         images, depth = augment(
             as_float(found.images.to(self.compute.device)),
             None if found.depth is None else found.depth.to(self.compute.device),
             self.recipe.training.augment,
-            torch_rng(self.recipe.runtime.seed, self.name, "augment", number),
+            torch_rng(self.recipe.runtime.seed, self.name, "augment", *stream),
         )
         ready = colour_channels(images, self.recipe.input.colour).contiguous(memory_format=LAYOUT)
-        return Batch(ready, found.labels.to(self.compute.device), depth, found.species)
+        classes = None
+        if view.of_identities:
+            classes = torch.from_numpy(self.classes_of(view.subjects[positions])).to(self.compute.device)
+        return Batch(ready, found.labels.to(self.compute.device), depth, found.species, classes)
+
+    def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
+        """Return class numbers: the site's own identities, sorted, from 0, then the public ones."""
+        own = self.data.identities
+        at = np.minimum(np.searchsorted(own, subjects), len(own) - 1)
+        found = np.where(own[at] == subjects, at, -1)
+        if (found < 0).any():
+            assert self.public is not None, "an image of somebody who is neither the site's nor public"
+            others = np.searchsorted(self.public.identities, subjects) + len(own)
+            found = np.where(found < 0, others, found)
+        return found.astype(np.int64)
+
+    def embed(self, network: nn.Module, view: View) -> Tensor:
+        """Return a network's features of a view's images in order, as plain floats on the CPU; nothing is trained."""
+        was, size = network.training, self.recipe.evaluation.batch
+        network.eval()
+        found = []
+        with torch.inference_mode(), self.autocast():
+            for start in range(0, len(view), size):
+                images = view.batch(np.arange(start, min(start + size, len(view)))).images
+                ready = prepare(images, self.recipe.input.colour, self.compute.device)
+                found.append(network(ready).float().cpu())
+        network.train(was)
+        return torch.cat(found).clone()
+
+    def own(self, name: str, make: Callable[[], Tensor]) -> nn.Parameter:
+        """Return a parameter that is the site's alone, made in its first turn and kept from turn to turn.
+
+        For what has a size that the server does not know, such as a class centre for each of the site's identities. It
+        is no part of the network, and nothing sends it but a call that declares it.
+        """
+        if name not in self._owned:
+            value = self.kept[f"{OWNED}{name}"] if f"{OWNED}{name}" in self.kept else make()
+            self._owned[name] = nn.Parameter(value.detach().to(self.compute.device, copy=True))
+        return self._owned[name]
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context for forward passes in the run's precision."""
         return self.compute.autocast()
 
-    def optimizer(self, *parts: str) -> Optimizer:
-        """Return the optimizer of some parts, with its schedule's rate; kept state continues where it stopped."""
-        name = "+".join(parts)
+    def optimizer(self, *parts: str, own: Sequence[str] = ()) -> Optimizer:
+        """Return the optimizer of some parts, and of own parameters by name, with its schedule's rate.
+
+        Kept state continues where it stopped.
+        """
+        name = "+".join((*parts, *own))
         if name not in self._optimizers:
             training = self.recipe.training
             factor = optimizers.rate_factor(training.schedule, self.round, training.rounds)
             made = optimizers.build(
-                [p for part in parts for p in self.net[part].parameters()], training.optimizer, factor
+                [p for part in parts for p in self.net[part].parameters()] + [self._owned[one] for one in own],
+                training.optimizer,
+                factor,
             )
             state = under(f"optimizer/{name}/", self.kept)
             if state:
@@ -184,6 +261,7 @@ class Site:
 
     def put_away(self) -> Message:
         """Return ``kept`` with what must survive the visit."""
+        self.kept.update({f"{OWNED}{name}": plain(value) for name, value in self._owned.items()})
         if self.recipe.training.optimizer.state == "kept":
             for name, optimizer in self._optimizers.items():
                 for key, value in optimizers.state_of(optimizer).items():

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from fedvisage.data.batches import View
-from fedvisage.federation import heldout
+from fedvisage.federation import core
 from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import SUMMED, Call, Home, Message, Method
 from fedvisage.federation.releases import Releases
@@ -64,7 +64,7 @@ class Workspace:
         self.compute.place(self.net)
         self._first = self.own_parts()
         scorer = Scorer(self.method, self.recipe, self.compute)
-        self.calls = {**heldout.calls(scorer), **self._own_calls()}
+        self.calls = {**core.calls(scorer), **self._own_calls()}
         self.schemas = {name: schema_of(call, self.recipe, self.net) for name, call in self.calls.items()}
 
     def _own_calls(self) -> Mapping[str, Call]:
@@ -96,9 +96,20 @@ class Workspace:
 class SiteDesk:
     """A site's end of the federation, the same for every transport: data, private state, orders carried out."""
 
-    def __init__(self, name: str, train: View, held_out: View, store: SiteStore, workspace: Workspace) -> None:
+    def __init__(
+        self,
+        name: str,
+        train: View,
+        held_out: View,
+        store: SiteStore,
+        workspace: Workspace,
+        *,
+        public: View | None = None,
+        strangers: View | None = None,
+    ) -> None:
         """Take the site's data and directory; the workspace may be shared with other sites of this process."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
+        self.public, self.strangers = public, strangers
         self._site: Site | None = None
         self._visit = (-1, -1)
         self._round = -1
@@ -109,8 +120,8 @@ class SiteDesk:
         """Run the call that was ordered and return its reply, checked against the declaration."""
         if self._round != order.round:
             self._round, self._scratch, self._orders = order.round, {}, 0
-        if order.call in heldout.UPLOADS:
-            return self._reply(order, self._make_site(order.round, self.held_out, {}), 0)
+        if order.call in core.uploads(self.workspace.method):
+            return self._reply(order, self._judged_site(order), 0)
         if order.call in AT_THE_DESK:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
@@ -150,6 +161,16 @@ class SiteDesk:
         self.workspace.guest, self._visit = self, (order.round, order.visit)
         return site
 
+    def _judged_site(self, order: Order) -> Site:
+        """Return the site as core calls see it; those about the site's own model come with its private state."""
+        if order.call not in core.WITH_PRIVATE_STATE:
+            return self._make_site(order.round, self.held_out, {})
+        if self.workspace.guest is not None:
+            self.workspace.guest.leave()
+        site = self._make_site(order.round, self.train, self.store.load())
+        self.workspace.enter(site.kept)
+        return site
+
     def _make_site(self, number: int, data: View, kept: Message) -> Site:
         workspace = self.workspace
         return Site(
@@ -162,6 +183,9 @@ class SiteDesk:
             kept=kept,
             scratch=self._scratch,
             releases=Releases(self.store.directory / "releases"),
+            test=self.held_out,
+            public=self.public,
+            strangers=self.strangers,
         )
 
     def _reply(self, order: Order, site: Site, number: int) -> Message:

@@ -6,6 +6,7 @@ from fedvisage.methods import (
     afl,
     colour_texture,
     depth_only,
+    fedavg,
     fedavg_vit_h,
     fedbn,
     fedgpad,
@@ -32,6 +33,7 @@ METHODS: dict[str, Method] = {
         *(single, fused, fedpad, fedprox, moon, afl, fedbn, fedgpad, fedma, pooled),
         *(colour_texture, depth_only),
         *(vit, vit_h, vit_h_is, fedavg_vit_h, fedprox_vit_h, moon_vit_h, festa, fedsis),
+        *(fedavg,),
     )
 }
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedvisage.federation.heldout import UPLOADS
+from fedvisage.federation import core
 from fedvisage.federation.method import Method, Upload
 from fedvisage.methods import METHODS
 
@@ -17,7 +17,7 @@ SUMS = "weights and losses of all sites as a sum; held-out counts and scatter si
 def describe(method: Method) -> dict[str, Any]:
     """Return one method's row."""
     uploads = {upload.name: upload for call in method.calls.values() for upload in call.uploads}
-    uploads |= {upload.name: upload for upload in UPLOADS.values()}
+    uploads |= {upload.name: upload for group in core.uploads(method).values() for upload in group}
     return {
         "name": method.name,
         "title": method.title,

@@ -15,8 +15,11 @@ import numpy as np
 
 from fedvisage.errors import UserError
 from fedvisage.metrics.identification import Identification, Mode, identify
-from fedvisage.metrics.similarity import Faces, disjoint, unit
-from fedvisage.metrics.verification import Verification
+from fedvisage.metrics.similarity import Faces, disjoint, measurable, unit
+from fedvisage.metrics.verification import Verification, genuine_pairs, verify_against
+
+FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+FPIRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,34 @@ class Personalised:
 
     tar: dict[float, float]
     tpir: dict[float, float]
+
+
+@dataclass(frozen=True)
+class OfSite:
+    """One site's figures, None where there are too few pairs, and how many pairs and probes there are.
+
+    The counts are of genuine pairs, impostor pairs, probes with a mate and others.
+    """
+
+    tar: dict[float, float | None]
+    tpir: dict[float, float | None]
+    counts: tuple[int, int, int, int]
+
+
+def figures_of_site(
+    training: Faces, test: Faces, strangers: Faces, fars: Sequence[float], fpirs: Sequence[float], mode: Mode
+) -> OfSite:
+    """Return what one site's model makes of its own people's test images and of strangers."""
+    impostors, probes = len(test) * len(strangers), len(test) + len(strangers)
+    searches = probes if mode == "published" else len(strangers)
+    genuine = len(genuine_pairs(test)[0])
+    tar: dict[float, float | None] = dict.fromkeys(fars)
+    tpir: dict[float, float | None] = dict.fromkeys(fpirs)
+    if genuine and (seen := measurable(fars, impostors)):
+        tar |= verify_against(test, strangers, seen).tar
+    if len(test) and (seen := measurable(fpirs, searches)):
+        tpir |= identify_site(enrolled(training), test, strangers, seen, mode).tpir
+    return OfSite(tar, tpir, (genuine, impostors, len(test), len(strangers)))
 
 
 def enrolled(training: Faces, *, unit_length: bool = True) -> Faces:

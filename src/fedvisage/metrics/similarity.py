@@ -117,6 +117,16 @@ def blocks(first: Features, second: Features) -> Iterator[Block]:
             yield Block(slice(top, top + len(some)), slice(left, left + len(others)), out)
 
 
+def upper_blocks(faces: Faces) -> Iterator[tuple[Features, NDArray[np.bool_]]]:
+    """Yield similarities of each face with all later ones, a block at a time, and where they are of two identities."""
+    for top in range(0, len(faces), ROWS):
+        some, rest = faces.features[top : top + ROWS], faces.features[top:]
+        for rows, columns, similarity in blocks(some, rest):
+            later = np.arange(columns.start, columns.stop)[None, :] > np.arange(len(some))[:, None]
+            other = faces.identity[top:][rows][:, None] != faces.identity[top:][columns][None, :]
+            yield similarity, later & other
+
+
 def pair_similarity(features: Features, first: NDArray[np.int64], second: NDArray[np.int64]) -> Features:
     """Return the similarity of each listed pair of rows."""
     similarity = np.empty(len(first), np.float32)

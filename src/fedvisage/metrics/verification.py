@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
 from fedvisage.metrics.pad import allowed
-from fedvisage.metrics.similarity import Faces, Features, Highest, blocks, disjoint, require_measurable
+from fedvisage.metrics.similarity import (
+    Faces,
+    Features,
+    Highest,
+    blocks,
+    disjoint,
+    require_measurable,
+    upper_blocks,
+)
 
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 PLACE = "evaluation.far"
@@ -89,6 +97,18 @@ def verify_against(local: Faces, others: Faces, fars: Sequence[float] = FARS) ->
     highest = Highest(needed(impostors, fars))
     for block in blocks(local.features, others.features):
         highest.add(block.similarity)
+    found = tar_at_far(genuine, highest.values(), impostors, fars)
+    return Verification(found.tar, found.threshold, found.genuine, found.impostors, alone)
+
+
+def verify_within(faces: Faces, fars: Sequence[float] = FARS) -> Verification:
+    """Return TAR@FAR of all pairs of faces: genuine those of one identity, impostors those of two."""
+    genuine, alone = genuine_pairs(faces)
+    impostors = len(faces) * (len(faces) - 1) // 2 - len(genuine)
+    require_measurable(fars, impostors, PLACE, "impostor pairs")
+    highest = Highest(needed(impostors, fars))
+    for similarity, other in upper_blocks(faces):
+        highest.add(np.where(other, similarity, np.float32(-np.inf)))
     found = tar_at_far(genuine, highest.values(), impostors, fars)
     return Verification(found.tar, found.threshold, found.genuine, found.impostors, alone)
 

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvisage.files import write_atomically
-from fedvisage.report import content
+from fedvisage.report import content, faces
 from fedvisage.report.drawing import INK, QUIET
 from fedvisage.report.run_files import Row, RunFiles, read_run
 from fedvisage.report.tables import Table, html, size
@@ -41,6 +41,8 @@ def render(run: RunFiles) -> str:
 def context(run: RunFiles) -> dict[str, Any]:
     """Return everything that the template shows."""
     metrics = run.metrics
+    recognises = metrics.get("task") == "recognition"
+    drawings = [*(faces.figures(run) if recognises else []), *content.figures(run)]
     return {
         "title": str(
             run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
@@ -48,16 +50,17 @@ def context(run: RunFiles) -> dict[str, Any]:
         "run": run.path.name,
         "metrics": {name: metrics.get(name) for name in SHOWN},
         "sites": [str(site) for site in metrics.get("sites") or []],
-        "headlines": content.headlines(metrics),
-        "threshold": threshold_sentence(metrics),
+        "headlines": faces.headlines(metrics) if recognises else content.headlines(metrics),
+        "threshold": faces.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         "results": _present(
+            *(faces.results(metrics) if recognises else ()),
             content.user_table(metrics),
             content.species_table(metrics),
             content.members_table(metrics),
             content.adaptation_table(metrics),
             content.heldout_table(metrics),
         ),
-        "figures": [(title, meaning, themed(drawing, title)) for title, meaning, drawing in content.figures(run)],
+        "figures": [(title, meaning, themed(drawing, title)) for title, meaning, drawing in drawings],
         "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
         "failures": _present(content.failures_table(run.rounds)),
         "costs": costs(metrics),

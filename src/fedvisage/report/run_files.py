@@ -13,6 +13,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation.ledger import read_lines
 from fedvisage.files import read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
+from fedvisage.metrics.threshold import BINS
 
 Row = dict[str, Any]
 
@@ -39,6 +40,8 @@ class RunFiles:
     ledger: list[Row]
     scores: Scores | None
     features: Features | None
+    similarities: dict[str, NDArray[np.int64]]
+    """Recognition: counts of impostor (row 0) and genuine pairs by similarity, of all pairs and by group."""
 
     @property
     def user_scores(self) -> Scores | None:
@@ -55,15 +58,18 @@ def read_run(path: Path) -> RunFiles:
         raise UserError(str(path), "is not a directory; give the directory of a run")
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
+    metrics = read_mapping(path / "metrics.json")
+    of_attacks = metrics.get("task") != "recognition" and (path / "scores.csv").exists()
     return RunFiles(
         path=path,
-        metrics=read_mapping(path / "metrics.json"),
+        metrics=metrics,
         recipe=read_mapping(path / "recipe.yaml"),
         environment=read_mapping(path / "environment.json"),
         rounds=_lines(path / "rounds.jsonl"),
         ledger=_lines(path / "ledger.jsonl"),
-        scores=read_scores(path / "scores.csv") if (path / "scores.csv").exists() else None,
+        scores=read_scores(path / "scores.csv") if of_attacks else None,
         features=read_features(path / "features.safetensors"),
+        similarities=read_similarities(path / "similarities.safetensors"),
     )
 
 
@@ -93,6 +99,16 @@ def read_features(path: Path) -> Features | None:
         return Features(values.astype(np.float32), label.astype(np.int64), names[site], str(meta.get("model", "")))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise UserError(str(path), f"does not hold features, label and site ({error})") from None
+
+
+def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
+    """Read the counts of pairs by similarity, those of all pairs first."""
+    if not path.exists():
+        return {}
+    found = {name: tensor.numpy().astype(np.int64) for name, tensor in sorted(read_tensors(path)[0].items())}
+    if any(counts.shape != (2, BINS) for counts in found.values()):
+        raise UserError(str(path), f"does not hold two rows of {BINS} counts")
+    return {name: found[name] for name in sorted(found, key=lambda name: (name != "all", name))}
 
 
 def _lines(path: Path) -> list[Row]:

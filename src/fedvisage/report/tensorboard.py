@@ -53,7 +53,8 @@ def scalars(tree: dict[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def _figures(metrics: dict[str, Any]) -> dict[str, Any]:
-    kept = ("threshold", "hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bpcer_at_apcer", "video")
+    kept = ("threshold", "hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bpcer_at_apcer", "video",
+            "generic", "personalised")  # fmt: skip
     return {key: metrics[key] for key in kept if key in metrics}
 
 

@@ -1,0 +1,90 @@
+"""How well one model tells people apart whom nobody trained on: the generic benchmark (FedFR takes IJB-C for it).
+
+1:1 counts all pairs of images of the set. 1:N enrols the mean of each person's `train` images, half of the people in
+one gallery and half in another as IJB does, and searches both with everybody's `test` images. Ten folds, as LFW has
+them, have a fixed list of pairs: people are dealt out to folds, and pairs are drawn within a fold by a stream that no
+seed changes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.metrics.identification import FPIRS, Mode, identify
+from fedvisage.metrics.personalised import enrolled
+from fedvisage.metrics.similarity import Faces, measurable, pair_similarity
+from fedvisage.metrics.verification import FARS, Folds, Verification, accuracy_on_folds, genuine_pairs, verify_within
+from fedvisage.streams import numpy_rng
+
+FOLDS = 10
+Pairs = NDArray[np.int64]  # P×2, positions of the two images
+
+
+@dataclass(frozen=True, eq=False)
+class FixedPairs:
+    """A list of pairs in the order of its folds, whether each is of one person, and what they say."""
+
+    pairs: Pairs
+    same: NDArray[np.bool_]
+    similarity: NDArray[np.float32]
+    folds: Folds | None
+
+
+def verification(faces: Faces, fars: Sequence[float]) -> Verification | None:
+    """Return TAR@FAR over all pairs; rates that nobody asked for are those that can be measured, None without any."""
+    genuine = len(genuine_pairs(faces)[0])
+    impostors = len(faces) * (len(faces) - 1) // 2 - genuine
+    wanted = fars or measurable(FARS, impostors)
+    return verify_within(faces, wanted) if wanted and genuine else None
+
+
+def identification(faces: Faces, probe: NDArray[np.bool_], fpirs: Sequence[float], mode: Mode) -> dict[float, float]:
+    """Return TPIR@FPIR, the mean over two galleries; empty where nobody has both enrolled and probe images."""
+    names = np.unique(faces.identity)
+    both = np.intersect1d(faces.identity[probe], faces.identity[~probe])
+    if len(both) < 2:
+        return {}
+    probes = faces.take(probe & np.isin(faces.identity, both))
+    searches = len(probes) if mode == "published" else len(probes) // 3
+    wanted, found = fpirs or measurable(FPIRS, searches), []
+    if not wanted:
+        return {}
+    for half in (names[::2], names[1::2]):
+        gallery = enrolled(faces.take(~probe & np.isin(faces.identity, np.intersect1d(half, both))))
+        found.append(identify([gallery], probes, wanted, mode)[0].tpir)
+    return {rate: float(np.mean([one[rate] for one in found])) for rate in wanted}
+
+
+def on_fixed_pairs(faces: Faces, most: int) -> FixedPairs:
+    """Return the accuracy on ten folds of fixed pairs; no folds where there are too few people."""
+    pairs = fixed_pairs(faces.identity, most)
+    same = faces.identity[pairs[:, 0]] == faces.identity[pairs[:, 1]]
+    similarity = pair_similarity(faces.features, pairs[:, 0], pairs[:, 1])
+    folds = accuracy_on_folds(similarity, same, FOLDS) if len(pairs) else None
+    return FixedPairs(pairs, same, similarity, folds)
+
+
+def fixed_pairs(identity: NDArray[np.int64], most: int) -> Pairs:
+    """Draw as many genuine as impostor pairs in each of ten groups of people, at most so many in all."""
+    rng = numpy_rng(0, "ten folds")
+    names = rng.permutation(np.unique(identity))
+    drawn = [_pairs_of_fold(np.flatnonzero(np.isin(identity, fold)), identity, most, rng)
+             for fold in np.array_split(names, FOLDS)]  # fmt: skip
+    size = min(min(len(genuine), len(impostor)) for genuine, impostor in drawn)
+    if not size:
+        return np.empty((0, 2), np.int64)
+    return np.concatenate([np.concatenate([genuine[:size], impostor[:size]]) for genuine, impostor in drawn])
+
+
+def _pairs_of_fold(
+    images: Pairs, identity: NDArray[np.int64], most: int, rng: np.random.Generator
+) -> tuple[Pairs, Pairs]:
+    """Draw pairs of some images without repetition; a large fold is thinned, so that all its pairs can be listed."""
+    images = rng.permutation(images)[: max(60, 4 * most // FOLDS)][:2000]
+    first, second = np.triu_indices(len(images), 1)
+    pairs = np.stack([images[first], images[second]], axis=1)
+    same = identity[pairs[:, 0]] == identity[pairs[:, 1]]
+    wanted = most // (2 * FOLDS)
+    return rng.permutation(pairs[same])[:wanted], rng.permutation(pairs[~same])[:wanted]

@@ -1,0 +1,202 @@
+"""The tables and figures of a recognition run's report, worked out from its files."""
+
+from collections.abc import Mapping
+
+import numpy as np
+from matplotlib.artist import Artist
+from numpy.typing import NDArray
+
+from fedvisage.report.drawing import INK, canvas, colour, dash, key, styled, svg
+from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.report.tables import Table, percent, table
+
+Histogram = NDArray[np.int64]
+IMPOSTORS = {
+    "public": "Impostors are held-out public people.",
+    "pooled": "Impostors are the other sites' people: the papers' protocol, which only a simulation can follow.",
+}
+MODELS = {"generic": "generic model Θ_g", "local": "local model Θ_l", "own": "customised model [Θ_l, Π_l]"}
+SHOWN_BINS = 128
+LEAST_FAR = 1e-6
+
+
+def headlines(metrics: Row) -> list[dict[str, str]]:
+    """Return the figures for the top of the page."""
+    generic, personal = metrics.get("generic") or {}, metrics.get("personalised") or {}
+    cards = []
+    for who, found, meaning in (
+        ("generic", generic, "pairs of the benchmark's people accepted where one impostor pair in {} is"),
+        ("personal", personal, "the sites' own people accepted by their own models where one impostor in {} is"),
+    ):
+        known = [(rate, value) for rate, value in (found.get("tar_at_far") or {}).items() if value is not None]
+        if known:
+            rate, value = known[0]
+            name, said = f"{who} TAR at FAR {rate}", meaning.format(f"{1 / float(rate):,.0f}")
+            cards.append({"name": name, "value": percent(value), "interval": "", "meaning": said})
+    if generic.get("accuracy_on_ten_folds") is not None:
+        said = "fixed pairs called rightly, each fold at the others' best threshold"
+        cards.append(
+            {"name": "ten folds", "value": percent(generic["accuracy_on_ten_folds"]), "interval": "", "meaning": said}
+        )
+    return cards
+
+
+def threshold_sentence(metrics: Row) -> str:
+    """Say which threshold a yes or no has, and what errors it made where it was chosen."""
+    value, source = metrics.get("threshold"), metrics.get("threshold_source") or {}
+    if value is None:
+        return "The sites have too few impostor pairs for a threshold at the false match rate that was asked for."
+    missed = source.get("fnmr")
+    there = f" and misses {100 * missed:.2f} % of genuine pairs" if missed is not None else ""
+    return (
+        f"Two faces are called one person from similarity {value:+.4f} on, rule {metrics.get('threshold_rule')}: "
+        f"chosen on counts of the sites' pairs, without any image of the user; it accepts {100 * source['fmr']:.4f} % "
+        f"of impostor pairs there{there}."
+    )
+
+
+def results(metrics: Row) -> list[Table | None]:
+    """Return the tables of results."""
+    return [
+        generic_table(metrics),
+        personal_table(metrics),
+        group_table(metrics),
+        site_table(metrics),
+        counted(metrics),
+    ]
+
+
+def generic_table(metrics: Row) -> Table | None:
+    """Return the generic model's rates on the benchmark."""
+    generic = metrics.get("generic") or {}
+    rows = [{"what": f"1:1 TAR at FAR {rate}", "value": percent(value)}
+            for rate, value in (generic.get("tar_at_far") or {}).items()]  # fmt: skip
+    rows += [{"what": f"1:N TPIR at FPIR {rate}", "value": percent(value)}
+             for rate, value in (generic.get("tpir_at_fpir") or {}).items()]  # fmt: skip
+    decision = generic.get("decision") or {}
+    rows += [{"what": name, "value": percent(decision.get(short))}
+             for short, name in (("fmr", "false matches at the sites' threshold"), ("fnmr", "false non-matches there"))
+             if decision.get(short) is not None]  # fmt: skip
+    note = (
+        f"{generic.get('genuine_pairs', 0):,} genuine and {generic.get('impostor_pairs', 0):,} impostor pairs of "
+        f"{generic.get('images', 0):,} images of {generic.get('identities', 0):,} people, who took no part in training."
+    )
+    return (
+        table("The generic model, on the benchmark (per cent)", rows, {"what": "", "value": "value"}, note=note)
+        if rows
+        else None
+    )
+
+
+def personal_table(metrics: Row) -> Table | None:
+    """Return the means over sites for each model by which a site can know its people."""
+    personal = metrics.get("personalised") or {}
+    models = personal.get("models") or {}
+    rows = [{"model": MODELS.get(name, name)} | _columns(found) for name, found in models.items()]
+    note = "Means over sites. " + IMPOSTORS.get(str(personal.get("impostors")), "")
+    titles = {"model": "model"} | _titles(next(iter(models.values()), {}))
+    return table("The sites' own people (per cent)", rows, titles, note=note) if rows else None
+
+
+def site_table(metrics: Row) -> Table | None:
+    """Return each site's figures by the method's choice of model."""
+    personal = metrics.get("personalised") or {}
+    sites = personal.get("sites") or {}
+    rows = [{"site": name, "pairs": f"{found.get('genuine_pairs')} / {found.get('impostor_pairs')}"} | _columns(found)
+            for name, found in sites.items()]  # fmt: skip
+    titles = {"site": "site"} | _titles(next(iter(sites.values()), {})) | {"pairs": "genuine / impostor pairs"}
+    caption = f"Each site's own people, by its {MODELS.get(str(personal.get('model')), 'model')} (per cent)"
+    return table(caption, rows, titles) if rows else None
+
+
+def group_table(metrics: Row) -> Table | None:
+    """Return the generic model's figures within each group of people."""
+    groups = (metrics.get("generic") or {}).get("groups") or {}
+    rows = [
+        {
+            "group": name,
+            "people": found.get("identities"),
+            "fmr": percent(found.get("fmr")),
+            "fnmr": percent(found.get("fnmr")),
+        }
+        | _columns({"tar_at_far": found.get("tar_at_far")})
+        for name, found in groups.items()
+    ]
+    titles = {"group": "group", "people": "people"}
+    for found in groups.values():
+        titles |= _titles({"tar_at_far": found.get("tar_at_far")})
+    titles |= {"fmr": "false matches", "fnmr": "false non-matches"}
+    note = "Pairs within a group only; the last two columns are at the sites' one threshold."
+    return table("The generic model by group (per cent)", rows, titles, note=note) if rows else None
+
+
+def counted(metrics: Row) -> Table | None:
+    """Return what took no part in a figure, and how much of it there was."""
+    names = {"without_test_images": "identities at sites that have no test images, so no personal figures",
+             "with_one_test_image": "identities at sites with one test image, so no genuine pair"}  # fmt: skip
+    rows = [
+        {"what": names.get(name, name), "count": value}
+        for name, value in (metrics.get("counted") or {}).items()
+        if value
+    ]
+    return table("Left out of some figures", rows, {"what": "what", "count": "how many"}) if rows else None
+
+
+def figures(run: RunFiles) -> list[tuple[str, str, str]]:
+    """Return the drawings: title, explanation, SVG text."""
+    counts = run.similarities
+    if not counts:
+        return []
+    whole = counts.get("all")
+    drawings = [("ROC", "Every threshold at once, all pairs; FAR on a logarithmic axis. Up is better.", roc(counts))]
+    if whole is not None:
+        threshold = run.metrics.get("threshold")
+        drawings.append(
+            ("Similarities", "Pairs right of the threshold are called one person.", similarities(whole, threshold))
+        )
+    return drawings
+
+
+def roc(counts: Mapping[str, Histogram]) -> str:
+    """Draw TAR against FAR, a line for all pairs and one for each group's."""
+    with styled():
+        figure, axes = canvas()
+        handles: list[Artist] = []
+        for index, found in enumerate(counts.values()):
+            far, tar = (np.cumsum(row[::-1]) / max(1, row.sum()) for row in found)
+            seen = far >= LEAST_FAR
+            handles += axes.plot(far[seen], 100 * tar[seen], color=colour(index), linestyle=dash(index))
+        axes.set_xscale("log")
+        axes.set(ylim=(0, 101), xlabel="impostor pairs accepted, FAR", ylabel="genuine pairs accepted, TAR (%)")
+        key(figure, handles, ["all pairs" if name == "all" else name for name in counts])
+        return svg(figure, "roc")
+
+
+def similarities(counts: Histogram, threshold: float | None) -> str:
+    """Draw the similarities of genuine (filled) and of impostor pairs, with the threshold."""
+    coarse = counts.reshape(2, SHOWN_BINS, -1).sum(axis=2)
+    edges = np.linspace(-1, 1, SHOWN_BINS + 1)
+    with styled():
+        figure, axes = canvas()
+        handles: list[Artist] = []
+        for index, (row, fill) in enumerate(((coarse[1], True), (coarse[0], False))):
+            share = 100 * row / max(1, row.sum())
+            if fill:
+                axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
+            handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
+        if threshold is not None:
+            axes.axvline(threshold, color=INK, linewidth=1.0)
+            axes.text(threshold, 1.01, "threshold", transform=axes.get_xaxis_transform(), ha="center", va="bottom")
+        axes.set(xlim=(-1, 1), xlabel="similarity (cosine)", ylabel="share of the pairs (%)", ylim=(0, None))
+        key(figure, handles, ["one person", "two people"])
+        return svg(figure, "similarities")
+
+
+def _columns(found: Row) -> Row:
+    return {f"{kind} {rate}": percent(value)
+            for kind in ("tar_at_far", "tpir_at_fpir") for rate, value in (found.get(kind) or {}).items()}  # fmt: skip
+
+
+def _titles(found: Row) -> Row:
+    names = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR"}
+    return {f"{kind} {rate}": f"{name} {rate}" for kind, name in names.items() for rate in found.get(kind) or {}}
