@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 from torch import Tensor
 
@@ -40,10 +41,7 @@ class Budget:
 
 def standard_deviation(budget: Budget, sensitivity: float) -> float:
     """Return the least σ with which Gaussian noise on a value of this L2 sensitivity meets the budget."""
-    # Takes a second to import, which only a run with this mechanism should wait for.
-    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
-
-    return _checked(sensitivity) * float(get_sigma_gaussian(budget.epsilon, budget.delta))
+    return _checked(sensitivity) * _noise_multiplier(budget)
 
 
 def classic_standard_deviation(budget: Budget, sensitivity: float) -> float:
@@ -64,6 +62,15 @@ def noise(shape: tuple[int, ...], sigma: float, draws: Draws) -> Tensor:
     if not (math.isfinite(sigma) and sigma > 0):
         raise UserError("sigma", f"must be a finite number above 0, got {sigma}")
     return draws.normal(shape) * sigma
+
+
+@cache
+def _noise_multiplier(budget: Budget) -> float:
+    """Return σ for a sensitivity of 1; the search for it takes milliseconds, and every draw asks again."""
+    # Takes a second to import, which only a run with this mechanism should wait for.
+    from dp_accounting.gaussian_mechanism import get_sigma_gaussian
+
+    return float(get_sigma_gaussian(budget.epsilon, budget.delta))
 
 
 def _checked(sensitivity: float) -> float:

@@ -1,0 +1,97 @@
+"""The empirical lower bound on ε: below every claim that holds, above every claim that does not."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from scipy import stats
+from tests.privacy.drawing import draws_of
+from torch import Tensor
+
+from fedvisage.audit.lower_bound import Bound, Trial, epsilon_of, lower_bound
+from fedvisage.audit.mechanisms import CLAIM, Claimed, trials
+from fedvisage.privacy.draws import Draws
+from fedvisage.privacy.gaussian import Budget, delta_of, noise
+from fedvisage.privacy.private_clustering import Privately
+
+RELEASES = {"private, one of two groups is larger": 200}
+
+
+@pytest.fixture(scope="module", params=[Privately(), Privately(relation="replace-one")], ids=["add", "replace"])
+def found(request: pytest.FixtureRequest) -> dict[str, Bound]:
+    claimed = Claimed(how=request.param)
+    return {one.name: lower_bound(one, RELEASES.get(one.name, 1000), draws_of(0)) for one in trials(claimed)}
+
+
+def test_the_private_mechanism_stays_below_its_claim(found: dict[str, Bound]) -> None:
+    private = {name: bound for name, bound in found.items() if name.startswith("private")}
+    assert len(private) == 2
+    assert not any(bound.exceeds for bound in private.values())
+
+
+def test_the_paper_s_mechanism_exceeds_its_claim_on_two_equal_groups(found: dict[str, Bound]) -> None:
+    assert found["Algorithm 1 as printed"].epsilon > 3 * CLAIM.epsilon
+
+
+def test_three_broken_mechanisms_are_caught(found: dict[str, Bound]) -> None:
+    broken = {name: bound for name, bound in found.items() if name.startswith("broken")}
+    assert len(broken) == 3
+    assert all(bound.exceeds for bound in broken.values()), broken
+
+
+def gaussian(shift: float, sigma: float) -> Trial:
+    def at(place: float) -> object:
+        def release(draws: Draws) -> Tensor:
+            return place + noise((2,), sigma, draws)
+
+        return release
+
+    return Trial("", Budget(1.0, 1e-5), at(0.0), at(shift))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sigma", [0.5, 1.0, 4.0])
+def test_the_bound_is_below_the_true_epsilon_of_gaussian_noise(sigma: float) -> None:
+    """The true one, at δ = 1e-5, by bisection on the closed form; two coordinates each move by 1."""
+    low, high = 0.0, 200.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_of(middle, sigma, math.sqrt(2)) > 1e-5 else (low, middle)
+    for seed in range(5):
+        assert lower_bound(gaussian(1.0, sigma), 1000, draws_of(seed)).epsilon < high
+
+
+def test_the_bound_comes_near_what_so_many_releases_can_show() -> None:
+    """Clearly separated outputs: only the exact binomial bounds on 500 of 500 and 0 of 500 limit the figure."""
+    bound = lower_bound(gaussian(100.0, 1.0), 1000, draws_of(0))
+    assert bound.hits == (500, 0)
+    assert bound.epsilon == pytest.approx(math.log(0.0005 ** (1 / 500) / (1 - 0.0005 ** (1 / 500))), abs=1e-3)
+
+
+@pytest.mark.parametrize(("chance", "other"), [(0.5, 0.2), (0.02, 0.02), (0.99, 0.4)])
+def test_the_bound_is_wrong_no_more_often_than_its_confidence_allows(chance: float, other: float) -> None:
+    """All pairs of counts, weighed by how likely they are: P[bound > ln(P/P')] ≤ 1 − confidence, here 0.9."""
+    trials, wrong = 60, 0.0
+    for hits in range(trials + 1):
+        for others in range(trials + 1):
+            if epsilon_of(hits, others, trials, 0.0, 0.9) > max(0.0, math.log(chance / other)) + 1e-12:
+                wrong += stats.binom.pmf(hits, trials, chance) * stats.binom.pmf(others, trials, other)
+    assert wrong <= 0.1
+
+
+def test_delta_is_taken_off() -> None:
+    assert epsilon_of(500, 0, 500, 0.9) < epsilon_of(500, 0, 500, 0.0)
+    assert epsilon_of(3, 0, 500, 0.5) == 0.0
+
+
+def test_outputs_that_are_all_the_same_show_nothing() -> None:
+    same = Trial("", Budget(1.0, 1e-5), lambda draws: torch.zeros(3), lambda draws: torch.zeros(3))
+    assert lower_bound(same, 100, draws_of(0)).epsilon == 0.0
+
+
+def test_a_claim_that_is_met_is_not_exceeded() -> None:
+    bound = Bound(1.0, 1.0, (1, 1), 2)
+    assert not bound.exceeds
+    assert replace(bound, epsilon=1.01).exceeds
