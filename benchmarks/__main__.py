@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import adaptation, data, fedgpad, memory, overhead, precision, split, startup
+from benchmarks import adaptation, clustering, data, fedgpad, memory, overhead, precision, split, startup
 from fedvisage.environment import describe
 from fedvisage.nn.precision import choose
 
@@ -30,6 +30,8 @@ MEASURES = (
     split.measure,
     split.measure_depth,
     split.measure_bytes,
+    clustering.measure,
+    clustering.measure_large,
 )
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 

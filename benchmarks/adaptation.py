@@ -27,7 +27,11 @@ def measure_time(cache: Path, repeats: int = 3) -> Measurement:
     """Score the same images plainly, by the gated and by the paper's adaptation; the least time of each, in turn."""
     scorer, view = _ready(rendered(cache, "O", 16, SIZE))
     rounds = [
-        (processor_seconds(lambda: scorer.logits(view)), _adapting(scorer, view, "gated"), _adapting(scorer, view, "paper"))
+        (
+            processor_seconds(lambda: scorer.logits(view)),
+            _adapting(scorer, view, "gated"),
+            _adapting(scorer, view, "paper"),
+        )
         for _ in range(repeats)
     ]
     plain, gated, paper = (min(times) for times in zip(*rounds, strict=True))
