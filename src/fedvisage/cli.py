@@ -180,6 +180,19 @@ def report(run: Annotated[Path, typer.Argument(help="The directory of a finished
 
 
 @app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run, whose data is at hand.")],
+    out: Out = None,
+    cache: Cache = CACHE,
+) -> None:
+    """Attack a run as a curious server could, and say what it would find out: numbers, pictures, and in the report."""
+    from fedvisage.audit.conduct import audit_run
+
+    with _interruptible(NOTHING):
+        audit_run(run, out, cache, _console())
+
+
+@app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods: name, paper, task, and what leaves a site."""
     from fedvisage.methods.listing import print_methods

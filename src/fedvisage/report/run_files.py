@@ -16,6 +16,8 @@ from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 
 Row = dict[str, Any]
+AUDIT = Path("audit") / "audit.json"
+"""Where a run directory has what audits of it found."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +44,7 @@ class RunFiles:
     features: Features | None
     similarities: dict[str, NDArray[np.int64]]
     """Recognition: counts of impostor (row 0) and genuine pairs by similarity, of all pairs and by group."""
+    audits: tuple[Row, ...] = ()
 
     @property
     def user_scores(self) -> Scores | None:
@@ -70,6 +73,7 @@ def read_run(path: Path) -> RunFiles:
         scores=read_scores(path / "scores.csv") if of_attacks else None,
         features=read_features(path / "features.safetensors"),
         similarities=read_similarities(path / "similarities.safetensors"),
+        audits=_audits(path / AUDIT),
     )
 
 
@@ -85,6 +89,13 @@ def read_mapping(path: Path) -> Row:
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
     return value
+
+
+def _audits(path: Path) -> tuple[Row, ...]:
+    found = read_mapping(path).get("audits") or []
+    if not isinstance(found, list) or not all(isinstance(record, dict) for record in found):
+        raise UserError(str(path), "must have a list of audits; remove it, or audit the run again")
+    return tuple(found)
 
 
 def read_features(path: Path) -> Features | None:

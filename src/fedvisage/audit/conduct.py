@@ -1,0 +1,80 @@
+"""Running all audits that apply to a run, and writing what they found where its report looks for it."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from rich.console import Console
+
+from fedvisage.audit import label_inference
+from fedvisage.audit.finding import Audit, Finding, Picture, Subject
+from fedvisage.files import write_atomically
+from fedvisage.gather import gather
+from fedvisage.methods import find
+from fedvisage.nn.precision import choose
+from fedvisage.rejudge import open_model
+from fedvisage.report.page import write_report
+from fedvisage.report.run_files import AUDIT, read_run
+
+AUDITS: tuple[Audit, ...] = (label_inference.AUDIT,)
+FOLDER, FILE = AUDIT.parts
+
+
+def audit_run(run: Path, out: Path | None, cache: Path, console: Console) -> list[dict[str, Any]]:
+    """Attack a finished run in every way that applies to it; its report shows the result, unless it goes elsewhere."""
+    read_run(run)  # refuses what is no finished run
+    subject = _subject(run, cache, console)
+    where = out or run / FOLDER
+    where.mkdir(parents=True, exist_ok=True)
+    found = []
+    for audit in AUDITS:
+        found.append(_record(audit, subject, where))
+        console.print(_line(found[-1]), markup=False, soft_wrap=True)
+    text = json.dumps({"run": run.name, "audits": found}, indent=2, ensure_ascii=False)
+    write_atomically(where / FILE, f"{text}\n".encode())
+    if out is None:
+        write_report(run)
+    console.print(f"audit: {where / FILE}", markup=False, soft_wrap=True)
+    return found
+
+
+def _subject(run: Path, cache: Path, console: Console) -> Subject:
+    """Open the model and the data of all sites: an attack is judged by the truth, which only a simulation has."""
+    recipe, saved, _ = open_model(run)
+    torch.set_num_threads(recipe.runtime.threads)
+    method = find(recipe.method.name)
+    data = gather(recipe, method, cache, recipe.runtime.threads, console.print)
+    compute = choose(recipe.runtime.device, recipe.runtime.precision)
+    return Subject(run, recipe, method, saved, data, compute, cache)
+
+
+def _record(audit: Audit, subject: Subject, where: Path) -> dict[str, Any]:
+    """Carry one audit out, write its pictures, and return its record."""
+    about = {"name": audit.name, "title": audit.title}
+    why = audit.obstacle(subject)
+    if why:
+        return about | {"applies": False, "why": why}
+    finding = audit.attack(subject)
+    pictures = [_written(audit, name, caption, picture, where) for name, (caption, picture) in finding.pictures.items()]
+    return about | {"applies": True, **_plain(finding), "pictures": pictures}
+
+
+def _plain(finding: Finding) -> dict[str, Any]:
+    return {"says": finding.says, "numbers": dict(finding.numbers), "rows": [dict(row) for row in finding.rows]}
+
+
+def _written(audit: Audit, name: str, caption: str, picture: Picture, where: Path) -> dict[str, str]:
+    file = f"{audit.name}-{name}.png"
+    data = io.BytesIO()
+    Image.fromarray(picture).save(data, format="PNG")
+    write_atomically(where / file, data.getvalue())
+    return {"file": file, "caption": caption}
+
+
+def _line(record: dict[str, Any]) -> str:
+    return f"{record['name']}: {record['says'] if record['applies'] else 'does not apply: ' + record['why']}"

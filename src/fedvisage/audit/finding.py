@@ -1,0 +1,53 @@
+"""What an audit is: whether it applies to a run, and what it found, in numbers, words and pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.federation.method import Method
+from fedvisage.gather import Gathered
+from fedvisage.model import SavedModel
+from fedvisage.nn.precision import Compute
+from fedvisage.recipe import Recipe
+
+Picture = NDArray[np.uint8]
+"""An RGB picture: height × width × 3."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A finished run under audit: its model, its recipe and the data that the sites hold."""
+
+    run: Path
+    recipe: Recipe
+    method: Method
+    saved: SavedModel
+    data: Gathered
+    compute: Compute
+    cache: Path
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What an audit found: a sentence, figures, perhaps a table (a row a mapping) and captioned pictures."""
+
+    says: str
+    numbers: Mapping[str, float]
+    rows: Sequence[Mapping[str, str | float]] = ()
+    pictures: Mapping[str, tuple[str, Picture]] = field(default_factory=dict)
+    """By file name without ending: caption and picture."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """One attack. ``obstacle`` says why it does not apply to a run, or nothing if it does."""
+
+    name: str
+    title: str
+    obstacle: Callable[[Subject], str]
+    attack: Callable[[Subject], Finding]

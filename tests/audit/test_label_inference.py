@@ -1,0 +1,85 @@
+"""Labels can be read off the gradients of plain split learning, and the audit says so."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from tests.toy import run_toy, tree
+
+from fedvisage.audit import label_inference
+from fedvisage.audit.conduct import audit_run
+from fedvisage.errors import UserError
+
+
+def gradients(labels: np.ndarray, weight: np.ndarray, outputs: np.ndarray) -> torch.Tensor:
+    """Write down (softmax − onehot) W / N."""
+    probability = np.exp(outputs - outputs.max(1, keepdims=True))
+    probability /= probability.sum(1, keepdims=True)
+    return torch.from_numpy((probability - np.eye(2)[labels]) @ weight / len(labels))
+
+
+@pytest.mark.parametrize("scale", [0.01, 1.0, 8.0])
+def test_every_label_is_read_off_however_sure_the_model_is(scale: float) -> None:
+    draws = np.random.default_rng(0)
+    labels, weight = draws.integers(0, 2, 40), draws.normal(size=(2, 7))
+    found = gradients(labels, weight, scale * draws.normal(size=(40, 2)))
+    assert label_inference.by_the_head(found, torch.from_numpy(weight)).tolist() == labels.tolist()
+    groups = label_inference.without_the_head(found).numpy()
+    assert (groups == labels).all() or (groups == 1 - labels).all()
+
+
+def test_noise_hides_labels() -> None:
+    draws = np.random.default_rng(1)
+    labels, weight = draws.integers(0, 2, 2000), draws.normal(size=(2, 7))
+    found = gradients(labels, weight, draws.normal(size=(2000, 2))).numpy()
+    noisy = torch.from_numpy(found + draws.normal(0, 100 * np.abs(found).max(), found.shape))
+    right = (label_inference.by_the_head(noisy, torch.from_numpy(weight)).numpy() == labels).mean()
+    assert right == pytest.approx(0.5, abs=0.05)
+
+
+@pytest.fixture(scope="module")
+def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("audited") / "run"
+    run_toy(tree(sets, "fedsis", training__rounds=1), out)
+    return out
+
+
+def test_an_audit_reads_all_labels_of_split_learning_and_the_report_shows_it(finished: Path) -> None:
+    before = (finished / "model.safetensors").read_bytes()
+    (record,) = [
+        found
+        for found in audit_run(finished, None, finished.parent / "cache", Console(quiet=True))
+        if found["name"] == "label-inference"
+    ]
+    assert record["numbers"]["labels_right"] == 1.0
+    assert record["numbers"]["images"] >= label_inference.IMAGES
+    written = json.loads((finished / "audit" / "audit.json").read_text())
+    assert record in written["audits"]
+    assert record["says"] in html.unescape((finished / "report.html").read_text())
+    assert (finished / "model.safetensors").read_bytes() == before
+
+
+def test_an_audit_that_goes_elsewhere_leaves_the_run_alone(finished: Path, tmp_path: Path) -> None:
+    files = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
+    audit_run(finished, tmp_path / "there", finished.parent / "cache", Console(quiet=True))
+    assert (tmp_path / "there" / "audit.json").exists()
+    assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == files
+
+
+def test_an_audit_says_why_it_does_not_apply(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
+    found = {f["name"]: f for f in audit_run(tmp_path / "run", None, tmp_path / "cache", Console(quiet=True))}
+    assert not found["label-inference"]["applies"]
+    assert found["label-inference"]["why"] == "no gradients of a head cross the wire"
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a directory"):
+        audit_run(tmp_path / "nothing", None, tmp_path / "cache", Console(quiet=True))
