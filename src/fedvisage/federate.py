@@ -17,6 +17,7 @@ from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.method import Message
+from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import Schema
 from fedvisage.federation.server import Server
 from fedvisage.federation.transport import Transport
@@ -63,7 +64,8 @@ def federate(
     """
     with ExitStack() as stack:
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
-        server = _server(recipe, Exchange(recipe, transport, schemas, ledger), compute, first or {})
+        releases = Releases(out / "released")
+        server = _server(recipe, Exchange(recipe, transport, schemas, ledger), compute, releases, first or {})
         checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
         course = Course(server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, server)
@@ -74,13 +76,15 @@ def federate(
     return trained
 
 
-def _server(recipe: Recipe, exchange: Exchange, compute: Compute, first: Message) -> Server:
+def _server(
+    recipe: Recipe, exchange: Exchange, compute: Compute, releases: Releases, first: Message
+) -> Server:
     method = find(recipe.method.name)
     with scoped(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe)
     start(net, first)
     compute.place(net)
-    server = Server(method, recipe, net, exchange, compute)
+    server = Server(method, recipe, net, exchange, compute, releases)
     if recipe.training.start is not None:
         server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))
     return server

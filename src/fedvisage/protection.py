@@ -1,4 +1,4 @@
-"""The sections under ``federation`` that decide how uploads meet: robust rules, sums in secret."""
+"""The sections under ``federation`` that decide how uploads meet: robust rules, sums in secret, noise."""
 
 from __future__ import annotations
 
@@ -58,3 +58,24 @@ class Secure(Section):
     def needed(self, asked: int) -> int:
         """Return how many of the asked sites must take part to the end."""
         return max(2, math.ceil(self.threshold * asked - 1e-9))
+
+
+class Dp(Section):
+    """Differential privacy of sites: each update is clipped to a norm of ``clip``, and noise is added to their sum.
+
+    ``noise`` is its standard deviation in units of ``clip``; instead, ``epsilon`` says what the whole run may cost.
+    """
+
+    clip: float = Field(gt=0)
+    noise: float | None = Field(None, ge=0)
+    epsilon: float | None = Field(None, gt=0)
+    delta: float | None = Field(None, gt=0, lt=1)
+    entropy: Entropy = "system"
+
+    @model_validator(mode="after")
+    def _one_way_to_say_how_much(self) -> Dp:
+        if (self.noise is None) == (self.epsilon is None):
+            raise ValueError("give either epsilon, for the whole run, or noise, in units of clip")
+        if self.noise != 0 and self.delta is None:
+            raise ValueError("delta is missing: Gaussian noise gives no guarantee without one")
+        return self

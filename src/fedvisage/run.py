@@ -15,6 +15,7 @@ from fedvisage import environment, evaluation, recognition
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federate import LEDGER, METRICS, ROUNDS, Trained, federate
+from fedvisage.federation.dp import plan_of
 from fedvisage.federation.ledger import privacy_of, read_lines
 from fedvisage.federation.message import digest_of
 from fedvisage.federation.method import Message, Method, Task
@@ -173,6 +174,9 @@ def _judge(out: Path, recipe: Recipe, trained: Trained, data: Gathered, compute:
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
+    plan = plan_of(recipe)
+    if plan is not None and recipe.federation.dp is not None:
+        metrics["privacy"] = plan.figures(trained.rounds, recipe.federation.dp.entropy)
     if method.task == "recognition":
         return metrics | _judge_recognition(out, recipe, trained, data, compute)
     if data.user is not None:

@@ -18,7 +18,7 @@ from fedvisage.federation.robust.krum import chosen
 from fedvisage.federation.robust.median import median
 from fedvisage.federation.robust.norm_clip import clipped, norm_of_update
 from fedvisage.federation.robust.trimmed_mean import trimmed_mean
-from fedvisage.protection import Combine
+from fedvisage.settings import Federation
 
 
 class Combination(Protocol):
@@ -28,8 +28,8 @@ class Combination(Protocol):
         """Take one site's upload in."""
         ...
 
-    def result(self) -> Message:
-        """Return what the uploads came to, in their own types."""
+    def exact(self) -> Message:
+        """Return what the uploads came to, in float64."""
         ...
 
 
@@ -57,9 +57,13 @@ class Mean:
                 self._types[name] = tensor.dtype
         self._weight += weight
 
+    def exact(self) -> Message:
+        """Return the mean in float64."""
+        return {name: total / self._weight for name, total in self._sums.items()}
+
     def result(self) -> Message:
         """Return the mean in the uploads' own types; counts are rounded to the nearest whole number."""
-        return {name: _cast(total / self._weight, self._types[name]) for name, total in self._sums.items()}
+        return {name: cast(value, self._types[name]) for name, value in self.exact().items()}
 
 
 class Clipped:
@@ -68,16 +72,14 @@ class Clipped:
     def __init__(self, base: Message, bound: float) -> None:
         """Remember what was lent, from which updates are measured."""
         self._base, self._bound, self._mean = base, bound, Mean()
-        self._types: dict[str, torch.dtype] = {}
 
     def add(self, message: Message, weight: float) -> None:
         """Clip one site's update and fold it in."""
-        self._types |= {name: value.dtype for name, value in message.items()}
         self._mean.add(clipped(message, self._base, self._bound), weight)
 
-    def result(self) -> Message:
-        """Return the mean."""
-        return {name: _cast(value, self._types[name]) for name, value in self._mean.result().items()}
+    def exact(self) -> Message:
+        """Return the mean in float64."""
+        return self._mean.exact()
 
 
 class Compared:
@@ -92,14 +94,16 @@ class Compared:
         """Keep one site's upload."""
         self._messages.append(message)
 
-    def result(self) -> Message:
+    def exact(self) -> Message:
         """Return what the rule makes of all."""
-        first = self._messages[0]
-        return {name: _cast(value, first[name].dtype) for name, value in self._rule(self._messages).items()}
+        return self._rule(self._messages)
 
 
-def combination_of(settings: Combine, base: Callable[[], Message]) -> Combination:
+def combination_of(federation: Federation, base: Callable[[], Message]) -> Combination:
     """Return the combination that a recipe asks for; ``base`` is what the sites were lent."""
+    settings = federation.combine
+    if federation.dp is not None:
+        return Clipped(base(), federation.dp.clip)  # the sites' own clipping is not taken on trust
     if settings.rule == "mean":
         return Mean()
     if settings.rule == "norm-clip" and settings.bound is not None:
@@ -128,8 +132,9 @@ def _mean(messages: list[Message]) -> Message:
     mean = Mean()
     for message in messages:
         mean.add(message, 1.0)
-    return mean.result()
+    return mean.exact()
 
 
-def _cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+def cast(value: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a value in a type, rounded to the nearest whole number where the type is whole."""
     return value.to(dtype) if dtype.is_floating_point else value.round().to(dtype)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fedvisage.federation.dp import plan_of
 from fedvisage.federation.ledger import Entry, JsonLines
 from fedvisage.federation.message import digest_of, size_of
-from fedvisage.federation.method import Message
+from fedvisage.federation.method import SUMMED, Message
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.releases import Told, told
 from fedvisage.federation.schema import Refused, Schema, check
@@ -71,13 +72,13 @@ class Exchange:
         """Send orders and yield admitted or failed replies in sorted order of sites."""
         number = self.new_visit() if visit is None else visit
         names = self.present if to is None else [name for name in to if name in self.present]
-        orders, common = {}, self._lines(message)
+        orders, common = {}, self._lines(message, self._promise(call))
         for name in names:
             if name in self._offline:
                 yield self._failed(name, "offline")
                 continue
             own = each.get(name, {}) if each else {}
-            self._enter(name, "down", call, [*common, *self._lines(own)])
+            self._enter(name, "down", call, [*common, *self._lines(own, "")])
             orders[name] = Order(call, self.record.round, {**message, **own}, number, self._new_ticket(call))
         yield from self._answers(call, orders)
 
@@ -140,12 +141,19 @@ class Exchange:
         self.note_failure(name, reason)
         return Reply(name, None, reason)
 
-    def _lines(self, message: Message) -> list[tuple[str, str, int, str, str]]:
+    def _promise(self, call: str) -> str:
+        """Return what noise promises of the weights that go down: those of the rounds before, or of this one, too."""
+        dp, done = self.recipe.federation.dp, self.record.round - (call == SUMMED)
+        plan = plan_of(self.recipe)
+        return plan.guarantee(done, dp.entropy) if plan is not None and dp is not None and done else ""
+
+    def _lines(self, message: Message, promise: str) -> list[tuple[str, str, int, str, str]]:
         """Group what goes to a site by part (before the first dot) or by name."""
         groups: dict[str, Message] = {}
         for name, tensor in message.items():
             groups.setdefault(name.split(".")[0], {})[name] = tensor
-        return [(name, "weights" if "." in next(iter(g)) else "message", size_of(g.values()), digest_of(g), "")
+        kinds = {name: "weights" if "." in next(iter(group)) else "message" for name, group in groups.items()}
+        return [(name, kinds[name], size_of(g.values()), digest_of(g), promise if kinds[name] == "weights" else "")
                 for name, g in groups.items()]  # fmt: skip
 
     def _enter(self, site: str, direction: str, call: str, lines: Sequence[tuple[str, str, int, str, str]],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Method
+from fedvisage.federation.method import SUMMED, Home, Method
 from fedvisage.recipe import Recipe
 
 
@@ -11,7 +11,7 @@ def check_protection(recipe: Recipe, method: Method) -> None:
     """Refuse what this method, its way of weighing sites, or another protection would undo or ignore."""
     federation = recipe.federation
     rule = federation.combine.rule
-    wanted = {"combine": rule != "mean", "secure": federation.secure is not None}
+    wanted = {"combine": rule != "mean", "secure": federation.secure is not None, "dp": federation.dp is not None}
     for key in (key for key, is_wanted in wanted.items() if is_wanted):
         if not method.averages:
             raise UserError(
@@ -29,6 +29,27 @@ def check_protection(recipe: Recipe, method: Method) -> None:
             "recipe.federation.combine",
             f"{rule} counts sites alike: a number of examples is a claim, with which a hostile site could outweigh all "
             "others; set method.weight: uniform",
+        )
+    if wanted["dp"]:
+        _check_noise(recipe, method)
+
+
+def _check_noise(recipe: Recipe, method: Method) -> None:
+    """Refuse what would break the promise of noise, or make another one beside it."""
+    place = "recipe.federation.dp"
+    lent = method.parts_at(Home.LENT)
+    if recipe.federation.combine.rule != "mean":
+        raise UserError(place, "holds for a mean of clipped updates; leave federation.combine out")
+    if weighs_by_examples(recipe):
+        raise UserError(place, "lets sites count alike: a site's weight has no bound; set method.weight: uniform")
+    if method.releases:
+        raise UserError(place, f"and what {method.name} releases by itself cannot be accounted together; leave it out")
+    if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
+        raise UserError(place, "does not cover a choice among rounds by held-out images; use keep: last, no early_stop")
+    own = [part for one in method.calls[SUMMED].uploads for part in one.parts if part not in lent]
+    if own:
+        raise UserError(
+            place, f"clips what a site changed of what it was lent, and {own[0]} is a site's own; leave it out"
         )
 
 

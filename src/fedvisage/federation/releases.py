@@ -101,12 +101,18 @@ class Releases:
             if self._path(name).exists():
                 return self._stored(name, written)
             fresh = due(written, cost, allowance.total, allowance.count)
+            if cost and not fresh and written[-1] != cost[-1]:
+                raise RunFailed(f"{self._path(name)}: was released before, and is gone; start anew")
             self._append(file, fresh)
             total = spent([*written, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
             sealed.write(self._path(name), value, {"release": name, "charges": [one.release for one in cost]})
             return value
+
+    def drop(self, name: str) -> None:
+        """Forget a value that nobody can ask for again; its charge stays."""
+        self._path(name).unlink(missing_ok=True)
 
     def charges(self) -> tuple[Charge, ...]:
         """Return all that has been charged."""

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.errors import RunFailed
-from fedvisage.federation.combine import combination_of
+from fedvisage.federation.combine import cast, combination_of
+from fedvisage.federation.dp import plan_of, released
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import LOSS, SUMMED, Home, Message, Method
+from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import schema_of
 from fedvisage.federation.scoring import joined
 from fedvisage.federation.secure.calls import layout_of, threshold_of
@@ -79,6 +81,7 @@ class Server:
     net: nn.ModuleDict
     exchange: Exchange
     compute: Compute
+    releases: Releases | None = None
     round: int = 0
     stopped: bool = False
     without_quorum: int = 0
@@ -173,24 +176,29 @@ class Server:
         Statistics are recorded, not combined. Sites count alike (``uniform``), by their ``examples``, or as a mapping
         from their names says.
         """
-        if self.recipe.federation.secure is not None:
-            return self._reduce_in_secret(message or {})
-        rule, replied, failed, losses = self.recipe.federation.combine, [], {}, {}
-        combined = combination_of(rule, lambda: self.tensors(*self.net))
-        for reply in self.exchange.run(call, message or {}, to=to):
+        secret = self.recipe.federation.secure is not None
+        found = self._in_secret(message or {}) if secret else self._singly(call, message or {}, weight, to)
+        return replace(found, value=self._settled(call, found.value, len(found.replied)))
+
+    def _singly(
+        self, call: str, message: Message, weight: str | Mapping[str, float], to: Sequence[str] | None
+    ) -> Reduced:
+        """Combine uploads as they come, each of which the server sees."""
+        combined = combination_of(self.recipe.federation, lambda: self.tensors(*self.net))
+        replied, failed, losses = [], {}, {}
+        for reply in self.exchange.run(call, message, to=to):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
-            combined.add(
-                self.exchange.without_statistics(call, reply.message), _share(weight, reply.site, reply.message)
-            )
+            upload = self.exchange.without_statistics(call, reply.message)
+            combined.add(upload, _share(weight, reply.site, reply.message))
             replied.append(reply.site)
             if LOSS.name in reply.message:
                 losses[reply.site] = float(reply.message[LOSS.name])
-        self.check_quorum(len(replied), least=rule.least)
-        return Reduced(combined.result(), tuple(replied), failed, losses)
+        self.check_quorum(len(replied), least=self.recipe.federation.combine.least)
+        return Reduced(combined.exact(), tuple(replied), failed, losses)
 
-    def _reduce_in_secret(self, message: Message) -> Reduced:
+    def _in_secret(self, message: Message) -> Reduced:
         """Have the sites add their uploads up; how they count is settled at the sites, and losses are summed too."""
         plain = schema_of(self.method.calls[SUMMED], self.recipe, self.net)
         try:
@@ -199,6 +207,15 @@ class Server:
             raise NoQuorum(str(error)) from error
         self.check_quorum(len(found.replied))
         return Reduced(found.value, found.replied, found.failed, {})
+
+    def _settled(self, call: str, mean: Message, count: int) -> Message:
+        """Return a mean of so many uploads in their own types, with the noise that the recipe asks for."""
+        plan = plan_of(self.recipe)
+        if plan is not None and call == SUMMED:
+            assert self.releases is not None, "a server without a disk releases nothing"
+            return released(mean, self.tensors(*self.net), count, self.recipe, plan, self.round, self.releases)
+        types = schema_of(self.method.calls[call], self.recipe, self.net).tensors
+        return {name: cast(value, types[name].dtype) for name, value in mean.items()}
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:

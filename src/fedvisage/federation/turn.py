@@ -16,6 +16,7 @@ from torch import nn
 
 from fedvisage.data.batches import View
 from fedvisage.federation import core
+from fedvisage.federation.dp import clipping
 from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import SUMMED, Call, Home, Message, Method
 from fedvisage.federation.releases import Releases
@@ -70,6 +71,8 @@ class Workspace:
     def _own_calls(self) -> Mapping[str, Call]:
         """Return the method's calls, as the recipe wants their uploads to meet."""
         calls = self.method.calls
+        if self.recipe.federation.dp is not None:
+            calls = clipping(calls, self.recipe)
         if self.recipe.federation.secure is None:
             return calls
         return secured(calls, schema_of(calls[SUMMED], self.recipe, self.net), self.recipe)

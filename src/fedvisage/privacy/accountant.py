@@ -18,7 +18,7 @@ from typing import Any, Literal
 from fedvisage.errors import RunFailed
 from fedvisage.privacy.gaussian import Budget
 
-Relation = Literal["add-remove", "replace-one", "paper"]
+Relation = Literal["add-remove", "replace-one", "paper", "site"]
 Mechanism = Literal["gaussian", "selection"]
 Count = Literal["sum", "tight"]
 
@@ -26,6 +26,7 @@ PROTECTS: Mapping[Relation, str] = {
     "add-remove": "one class centre added or removed",
     "replace-one": "one class centre exchanged for another",
     "paper": "as the paper counts it, not end to end",
+    "site": "all data of one site: its update, or none",
 }
 """What an ε holds for; it is shown beside every ε."""
 
@@ -113,7 +114,7 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     )
 
 
-RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper")
+RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site")
 MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
 COLUMNS = 7
 """Of the table in which costs cross the wire."""

@@ -52,13 +52,12 @@ def size_of(like: Mapping[str, Tensor]) -> int:
 
 
 def decode_mean(total: Words, like: Mapping[str, Tensor], count: int) -> tuple[dict[str, Tensor], float]:
-    """Return the weighted mean of ``count`` uploads, in the types of ``like``, and the plain mean of their losses."""
+    """Return the weighted mean of ``count`` uploads in float64, and the plain mean of their losses."""
     scalar = torch.zeros((), dtype=torch.float64)
     weight = decode(total[-2:-1], scalar)
     found, start = {}, 0
     for name, value in like.items():
-        mean = decode(total[start : start + value.numel()], value) / weight
-        found[name] = mean.to(value.dtype) if value.is_floating_point() else mean.round().to(value.dtype)
+        found[name] = decode(total[start : start + value.numel()], value) / weight
         start += value.numel()
     return found, float(decode(total[-1:], scalar)) / count
 

@@ -26,7 +26,7 @@ class NoSum(RunFailed):
 
 @dataclass(frozen=True)
 class Summed:
-    """A mean out of a sum in secret, and whose uploads are in it."""
+    """A mean out of a sum in secret, in float64, and whose uploads are in it."""
 
     value: Message
     replied: tuple[str, ...]

@@ -1,0 +1,282 @@
+"""Noise on a sum of clipped updates: as much as was promised, drawn once, written down, nothing when switched off."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting.pld import privacy_loss_distribution
+from safetensors.torch import load_file
+from tests.toy import recipe_of, run_toy, settled, tree
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.checkpoint import Checkpoints
+from fedvisage.federation.combine import combination_of
+from fedvisage.federation.dp import noisy, plan_of, within
+from fedvisage.federation.method import Message
+from fedvisage.federation.protect import check_protection
+from fedvisage.federation.robust.norm_clip import norm_of_update
+from fedvisage.federation.transport import LocalTransport, Reply
+from fedvisage.federation.turn import Order
+from fedvisage.methods import METHODS
+from fedvisage.privacy.draws import DerivedDraws
+from fedvisage.settings import Federation
+
+DP = {"clip": 0.5, "noise": 0.1, "delta": 1e-3, "entropy": "derived"}
+
+
+def private(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+    return tree(sets, **{"federation__dp": DP, "training__rounds": 2, "evaluation__every": 0, **changes})
+
+
+def weights(out: Path) -> bytes:
+    return (out / "model.safetensors").read_bytes()
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("private") / "run"
+    run_toy(private(sets), out)
+    return out
+
+
+def test_without_noise_and_with_a_bound_beyond_every_update_it_is_fedavg(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(private(sets, federation__dp={"clip": 1e5, "noise": 0.0}), tmp_path / "null")
+    run_toy(private(sets, federation={}), tmp_path / "fedavg")
+    assert weights(tmp_path / "null") == weights(tmp_path / "fedavg")
+    assert "privacy" not in json.loads((tmp_path / "null" / "metrics.json").read_text())
+
+
+@pytest.mark.parametrize("bound", [1e-9, 1e-3, 0.05, 1.0, 30.0])
+def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None:
+    draws = torch.Generator().manual_seed(0)
+    base = {"w": torch.randn(5000, generator=draws) * 3, "n": torch.tensor(4)}
+    upload = {"w": base["w"] + torch.randn(5000, generator=draws) * 0.1, "n": torch.tensor(9)}
+    found = within(upload, base, bound)
+    norm = norm_of_update(found, base)
+    assert norm <= bound
+    assert found["w"].dtype == torch.float32
+    assert bound < 0.01 or norm >= 0.99 * min(bound, norm_of_update(upload, base))
+
+
+class Boasting(LocalTransport):
+    """A wire on which B's weights are replaced by absurd, yet admissible ones."""
+
+    seen: list[Message] = []
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            message = reply.message
+            if message is not None and orders[reply.site].call == "train":
+                self.seen.append(message)
+                if reply.site == "B":
+                    message = {k: v + 1e4 if v.is_floating_point() and "." in k else v for k, v in message.items()}
+            yield Reply(reply.site, message, reply.failure, reply.ticket)
+
+
+def test_sites_clip_before_they_send_and_the_server_takes_no_clipping_on_trust(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clip = {"clip": 0.05, "noise": 0.0}
+    lone = {"data__sites": {"A": str(sets["A"])}, "training__rounds": 1}
+    # A model that did not move: a clip so small that no float32 weight changes.
+    run_toy(private(sets, federation__dp={"clip": 1e-12, "noise": 0.0}, **lone), tmp_path / "lent")
+    lent = load_file(tmp_path / "lent" / "model.safetensors")
+    monkeypatch.setattr(Boasting, "seen", [])
+    monkeypatch.setattr("fedvisage.run.LocalTransport", Boasting)
+    run_toy(private(sets, federation__dp=clip, training__rounds=1), tmp_path / "run")
+    assert len(Boasting.seen) == 3
+    for upload in Boasting.seen:
+        assert 0.04 < norm_of_update({name: upload[name] for name in lent}, lent) <= 0.05
+    assert norm_of_update(load_file(tmp_path / "run" / "model.safetensors"), lent) <= 0.05 + 1e-4
+
+
+def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
+    draws, base = np.random.default_rng(0), {"w": torch.zeros(200), "n": torch.tensor(0)}
+    federation = Federation.model_validate({"dp": {"clip": 0.7, "noise": 0.0}})
+    uploads = [{"w": torch.from_numpy(draws.normal(size=200).astype(np.float32)), "n": torch.tensor(1)} for _ in "ABCD"]
+
+    def sum_of(last: Message) -> torch.Tensor:
+        combined = combination_of(federation, lambda: base)
+        for upload in [*uploads[:3], last]:
+            combined.add(upload, 1.0)
+        return combined.exact()["w"] * 4
+
+    moved = float((sum_of(uploads[3]) - sum_of(base)).norm())
+    assert moved == pytest.approx(0.7, rel=1e-12)
+
+
+def test_the_noise_has_the_planned_size_on_the_sum(sets: Mapping[str, Path]) -> None:
+    plan = plan_of(recipe_of(private(sets, federation__dp={**DP, "clip": 2.0, "noise": 3.0})))
+    assert plan is not None
+    mean = {"w": torch.full((200_000,), 5.0, dtype=torch.float64)}
+    found = noisy(mean, {"w": torch.zeros(200_000)}, 4, plan, DerivedDraws(torch.Generator().manual_seed(1)))
+    spread = (found["w"].double() - 5.0) * 4
+    assert float(spread.std()) == pytest.approx(6.0, rel=0.01)
+    assert abs(float(spread.mean())) < 5 * 6.0 / math.sqrt(200_000)
+
+
+def test_a_variance_stays_above_a_tenth_of_the_lent_one_and_counters_stay_as_lent(sets: Mapping[str, Path]) -> None:
+    plan = plan_of(recipe_of(private(sets, federation__dp={**DP, "clip": 10.0, "noise": 10.0})))
+    assert plan is not None
+    lent = {"running_var": torch.full((1000,), 2.0), "n": torch.tensor(3)}
+    mean = {"running_var": torch.full((1000,), 2.0, dtype=torch.float64), "n": torch.tensor(8.0)}
+    found = noisy(mean, lent, 1, plan, DerivedDraws(torch.Generator().manual_seed(2)))
+    assert float(found["running_var"].min()) == pytest.approx(0.2)
+    assert int(found["n"]) == 3
+
+
+@pytest.mark.parametrize(("epsilon", "rounds"), [(0.5, 1), (2.0, 7), (8.0, 30)])
+def test_the_noise_for_a_budget_meets_it_by_another_accountant(
+    epsilon: float, rounds: int, sets: Mapping[str, Path]
+) -> None:
+    dp = {"clip": 3.0, "epsilon": epsilon, "delta": 1e-5}
+    plan = plan_of(recipe_of(private(sets, federation__dp=dp, training__rounds=rounds)))
+    assert plan is not None
+    one = privacy_loss_distribution.from_gaussian_mechanism(plan.multiplier, value_discretization_interval=1e-4)
+    assert one.self_compose(rounds).get_epsilon_for_delta(1e-5) == pytest.approx(epsilon, rel=0.01)
+    assert plan.figures(rounds, "system")["epsilon"] == pytest.approx(epsilon, rel=1e-4)
+    assert plan.figures(0, "system")["epsilon"] == 0
+
+
+def test_a_site_pays_for_the_rounds_that_ask_it(sets: Mapping[str, Path]) -> None:
+    changes = {"federation": {"participation": 0.34, "dp": DP}, "training__rounds": 9}
+    plan = plan_of(recipe_of(private(sets, **changes)))
+    assert plan is not None
+    assert list(plan.paid) == sorted(plan.paid)
+    assert 3 <= plan.paid[-1] < 9
+    assert plan.figures(9, "system")["releases"] == plan.paid[-1]
+
+
+def test_figures_and_guarantee_stand_in_metrics_and_ledger(whole: Path) -> None:
+    privacy = json.loads((whole / "metrics.json").read_text())["privacy"]
+    one = privacy_loss_distribution.from_gaussian_mechanism(DP["noise"], value_discretization_interval=1e-2)
+    expected = one.self_compose(2).get_epsilon_for_delta(1e-3)
+    assert privacy["epsilon"] == pytest.approx(expected, rel=0.01)
+    assert (privacy["delta"], privacy["relation"], privacy["noise"]) == (1e-3, ["site"], "derived")
+    ledger = lines(whole / "ledger.jsonl")
+    down = {(row["round"], row["call"]): row["guarantee"] for row in ledger if row["direction"] == "down"}
+    assert down[1, "train"] == ""
+    assert down[2, "train"].startswith("site level, gaussian × 1, σ 0.05, Δ 0.5: ε ")
+    assert down[2, "heldout"].startswith("site level, gaussian × 2, σ 0.05, Δ 0.5: ε ")
+    assert down[2, "heldout"].endswith("noise from the run's seed, which protects nobody")
+    up = {row["guarantee"] for row in ledger if row["kind"] == "weights" and row["direction"] == "up"}
+    assert up == {"update clipped to 0.5 at the site, no noise yet"}
+
+
+def test_derived_noise_repeats_and_the_operating_systems_does_not(
+    whole: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(private(sets), tmp_path / "again")
+    assert settled(tmp_path / "again") == settled(whole)
+    run_toy(private(sets, federation__dp={**DP, "entropy": "system"}), tmp_path / "system")
+    assert weights(tmp_path / "system") != weights(whole)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_what_was_released_is_not_drawn_again_after_a_kill(
+    every: int, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed when round 2 is released and perhaps lent, and not yet in a checkpoint."""
+    dp = {**DP, "entropy": "system"}
+    content = private(sets, federation__dp=dp, runtime__checkpoint_every=every, evaluation__every=1)
+    wrote = Checkpoints.write
+
+    def dying(self: Checkpoints, tensors: Message, progress: Any) -> None:
+        if progress.round == 2:
+            raise KeyboardInterrupt
+        wrote(self, tensors, progress)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "write", dying)
+        with pytest.raises(KeyboardInterrupt):
+            run_toy(content, tmp_path / "run")
+    released = {path.name: path.read_bytes() for path in (tmp_path / "run" / "released").glob("*.safetensors")}
+    assert set(released) == {"round 1.safetensors", "round 2.safetensors"}
+    run_toy(content, tmp_path / "run", resume=True)
+    for name, before in released.items():
+        assert (tmp_path / "run" / "released" / name).read_bytes() == before
+    found, stored = (
+        load_file(tmp_path / "run" / name) for name in ("model.safetensors", "released/round 2.safetensors")
+    )
+    assert all(torch.equal(value, stored[name]) for name, value in found.items())
+    assert len(lines(tmp_path / "run" / "released" / "charges.jsonl")) == 2
+
+
+def test_a_released_value_that_is_gone_is_not_drawn_anew(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = private(sets, federation__dp={**DP, "entropy": "system"})
+    run_toy(content, tmp_path / "run")
+    for path in [*(tmp_path / "run" / "checkpoints").iterdir(), tmp_path / "run" / "metrics.json"]:
+        path.unlink()
+    (tmp_path / "run" / "released" / "round 1.safetensors").unlink()
+    with pytest.raises(RunFailed, match="was released before, and is gone"):
+        run_toy(content, tmp_path / "run", resume=True)
+
+
+def test_values_older_than_any_checkpoint_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(private(sets, training__rounds=6, training__local={"batches": 1}), tmp_path / "run")
+    kept = {path.stem for path in (tmp_path / "run" / "released").glob("*.safetensors")}
+    assert kept == {"round 4", "round 5", "round 6"}
+    assert len(lines(tmp_path / "run" / "released" / "charges.jsonl")) == 6
+
+
+def test_noise_on_a_sum_in_secret_is_noise_on_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    federation = {"dp": DP, "secure": {"entropy": "derived"}}
+    run_toy(private(sets, training__rounds=1), tmp_path / "plain")
+    run_toy(private(sets, training__rounds=1, federation=federation), tmp_path / "secret")
+    plain, secret = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "secret"))
+    assert norm_of_update(secret, plain) <= 0.5 * 2**-12  # both clip to 0.5, to within what rounding leaves
+
+
+@pytest.mark.parametrize(
+    ("dp", "problem"),
+    [
+        ({"noise": 1.0, "delta": 1e-5}, "recipe.federation.dp.clip: Field required"),
+        ({"clip": 0, "noise": 1.0, "delta": 1e-5}, "clip"),
+        ({"clip": 1.0, "epsilon": 0, "delta": 1e-5}, "epsilon"),
+        ({"clip": 1.0, "epsilon": -1, "delta": 1e-5}, "epsilon"),
+        ({"clip": 1.0, "epsilon": 1, "delta": 0}, "delta"),
+        ({"clip": 1.0, "epsilon": 1, "delta": 1}, "delta"),
+        ({"clip": 1.0, "epsilon": 1}, "delta is missing"),
+        ({"clip": 1.0, "noise": 1}, "delta is missing"),
+        ({"clip": 1.0, "delta": 1e-5}, "give either epsilon"),
+        ({"clip": 1.0, "delta": 1e-5, "epsilon": 1, "noise": 1}, "give either epsilon"),
+        ({"clip": 1.0, "delta": 1e-5, "noise": -1}, "noise"),
+    ],
+)
+def test_noise_that_promises_nothing_is_refused(dp: dict[str, Any], problem: str, sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match=problem) as caught:
+        recipe_of(tree(sets, federation__dp=dp))
+    assert "recipe.federation.dp" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "problem"),
+    [
+        ("fedpad", {"method__weight": "examples"}, "a site's weight has no bound"),
+        ("fedpad", {"federation": {"dp": DP, "combine": "median"}}, "holds for a mean of clipped updates"),
+        ("fedpad", {"evaluation": {"every": 1, "keep": "best"}}, "does not cover a choice among rounds"),
+        ("fedpad", {"evaluation__every": 1, "training__early_stop": {"patience": 2}}, "does not cover a choice"),
+        ("fedbn", {}, "norms is a site's own"),
+        ("single", {}, "on which single does not rest"),
+        ("fedsis", {}, "on which fedsis does not rest"),
+    ],
+)
+def test_what_would_break_the_promise_is_refused(
+    method: str, changes: dict[str, Any], problem: str, sets: Mapping[str, Path]
+) -> None:
+    recipe = recipe_of(tree(sets, method, **{"federation__dp": DP, **changes}))
+    with pytest.raises(UserError, match=problem):
+        check_protection(recipe, METHODS[method])
