@@ -76,9 +76,7 @@ def federate(
     return trained
 
 
-def _server(
-    recipe: Recipe, exchange: Exchange, compute: Compute, releases: Releases, first: Message
-) -> Server:
+def _server(recipe: Recipe, exchange: Exchange, compute: Compute, releases: Releases, first: Message) -> Server:
     method = find(recipe.method.name)
     with scoped(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe)
