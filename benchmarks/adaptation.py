@@ -10,36 +10,39 @@ import numpy as np
 import torch
 
 from benchmarks.measurement import Measurement, processor_seconds, rendered
-from fedvisage.adapt.user import Source, adapted_logits
+from fedvisage.adapt.user import Outcome, Source, adapted_logits
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.environment import peak_rss_mb
 from fedvisage.federation.scoring import Scorer
 from fedvisage.methods import METHODS, options
+from fedvisage.nn.batchnorm import collected_statistics
 from fedvisage.nn.precision import choose
 from fedvisage.recipe import validate
 from fedvisage.settings import ADAPTATIONS, Adapt
 
-SIZE, BATCH, IMAGES = 128, 64, 256
+SIZE, BATCH, IMAGES, RUINOUS = 128, 64, 256, 50.0
 
 
 def measure_time(cache: Path, repeats: int = 3) -> Measurement:
-    """Score the same images plainly, by the gated and by the paper's adaptation; the least time of each, in turn."""
+    """Score the same images plainly and by adaptation, in turn; the least time of each counts.
+
+    The gated form is dearest when an adaptation is taken back, for then the source model is asked about all images.
+    """
     scorer, view = _ready(rendered(cache, "O", 16, SIZE))
-    rounds = [
-        (
-            processor_seconds(lambda: scorer.logits(view)),
-            _adapting(scorer, view, "gated"),
-            _adapting(scorer, view, "paper"),
-        )
-        for _ in range(repeats)
-    ]
-    plain, gated, paper = (min(times) for times in zip(*rounds, strict=True))
+    forms = {name: Adapt.model_validate({**ADAPTATIONS[name], "batch": BATCH}) for name in ("gated", "paper")}
+    forms["taken back"] = forms["gated"].model_copy(update={"lr": RUINOUS})
+    plain, least = float("inf"), dict.fromkeys(forms, float("inf"))
+    for _ in range(repeats):
+        plain = min(plain, processor_seconds(lambda: scorer.logits(view)))
+        for name, settings in forms.items():
+            least[name] = min(least[name], _adapting(scorer, view, settings, stands=name != "taken back"))
+    found = ", ".join(f"{name} {seconds / plain:.2f}" for name, seconds in least.items())
     return Measurement(
         "test-time adaptation against plain inference (processor time)",
         "≤ 4",
-        f"gated {gated / plain:.2f}, paper {paper / plain:.2f} (ResNet-18, {IMAGES} images of {SIZE} px)",
-        max(gated, paper) / plain <= 4,
+        f"{found} (ResNet-18, {IMAGES} images of {SIZE} px)",
+        max(least.values()) / plain <= 4,
     )
 
 
@@ -63,7 +66,7 @@ def print_peak(what: str, path: Path) -> None:
         scorer.live(view, np.arange(BATCH)).square().mean().backward()  # type: ignore[no-untyped-call]
         adam.step()
     else:
-        _adapting(scorer, view, "gated")
+        _adapting(scorer, view, Adapt(batch=BATCH), stands=True)
     print(peak_rss_mb())
 
 
@@ -73,15 +76,21 @@ def _peak(what: str, path: Path) -> float:
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
-def _adapting(scorer: Scorer, view: View, form: str) -> float:
+def _adapting(scorer: Scorer, view: View, settings: Adapt, *, stands: bool) -> float:
     """Time an adaptation that the gate lets through: both classes are there, and any distance counts."""
     source = Source(threshold=float(np.median(scorer.logits(view))), scatter=-1.0)
-    settings = Adapt.model_validate({**ADAPTATIONS[form], "batch": BATCH})
-    return processor_seconds(lambda: adapted_logits(scorer, view, settings, source))
+    outcomes: list[Outcome] = []
+    seconds = processor_seconds(lambda: outcomes.append(adapted_logits(scorer, view, settings, source)[1]))
+    if outcomes[0].adapted != len(view) * stands:
+        raise RuntimeError(f"not the case that was to be measured: {outcomes[0].as_json()}")
+    return seconds
 
 
 def _ready(path: Path) -> tuple[Scorer, View]:
-    """Return FedPAD's network at paper width, and images for it."""
+    """Return FedPAD's network at paper width with BatchNorm statistics of the images that it is to score.
+
+    So a small step changes little, and an adaptation stands.
+    """
     tree = {
         "method": "fedpad",
         "data": {"sites": {"O": str(path)}},
@@ -90,4 +99,8 @@ def _ready(path: Path) -> tuple[Scorer, View]:
         "evaluation": {"batch": BATCH},
     }
     scorer = Scorer(METHODS["fedpad"], validate(tree, options()), choose("cpu", "auto"))
-    return scorer, View.of(PreparedSet.open(path)).subset(np.arange(IMAGES))
+    view = View.of(PreparedSet.open(path)).subset(np.arange(IMAGES))
+    with torch.no_grad(), collected_statistics(scorer.net, keep=0.0):
+        for start in range(0, IMAGES, BATCH):
+            scorer.live(view, np.arange(start, start + BATCH))
+    return scorer, view

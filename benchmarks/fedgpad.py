@@ -34,8 +34,9 @@ COLOUR, SIZE, WIDTH, BATCH, TURNS, DOMAINS = "rgb+hsv", 96, 8, 16, 10, ("O", "C"
 def measure(cache: Path, repeats: int = 4) -> Measurement:
     """Compare rounds of the house to turns of the plain loop, measured in turn.
 
-    What disturbs a measurement adds to it, so the least processor time counts: of the plain turns, of long and of short runs.
-    The house's rounds are a long run less a short one; a checkpoint every 25 rounds, as in the demo, is not among them.
+    What disturbs a measurement adds to it, so the least processor time counts: of the plain turns, of long and of
+    short runs. The house's rounds are a long run less a short one; a checkpoint every 25 rounds, as in the demo, is not
+    among them.
     """
     sets = {name: rendered(cache, name, 8, SIZE) for name in DOMAINS}
     views = [View.of(PreparedSet.open(path), "train") for path in sets.values()]

@@ -89,6 +89,9 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
             else:
                 outcome.adapted += len(positions)
                 logits[positions], decided[positions] = adapted, True
+    for position, logit in opinion.items():
+        if not decided[position]:
+            logits[position], decided[position] = logit, True
     if not decided.all():
         logits[~decided] = scorer.logits(view.subset(np.flatnonzero(~decided)))
     return logits, outcome
