@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from fedvisage.data.batches import View
+from fedvisage.errors import RunFailed
 from fedvisage.evaluation import ask_about
 from fedvisage.federation.method import Message, Method
-from fedvisage.federation.personal import PERSONAL, UNMEASURED, faces_of, models_of, rates
+from fedvisage.federation.personal import PERSONAL, UNMEASURED, faces_of, has_directions, models_of, rates
 from fedvisage.federation.scoring import Scorer, members_of
 from fedvisage.federation.server import Server
 from fedvisage.files import write_atomically, write_tensors
@@ -143,7 +144,10 @@ def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Map
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
         identity = np.unique(view.subjects, return_inverse=True)[1]
-        faces = labelled(scorer.embeddings(view).numpy(), identity)
+        features = scorer.embeddings(view)
+        if not has_directions(features):
+            raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
+        faces = labelled(features.numpy(), identity)
         judged.append(_judge_faces(faces, view, thresholds.get(name), scorer.recipe))
     if len(judged) == 1:
         return judged[0]

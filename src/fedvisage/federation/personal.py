@@ -39,7 +39,9 @@ PAIRS = Upload(
 
 
 def uploads(method: Method) -> dict[str, tuple[Upload, ...]]:
-    """Return what the calls upload."""
+    """Return what the calls upload; where a method merges the sites' data, no site has a model to judge."""
+    if method.pooled:
+        return {SCORES: (PAIRS,)}
 
     def shape(recipe: Recipe) -> tuple[int, ...]:
         fars, fpirs = rates(recipe)
@@ -102,7 +104,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             counts = found.counts
         return {"figures": torch.tensor(rows, dtype=torch.float64), "pairs": torch.tensor(counts)}
 
-    return {SCORES: Call(pairs, declared[SCORES]), PERSONAL: Call(figures, declared[PERSONAL])}
+    return {call: Call({SCORES: pairs, PERSONAL: figures}[call], fields) for call, fields in declared.items()}
 
 
 def faces_of(
@@ -124,6 +126,12 @@ def _features(scorer: Scorer, weights: Message, view: View, transform: Transform
     if transform is not None:
         with torch.inference_mode():
             values = transform(values.to(scorer.compute.device)).float().cpu()
-    if not torch.isfinite(values).all():
-        raise TrainingBroke("the model's features are not finite; a lower learning rate or clip_norm may help")
+    if not has_directions(values):
+        raise TrainingBroke("the model's features are zero or not finite; a lower learning rate or clip_norm may help")
     return np.asarray(values.numpy(), np.float32)
+
+
+def has_directions(features: Tensor) -> bool:
+    """Tell whether all features have a length that can be divided by; those of a training that diverged have not."""
+    length = torch.linalg.vector_norm(features, dim=1)
+    return bool((torch.isfinite(length) & (length > 0)).all())

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from fedvisage.data.batches import Positions, View, order
 from fedvisage.data.rows import Texts
 from fedvisage.errors import UserError
-from fedvisage.federation.message import load_parts, plain, state_of, under
+from fedvisage.federation.message import digest_of, load_parts, plain, state_of, under
 from fedvisage.federation.method import Message
 from fedvisage.federation.releases import Allowance, Releases
 from fedvisage.nn import optimizers
@@ -75,6 +75,8 @@ class Site:
     public: View | None = None
     strangers: View | None = None
     """Images of nobody at this site, to be rejected by it."""
+    common: MutableMapping[str, Any] = field(default_factory=dict)
+    """What follows from lent parts and public images alone, shared by the sites of a process."""
     held: dict[str, Any] = field(default_factory=dict)
     losses: list[Tensor] = field(default_factory=list)
     lent: Message = field(default_factory=dict)
@@ -208,6 +210,18 @@ class Site:
                 found.append(network(ready).float().cpu())
         network.train(was)
         return torch.cat(found).clone()
+
+    def public_features(self, part: str) -> NDArray[np.float32]:
+        """Return what a part, as it was lent, makes of the public images: worked out once for all sites of a process.
+
+        Real sites work it out each for itself; it holds nothing of any of them.
+        """
+        assert self.public is not None, "there are no public images"
+        lent = digest_of(under(f"{part}.", self.lent))
+        if self.common.get("lent") != lent:
+            self.common["lent"], self.common["features"] = lent, self.embed(self.net[part], self.public).numpy()
+        found: NDArray[np.float32] = self.common["features"]
+        return found
 
     def own(self, name: str, make: Callable[[], Tensor]) -> nn.Parameter:
         """Return a parameter that is the site's alone, made in its first turn and kept from turn to turn.

@@ -55,6 +55,7 @@ class Workspace:
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
     guest: SiteDesk | None = None
+    common: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Build the network and remember what a site's own parts look like at first."""
@@ -189,6 +190,7 @@ class SiteDesk:
             test=self.held_out,
             public=self.public,
             strangers=self.strangers,
+            common=workspace.common,
         )
 
     def _reply(self, order: Order, site: Site, number: int) -> Message:

@@ -4,11 +4,15 @@ from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import (
     afl,
+    centralised,
     colour_texture,
     depth_only,
+    distillation,
     fedavg,
     fedavg_vit_h,
     fedbn,
+    fedface,
+    fedfr,
     fedgpad,
     fedma,
     fedpad,
@@ -16,10 +20,12 @@ from fedvisage.methods import (
     fedprox_vit_h,
     fedsis,
     festa,
+    fine_tune,
     fused,
     moon,
     moon_vit_h,
     pooled,
+    pretrained,
     single,
     vit,
     vit_h,
@@ -33,7 +39,7 @@ METHODS: dict[str, Method] = {
         *(single, fused, fedpad, fedprox, moon, afl, fedbn, fedgpad, fedma, pooled),
         *(colour_texture, depth_only),
         *(vit, vit_h, vit_h_is, fedavg_vit_h, fedprox_vit_h, moon_vit_h, festa, fedsis),
-        *(fedavg,),
+        *(pretrained, fedavg, fedface, fedfr, centralised, fine_tune, distillation),
     )
 }
 

@@ -1,0 +1,90 @@
+"""Recognition: with what is special about a method switched off it equals its baseline; and what never leaves a site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file
+from tests.toy import make_people, run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.federation.message import encode
+from fedvisage.federation.transport import LocalTransport
+
+OFF = {"hard_negatives": None, "contrast": {"weight": 0}, "customisation": {"weight": 0}}
+PRIVATE = ("W", "Omega", "Pi", "b")
+
+
+def finished(content: dict[str, Any], out: Path) -> bytes:
+    run_toy(content, out)
+    return (out / "model.safetensors").read_bytes()
+
+
+def kept_by(site: Path) -> dict[str, np.ndarray]:
+    """Return what a site's last generation holds of its own."""
+    last = max(site.glob("generation-*.safetensors"))
+    return {name.removeprefix("own/"): value.numpy() for name, value in load_file(last).items() if name[:4] == "own/"}
+
+
+def test_fedfr_without_its_three_modules_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    null = tree(sets, "fedfr")
+    null["method"] |= OFF
+    fedavg = finished(tree(sets, "fedavg"), tmp_path / "fedavg")
+    assert finished(null, tmp_path / "null") == fedavg
+    assert finished(tree(sets, "fedfr"), tmp_path / "fedfr") != fedavg
+
+
+def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    off = tree(sets, "fedface", method__spreadout={"weight": 0})
+    on = tree(sets, "fedface", training__optimizer__lr=0.02, method__spreadout={"weight": 10})
+    fedavg = finished(tree(sets, "fedavg"), tmp_path / "fedavg")
+    assert finished(off, tmp_path / "off") == fedavg
+    assert finished(on, tmp_path / "on") != finished(
+        tree(sets, "fedavg", training__optimizer__lr=0.02), tmp_path / "fast"
+    )
+
+
+def test_distillation_of_no_weight_is_fine_tuning(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "fine-tune", training__rounds=2), tmp_path / "fine-tune")
+    run_toy(tree(sets, "distillation", training__rounds=2, method__distillation=0.0), tmp_path / "null")
+    run_toy(tree(sets, "distillation", training__rounds=2), tmp_path / "on")
+    states = {name: kept_by(tmp_path / name / "sites" / "A")["W"] for name in ("fine-tune", "null", "on")}
+    assert np.array_equal(states["null"], states["fine-tune"])
+    assert not np.array_equal(states["on"], states["fine-tune"])
+
+
+@pytest.mark.parametrize("name", ["fedfr", "fedface"])
+def test_what_is_a_sites_alone_travels_only_if_it_is_declared(
+    name: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[bytes] = []
+    tapped = partial(LocalTransport, tap=lambda site, message: sent.append(encode(message)))
+    monkeypatch.setattr("fedvisage.run.LocalTransport", tapped)
+    run_toy(
+        tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name), tmp_path / "run"
+    )
+    own = [kept_by(tmp_path / "run" / "sites" / site) for site in "ABC"]
+    assert all(set(state) == set(PRIVATE if name == "fedfr" else ["W"]) for state in own)
+    rows = [row.tobytes() for state in own for value in state.values() for row in np.atleast_2d(value)]
+    assert any(row in message for row in rows for message in sent) == (name == "fedface")
+
+
+def test_one_identity_a_site_works_where_a_loss_has_a_gradient(tmp_path: Path, sets: Mapping[str, Path]) -> None:
+    alone = {
+        f"people-{name}": make_people(tmp_path / name, name, seed, identities=1) for seed, name in enumerate("ABC")
+    }
+    few = {**sets, **alone}
+    with pytest.raises(UserError, match="has 1 identity, and the loss of fedavg has no gradient"):
+        run_toy(tree(few, "fedavg"), tmp_path / "fedavg")
+    without_public = tree(few, "fedfr")
+    without_public["method"]["hard_negatives"] = None
+    with pytest.raises(UserError, match="the loss of fedfr has no gradient"):
+        run_toy(without_public, tmp_path / "without")
+    for name in ("fedfr", "fedface"):
+        metrics = run_toy(tree(few, name), tmp_path / name)
+        assert 0 <= metrics["personalised"]["tar_at_far"]["1e-1"] <= 1
