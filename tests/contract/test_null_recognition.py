@@ -1,4 +1,4 @@
-"""Recognition: with what is special about a method switched off it equals its baseline; and what never leaves a site."""
+"""Recognition: a method with what is special about it switched off is its baseline; and what never leaves a site."""
 
 from __future__ import annotations
 
