@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fedvisage.federation.site import Site
     from fedvisage.federation.wire import Form
     from fedvisage.recipe import Recipe
+from fedvisage.privacy.accountant import COLUMNS
 from fedvisage.settings import MethodOptions
 
 Message = dict[str, Tensor]
@@ -54,12 +55,22 @@ class Upload:
     most: int = 1 << 24
     guarantee: str = ""
     form: Callable[[Recipe], Form] | None = None
+    noised: Callable[[Recipe], bool] | None = None
+    """Whether the recipe has it released under differential privacy: of kind ``dp``, with its ``cost`` beside it."""
 
 
 SUMMED = "train"
 """The call of averaging methods whose uploads meet in one mean."""
 
 EXAMPLES = Upload("examples", "statistic", dtype="int64", guarantee="number of training images")
+COST = Upload(
+    "cost",
+    "statistic",
+    shape=(-1, COLUMNS),
+    dtype="float64",
+    most=64 * COLUMNS,
+    guarantee="what the release beside it cost, and all releases of this site so far",
+)
 LOSS = Upload("loss", "statistic", dtype="float64", guarantee="mean training loss of the turn")
 
 
@@ -126,10 +137,10 @@ class Method:
         """Return the names of the parts with one of these homes, in the network's order."""
         return tuple(part for part, home in self.home.items() if home in homes)
 
-    @property
-    def releases(self) -> bool:
+    def releases(self, recipe: Recipe) -> bool:
         """Whether sites tell something under differential privacy."""
-        return any(upload.kind == "dp" for call in self.calls.values() for upload in call.uploads)
+        uploads = [upload for call in self.calls.values() for upload in call.uploads]
+        return any(upload.kind == "dp" or (upload.noised is not None and upload.noised(recipe)) for upload in uploads)
 
     @property
     def finished(self) -> tuple[str, ...]:

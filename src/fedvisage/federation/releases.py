@@ -25,22 +25,15 @@ import torch
 from fedvisage.errors import RunFailed
 from fedvisage.federation import sealed
 from fedvisage.federation.message import plain
-from fedvisage.federation.method import Message, Upload
+from fedvisage.federation.method import COST as COST  # who declares a release takes it from here
+from fedvisage.federation.method import Message
 from fedvisage.federation.schema import Refused
 from fedvisage.files import sync_directory
-from fedvisage.privacy.accountant import COLUMNS, Charge, Count, due, from_table, spent, table_of
+from fedvisage.privacy.accountant import Charge, Count, due, from_table, spent, table_of
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget
 
 CHARGES = "charges.jsonl"
-COST = Upload(
-    "cost",
-    "statistic",
-    shape=(-1, COLUMNS),
-    dtype="float64",
-    most=64 * COLUMNS,
-    guarantee="what the release beside it cost, and all releases of this site so far",
-)
 NAME = re.compile(r"[a-z0-9][a-z0-9 ,-]{0,99}")
 DAMAGED = "put it back; without it nobody knows what this site has told, and a new run needs a budget for both"
 

@@ -7,12 +7,12 @@ the entrance: a field that is missing, extra, of another type or shape, not fini
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
-from fedvisage.federation.method import Call, Kind, Message, Upload
+from fedvisage.federation.method import COST, Call, Kind, Message, Upload
 from fedvisage.federation.wire import LARGEST, SCALE, fields
 from fedvisage.recipe import Recipe
 
@@ -70,7 +70,8 @@ class Schema:
 def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
     """Work out the tensors that a call may upload."""
     tensors: dict[str, Expected] = {}
-    for upload in call.uploads:
+    uploads = _uploads(call, recipe)
+    for upload in uploads:
         for part in upload.parts:
             for name, value in net[part].state_dict().items():
                 tensors[f"{part}.{name}"] = _expected(upload, tuple(value.shape), value.dtype)
@@ -79,7 +80,15 @@ def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
             plain = {upload.name: (shape, getattr(torch, upload.dtype))}
             encoded = fields(upload.name, shape, upload.form(recipe)) if upload.form else plain
             tensors |= {name: _expected(upload, *form) for name, form in encoded.items()}
-    return Schema(tensors, call.uploads)
+    return Schema(tensors, uploads)
+
+
+def _uploads(call: Call, recipe: Recipe) -> tuple[Upload, ...]:
+    """Return what a call declares under a recipe: what is released with noise has its cost beside it."""
+    noised = [upload for upload in call.uploads if upload.noised is not None and upload.noised(recipe)]
+    if not noised:
+        return call.uploads
+    return (*(replace(upload, kind="dp") if upload in noised else upload for upload in call.uploads), COST)
 
 
 def _expected(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> Expected:

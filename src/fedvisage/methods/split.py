@@ -10,6 +10,7 @@ tokens and returns the loss's gradient by it, ``tokens`` brings the gradient by 
   text); or it steps within a visit like the rest, each site beginning from the round's weights, and what the visits
   made of it is averaged (``average``, the authors' code). A round is what ``training.local`` says: ``batches: 1`` a
   site in the text, ``epochs: 1`` in the authors' code.
+- With ``leakage`` tokens and gradients are clipped and get noise, and the sites' parts do not learn (``leakage.py``).
 - Tokenizers and heads are averaged every ``unify_every`` rounds and in the last one, over the sites whose visit in that
   round was whole. A site takes the result over with the first call of its next visit: so does one that joins, or comes
   back after a while, and in the first round all do ("the server broadcasts"). Until then the model that is evaluated
@@ -35,10 +36,9 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.server import Conversation, Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire import Form, pack, unpack
-from fedvisage.methods import vit
+from fedvisage.methods import leakage, vit
 from fedvisage.nn.vit import token_count
 from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
 
 SHARED = ("tokenizer", "head")
 """The parts that live at the sites and are averaged now and then."""
@@ -53,7 +53,7 @@ Represent = Callable[[Tensor], Tensor]
 """What the server makes of tokens for the head: one vector an image."""
 
 
-class Options(MethodOptions):
+class Options(leakage.Options):
     """What split methods share: averages, how sites count, how the encoder learns, in which numbers tensors travel."""
 
     unify_every: int = Field(10, ge=1)
@@ -90,21 +90,34 @@ def tokens(site: Site, message: Message) -> Message:
     with site.autocast():
         site.held["tokens"] = site.net["tokenizer"](site.held["batch"].images).float()
     left = torch.tensor(site.batches_per_round - taken)
-    return pack("tokens", site.held["tokens"], form_of(site.recipe)) | {"left": left}
+    return sent(site, "tokens", site.held["tokens"]) | {"left": left}
 
 
 def head(site: Site, message: Message) -> Message:
     """Classify what the server made of the tokens, learn, and return the gradient by it."""
-    gradient = learn_head(site, unpack("pseudo", message))
-    return pack("gradient", gradient, form_of(site.recipe), site.rng("rounding", site.held["taken"]))
+    pseudo = unpack("pseudo", message)
+    return sent(site, "gradient", learn_head(site, pseudo, learn=not leakage.protected(site.recipe)))
 
 
-def learn_head(site: Site, pseudo: Tensor) -> Tensor:
+def sent(site: Site, kind: str, rows: Tensor) -> Message:
+    """Return values of images as they travel: in the recipe's numbers, and with noise if it wants that."""
+    rounding = site.rng("rounding", site.held["taken"]) if kind == "gradient" else None
+
+    def packed(values: Tensor) -> Message:
+        return pack(kind, values, form_of(site.recipe), rounding)
+
+    return leakage.release(site, kind, rows, packed) if leakage.protected(site.recipe) else packed(rows)
+
+
+def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
     """Take the head's step down the loss of Eq. 4, and return the loss's gradient by what the head saw."""
     pseudo.requires_grad_()
     with site.autocast():
         two = site.net["head"](pseudo)
-    site.step(site.optimizer("head"), cross_entropy(two.float(), site.held["batch"].labels.long()))
+    loss = cross_entropy(two.float(), site.held["batch"].labels.long())
+    if not learn:
+        return torch.autograd.grad(loss, pseudo)[0]
+    site.step(site.optimizer("head"), loss)
     assert pseudo.grad is not None
     return pseudo.grad
 
@@ -116,7 +129,9 @@ def finish(site: Site, message: Message) -> Message:
 
 
 def step_tokenizer(site: Site, message: Message) -> None:
-    """Carry the gradient on through the tokenizer."""
+    """Carry the gradient on through the tokenizer; what is sent with noise brings none back."""
+    if leakage.protected(site.recipe):
+        return
     site.step(site.optimizer("tokenizer"), site.held["tokens"], unpack("gradient", message))
 
 
@@ -141,8 +156,16 @@ def calls(*, class_token: bool) -> dict[str, Call]:
         return (-1, recipe.options(vit.Options).network.width)
 
     return {
-        "tokens": Call(tokens, (Upload("tokens", "activation", shape=token_shape, most=MOST, form=form_of), LEFT)),
-        "head": Call(head, (Upload("gradient", "gradient", shape=gradient_shape, form=form_of),)),
+        "tokens": Call(
+            tokens,
+            (
+                Upload("tokens", "activation", shape=token_shape, most=MOST, form=form_of, noised=leakage.protected),
+                LEFT,
+            ),
+        ),
+        "head": Call(
+            head, (Upload("gradient", "gradient", shape=gradient_shape, form=form_of, noised=leakage.protected),)
+        ),
         "finish": Call(finish, (EXAMPLES, LOSS)),
         "unify": Call(unify, (Upload("weights", "weights", parts=SHARED),)),
     }
@@ -192,6 +215,7 @@ def by_average(s: Server, side: ServerSide) -> Visits:
 def converse(s: Server, site: Conversation, represent: Represent, step: tuple[str, ...], visits: Visits) -> None:
     """Go through one site's batches of a round; the two halves of the network learn as one would."""
     message, left, form = outdated(s, site.name), 1, form_of(s.recipe)
+    noised = leakage.protected(s.recipe)
     while left:
         reply = site.ask("tokens", message)
         found, left = unpack("tokens", reply).requires_grad_(), int(reply["left"])
@@ -203,7 +227,7 @@ def converse(s: Server, site: Conversation, represent: Represent, step: tuple[st
         if step:
             s.step(*step)
         assert found.grad is not None
-        message = pack("gradient", found.grad, form, s.rng("rounding", site.name, left))
+        message = {} if noised else pack("gradient", found.grad, form, s.rng("rounding", site.name, left))
     visits.examples[site.name] = int(site.ask("finish", message)["examples"])
     s.kept[f"has/{site.name}"] = latest(s).clone()
 

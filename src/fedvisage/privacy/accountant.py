@@ -18,7 +18,7 @@ from typing import Any, Literal
 from fedvisage.errors import RunFailed
 from fedvisage.privacy.gaussian import Budget
 
-Relation = Literal["add-remove", "replace-one", "paper", "site"]
+Relation = Literal["add-remove", "replace-one", "paper", "site", "image"]
 Mechanism = Literal["gaussian", "selection"]
 Count = Literal["sum", "tight"]
 
@@ -27,6 +27,9 @@ PROTECTS: Mapping[Relation, str] = {
     "replace-one": "one class centre exchanged for another",
     "paper": "as the paper counts it, not end to end",
     "site": "all data of one site: its update, or none",
+=======
+    "image": "one training image of a site, with its label, exchanged for another",
+>>>>>>> 57878ea (Guard single images of split learning: clip, noise, and a budget over all passes)
 }
 """What an ε holds for; it is shown beside every ε."""
 
@@ -114,7 +117,8 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     )
 
 
-RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site")
+<<<<<<< HEAD
+RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image")
 MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
 COLUMNS = 7
 """Of the table in which costs cross the wire."""

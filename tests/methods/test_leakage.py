@@ -1,0 +1,195 @@
+"""Noise on what split learning sends: how far an image reaches, what all passes cost, and what would be meaningless."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import SITES, recipe_of, run_toy, settled, silent, tree
+
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.errors import UserError
+from fedvisage.federation.server import Server
+from fedvisage.federation.transport import LocalTransport
+from fedvisage.methods import METHODS, leakage
+from fedvisage.privacy.gaussian import Budget
+from fedvisage.run import run
+
+CLIP = {"tokens": 2.0, "gradient": 0.05}
+EPSILON, DELTA = 20.0, 1e-3
+
+
+def content(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+    """Return FedSIS with noise, in which four rounds of two batches are almost three passes over 24 images."""
+    settings: dict[str, Any] = {"training__rounds": 4, "training__local": {"batches": 2}, "evaluation__every": 0}
+    settings |= {"privacy": {"epsilon": EPSILON, "delta": DELTA, "count": "tight", "noise": "derived"}}
+    found = tree(sets, "fedsis", **settings | changes)
+    found["method"] |= {"leakage": CLIP, "unify_every": 2}
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("noised") / "run"
+    run_toy(content(sets), out)
+    return out
+
+
+def test_a_row_is_cut_to_the_length_and_a_shorter_one_left_alone() -> None:
+    drawn = np.random.default_rng(0).normal(size=(5, 3, 4)) * np.array([0.01, 0.1, 1, 10, 0])[:, None, None]
+    found = leakage.cut(torch.from_numpy(drawn), 0.7).numpy()
+    lengths = np.sqrt((drawn**2).sum((1, 2)))
+    expected = np.where(lengths > 0.7, 0.7 / np.maximum(lengths, 1e-30), 1.0)[:, None, None] * drawn
+    np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize("passes", [1, 7, 40])
+def test_all_passes_together_cost_the_budget_by_an_independent_accountant(passes: int) -> None:
+    """Privacy loss distributions, composed numerically, against the closed form that the noise is chosen by."""
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    clip, budget = leakage.Clip(**CLIP), Budget(4.0, 1e-5)
+    guards = [leakage.guard_of(clip, kind, budget, passes, "tight") for kind in leakage.KINDS]
+    whole = losses.identity(value_discretization_interval=1e-3)
+    for guard in guards:
+        one = losses.from_gaussian_mechanism(guard.sigma / (2 * CLIP[guard.kind]), value_discretization_interval=1e-3)
+        whole = whole.compose(one.self_compose(passes))
+    assert whole.get_epsilon_for_delta(1e-5) == pytest.approx(4.0, rel=0.02)
+
+
+def test_counted_by_sums_the_noise_is_more() -> None:
+    clip, budget = leakage.Clip(**CLIP), Budget(4.0, 1e-5)
+    tight, summed = (leakage.guard_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))  # type: ignore[arg-type]
+    assert summed.sigma > 1.5 * tight.sigma
+    assert summed.price.epsilon == pytest.approx(4.0 / 20, rel=1e-5)
+
+
+def test_a_run_states_its_guarantee_and_stays_within_its_budget(finished: Path) -> None:
+    privacy = json.loads((finished / "metrics.json").read_text())["privacy"]
+    assert 0.99 * EPSILON < privacy["tight_epsilon"] <= EPSILON
+    assert privacy["relation"] == ["image"]
+    lines = [json.loads(line) for line in (finished / "ledger.jsonl").read_text().splitlines()]
+    noised = [line for line in lines if line["kind"] == "dp"]
+    assert {line["field"] for line in noised} == {"tokens", "gradient"}
+    assert len(noised) == 2 * len(SITES) * 4 * 2
+    assert all("one training image of a site" in line["guarantee"] for line in noised)
+
+
+def test_a_batch_of_a_pass_that_is_paid_for_costs_nothing_more(finished: Path) -> None:
+    """24 images are three batches of 8, so eight batches fall into three passes, each of two kinds."""
+    charges = (finished / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
+    assert [json.loads(line)["release"] for line in charges] == [
+        f"pass {number}, {kind}" for number in (1, 2, 3) for kind in leakage.KINDS
+    ]
+
+
+def test_what_lives_at_the_sites_does_not_learn_and_the_rest_does(sets: Mapping[str, Path], finished: Path) -> None:
+    found = load_file(finished / "model.safetensors")
+    initial = initial_weights(sets, finished.parent / "initial")
+    assert {key.split(".")[0] for key in found if not torch.equal(found[key], initial[key])} == {"blocks", "adapter"}
+
+
+def initial_weights(sets: Mapping[str, Path], out: Path) -> Mapping[str, torch.Tensor]:
+    """Return the model with which a run begins, as its server has it before the first round."""
+    kept: dict[str, torch.Tensor] = {}
+    whole = METHODS["fedsis"]
+
+    def peek(s: Server) -> Any:
+        kept.update(s.tensors(*s.net))
+        yield from whole.server(s)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "fedsis", replace(whole, server=peek))
+        run_toy(content(sets, training__rounds=1), out)
+    return kept
+
+
+def with_another_image(path: Path, to: Path, index: int) -> Path:
+    """Copy a set, with one training image darkened and the label kept."""
+    found = PreparedSet.open(path)
+    images = np.array(found.images)
+    images[index] //= 3
+    rows = found.rows
+    with Writer(to, name=found.name, size=found.size, source="noise", depth=True) as out:
+        out.add(
+            images, label=rows.label.tolist(), species=rows.species.tolist(), subject=rows.subject.tolist(),
+            video=rows.video.tolist(), frame=rows.frame.tolist(), split=rows.split.tolist(), item=rows.item.tolist(),
+            depth=np.array(found.depth),
+        )  # fmt: skip
+    return to
+
+
+def test_another_image_moves_its_own_rows_only_and_never_by_more_than_twice_the_length(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """With the same derived noise, what differs between the runs is what the noise has to hide, in every pass."""
+    changed = dict(sets) | {"A": with_another_image(sets["A"], tmp_path / "A", 0)}
+    heard = [tokens_of(content(which), tmp_path / f"{number}") for number, which in enumerate((sets, changed))]
+    assert len(heard[0]) == len(heard[1]) == 8
+    differences = [(one - other).flatten(1).norm(dim=1) for one, other in zip(*heard, strict=True)]
+    rows = [int((difference > 1e-4).sum()) for difference in differences]
+    assert sum(rows) in (2, 3)  # once in each pass; the third pass is not whole
+    assert max(rows) == 1
+    assert max(float(difference.max()) for difference in differences) <= 2 * CLIP["tokens"] + 1e-4
+
+
+def tokens_of(recipe: dict[str, Any], out: Path) -> list[torch.Tensor]:
+    """Run a recipe and return all tokens that left site A, as a recorder on the wire has them."""
+    heard: list[torch.Tensor] = []
+    whole = LocalTransport.call
+
+    def listening(self: LocalTransport, orders: Any) -> Any:
+        for reply in whole(self, orders):
+            if reply.site == "A" and reply.message is not None and "tokens" in reply.message:
+                heard.append(reply.message["tokens"].clone())
+            yield reply
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalTransport, "call", listening)
+        run(recipe_of(recipe), out, out.parent / "cache", silent())
+    return heard
+
+
+def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_path: Path, finished: Path) -> None:
+    whole = METHODS["fedsis"]
+
+    def stopping(s: Server) -> Any:
+        for _ in whole.server(s):
+            yield
+            if s.round == 2:
+                raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "fedsis", replace(whole, server=stopping))
+        with pytest.raises(KeyboardInterrupt):
+            run_toy(content(sets), tmp_path / "run")
+    run_toy(content(sets), tmp_path / "run", resume=True)
+    assert settled(tmp_path / "run") == settled(finished)
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "reason"),
+    [
+        ({"privacy": {}}, "recipe.method.leakage", "needs a budget"),
+        ({"training__sampling": "balanced"}, "recipe.training.sampling", "must be shuffled"),
+        ({"method__leakage": None}, "recipe.privacy", "releases nothing"),
+        ({"method__leakage": {"tokens": 0.0, "gradient": 1.0}}, "recipe.method.leakage.tokens", "greater than 0"),
+        ({"method__leakage": {"tokens": 1.0}}, "recipe.method.leakage.gradient", "required"),
+    ],
+)
+def test_settings_without_meaning_are_refused_before_anything_runs(
+    sets: Mapping[str, Path], tmp_path: Path, change: dict[str, Any], place: str, reason: str
+) -> None:
+    recipe = content(sets, **{key: value for key, value in change.items() if not key.startswith("method")})
+    recipe["method"] |= {key.removeprefix("method__"): value for key, value in change.items() if key.startswith("m")}
+    with pytest.raises(UserError, match=reason) as caught:
+        run_toy(recipe, tmp_path / "run")
+    assert caught.value.place == place
+    assert not (tmp_path / "run").exists()
