@@ -117,8 +117,8 @@ def _check_fits(recipe: Recipe, method: Method) -> None:
     if method.pooled and recipe.training.batch.per_site:
         raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
     check_protection(recipe, method)
-    releases = method.releases(recipe)  # which also refuses settings under which noise would protect nothing
-    if recipe.privacy.epsilon is not None and not releases:
+    noised = method.noised(recipe)  # this also refuses settings under which noise would protect nothing
+    if recipe.privacy.epsilon is not None and not (method.releases or noised):
         raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
     if method.task == "recognition":
         check_recognition(recipe)

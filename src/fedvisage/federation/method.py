@@ -137,10 +137,15 @@ class Method:
         """Return the names of the parts with one of these homes, in the network's order."""
         return tuple(part for part, home in self.home.items() if home in homes)
 
-    def releases(self, recipe: Recipe) -> bool:
+    @property
+    def releases(self) -> bool:
         """Whether sites tell something under differential privacy."""
+        return any(upload.kind == "dp" for call in self.calls.values() for upload in call.uploads)
+
+    def noised(self, recipe: Recipe) -> bool:
+        """Whether the recipe has them tell it so, where the method leaves that open."""
         uploads = [upload for call in self.calls.values() for upload in call.uploads]
-        return any(upload.kind == "dp" or (upload.noised is not None and upload.noised(recipe)) for upload in uploads)
+        return any(upload.noised is not None and upload.noised(recipe) for upload in uploads)
 
     @property
     def finished(self) -> tuple[str, ...]:

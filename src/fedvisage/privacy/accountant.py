@@ -27,9 +27,7 @@ PROTECTS: Mapping[Relation, str] = {
     "replace-one": "one class centre exchanged for another",
     "paper": "as the paper counts it, not end to end",
     "site": "all data of one site: its update, or none",
-=======
     "image": "one training image of a site, with its label, exchanged for another",
->>>>>>> 57878ea (Guard single images of split learning: clip, noise, and a budget over all passes)
 }
 """What an ε holds for; it is shown beside every ε."""
 
@@ -117,7 +115,6 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     )
 
 
-<<<<<<< HEAD
 RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image")
 MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
 COLUMNS = 7
