@@ -84,10 +84,12 @@ def test_a_run_states_its_guarantee_and_stays_within_its_budget(finished: Path) 
 
 def test_a_batch_of_a_pass_that_is_paid_for_costs_nothing_more(finished: Path) -> None:
     """24 images are three batches of 8, so eight batches fall into three passes, each of two kinds."""
-    charges = (finished / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
-    assert [json.loads(line)["release"] for line in charges] == [
-        f"pass {number}, {kind}" for number in (1, 2, 3) for kind in leakage.KINDS
-    ]
+    log = (finished / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
+    charges = [json.loads(line) for line in log]
+    paid = [charge["release"] for charge in charges if charge["times"]]
+    assert paid == [f"pass {number}, {kind}" for number in (1, 2, 3) for kind in leakage.KINDS]
+    assert {(charge["epsilon"], charge["delta"]) for charge in charges if not charge["times"]} == {(0.0, 0.0)}
+    assert len(charges) == len(paid) + 2 * 8
 
 
 def test_what_lives_at_the_sites_does_not_learn_and_the_rest_does(sets: Mapping[str, Path], finished: Path) -> None:

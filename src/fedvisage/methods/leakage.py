@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from pydantic import Field
@@ -61,12 +61,16 @@ class Guard:
     sigma: float
     price: Budget
 
-    def charge(self, number: int) -> Charge:
-        """Return the cost of all releases of this kind in one pass over the data."""
-        return Charge(
+    def charges(self, name: str, number: int) -> tuple[Charge, Charge]:
+        """Return the cost of a pass over the data, to be paid with its first batch, and the batch, which adds nothing.
+
+        An image is in one batch of a pass, so all its batches together cost what one of them does.
+        """
+        whole = Charge(
             f"pass {number}, {self.kind}", "gaussian", self.price.epsilon, self.price.delta, "image", 2 * self.length,
             self.sigma,
         )  # fmt: skip
+        return whole, replace(whole, release=name, epsilon=0.0, delta=0.0, times=0)
 
     def noised(self, rows: Tensor, draws: Draws) -> Tensor:
         """Cut each image's values to the length and add noise, both in float64."""
@@ -118,5 +122,6 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     passes = math.ceil(total / site.batches_per_epoch)
     guard = guard_of(clip, kind, Budget(asked.epsilon, asked.delta), passes, asked.count)
     number = (site.round - 1) * site.batches_per_round + site.held["taken"] - 1
-    cost = [guard.charge(number // site.batches_per_epoch + 1)]
-    return site.release(f"batch {number + 1}, {kind}", lambda draws: pack(guard.noised(rows, draws).float()), cost)
+    name = f"batch {number + 1}, {kind}"
+    cost = guard.charges(name, number // site.batches_per_epoch + 1)
+    return site.release(name, lambda draws: pack(guard.noised(rows, draws).float()), cost)
