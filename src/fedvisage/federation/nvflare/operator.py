@@ -20,6 +20,7 @@ from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
     NoConnection,
+    SessionClosed,
 )
 from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
@@ -54,6 +55,7 @@ class Course:
     job: Job
     reporter: Reporter
     round: int = 0
+    over: set[str] = field(default_factory=set)
     seen: float = field(default_factory=time.monotonic)
 
 
@@ -70,18 +72,25 @@ def train(recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: floa
 
 
 def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
+    """Submit the run as often as it takes, and fetch its result."""
     attempts, known = 0, 0
     while attempts < ATTEMPTS:
-        attempts += 1
-        with connected(kit, wait) as session:
-            number = _running(session, course.job) or _submit(session, course, wait)
-            ended = _follow(session, course, number)
-            if ended == "FINISHED:COMPLETED":
-                _fetch(session, number, out)
-                return
+        try:
+            with connected(kit, wait) as session:
+                number = _under_way(session, course)
+                if number is None:
+                    attempts += 1
+                    number = _submit(session, course, wait)
+                ended = _follow(session, course, number)
+                if ended == "FINISHED:COMPLETED":
+                    _fetch(session, number, out)
+                    return
+        except (NoConnection, SessionClosed):
+            course.reporter.say("lost the server; connecting again")
+            continue
+        course.over.add(number)
         course.reporter.say(f"the federation ended the job ({ended}); submitting the run again")
-        attempts = 0 if course.round > known else attempts
-        known = course.round
+        attempts, known = 0 if course.round > known else attempts, course.round
     raise RunFailed(f"the federation ended the job {ATTEMPTS} times without a new round; its logs say why")
 
 
@@ -133,11 +142,12 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
         time.sleep(LOOK)
 
 
-def _running(session: Session, job: Job) -> str | None:
-    """Return the number of this run's job if one is under way: an operator's process may have been killed."""
-    for found in session.list_jobs(detailed=True, name_prefix=job.run):
-        if found.get("job_name") == job.run and str(found.get("status")) in ("RUNNING", "DISPATCHED", "SUBMITTED"):
-            return str(found["job_id"])
+def _under_way(session: Session, course: Course) -> str | None:
+    """Return the number of this run's job if there is one: this process, or another before it, may have been cut off."""
+    for found in session.list_jobs(detailed=True, name_prefix=course.job.run):
+        number, status = str(found["job_id"]), str(found.get("status"))
+        if status == "FINISHED:COMPLETED" or (number not in course.over and not status.startswith("FINISHED")):
+            return number
     return None
 
 
@@ -158,11 +168,13 @@ def _follow(session: Session, course: Course, number: str) -> str:
 
 
 def _report(session: Session, course: Course, number: str) -> None:
+    """Report rounds that are new; NVFlare raises whatever it likes while a job begins or ends."""
+    if any(job.job_id == number for job in session.get_system_info().job_info):
+        course.seen = time.monotonic()
     try:
         reply = session.do_app_command(number, PROGRESS, {"after": course.round})
-    except Exception:  # NVFlare raises whatever it likes while a job begins or ends
+    except Exception:
         return
-    course.seen = time.monotonic()
     for row in reply.get("rounds", []) if isinstance(reply, dict) else []:
         course.round = int(row["round"])
         course.reporter.advance(course.round, course.job.recipe.training.rounds, note_of(row))

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ from fedvisage.recipe import Recipe
 WAIT = 180.0
 """Seconds for all processes to start and find each other."""
 
+LOOK = 1.0
+"""Seconds between two looks at whether all members are up."""
+
 
 def train_in_rehearsal(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
     """Train on a federation that lives as long as this takes."""
@@ -45,6 +49,13 @@ class Rehearsal:
     server: Kit
     sites: Mapping[str, Kit]
     processes: dict[str, subprocess.Popen[bytes]]
+
+    def keep_up(self, over: threading.Event) -> None:
+        """Start members that ended by themselves again, as systemd would on their own machines."""
+        while not over.wait(LOOK):
+            for name, process in list(self.processes.items()):
+                if process.poll() is not None and self.processes.get(name) is process:
+                    self.start(name)
 
     def start(self, name: str) -> None:
         """Start the process of a member (again)."""
@@ -91,7 +102,20 @@ def rehearsal(directory: Path, sets: Mapping[str, Path]) -> Iterator[Rehearsal]:
         stack.callback(found.kill_all)
         for name in ("server", *found.sites):
             found.start(name)
+        stack.enter_context(_kept_up(found))
         yield found
+
+
+@contextmanager
+def _kept_up(members: Rehearsal) -> Iterator[None]:
+    over = threading.Event()
+    watch = threading.Thread(target=members.keep_up, args=(over,), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join()
 
 
 def free_port() -> int:

@@ -7,6 +7,7 @@ named after the run: a job that is submitted again finds it and continues.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,7 @@ class ServerProgram:
     @collab.main
     def run(self) -> None:
         """Train, and leave the result or the reason why there is none."""
-        context, proxies = collab.fl_ctx, list(collab.clients)
+        context, call = collab.fl_ctx, collab.context
         workspace, number = context.get_workspace(), context.get_job_id()
         place = Path(workspace.get_run_dir(number)) / RESULT
         runs = Path(own_settings(Path(workspace.get_root_dir()))["state"])
@@ -55,7 +56,7 @@ class ServerProgram:
             directory.mkdir(parents=True, exist_ok=True)
             context.get_engine().register_app_command(PROGRESS, lambda topic, data, ctx: progress(directory, data))
             with locked(directory, PATIENCE):
-                train(job, directory, proxies)
+                train(job, directory, list(call.clients), call.is_aborted)
             outcome = Outcome("finished")
         except RunAborted:
             raise
@@ -69,7 +70,7 @@ class ServerProgram:
         leave(outcome, directory, place)
 
 
-def train(job: Job, directory: Path, proxies: list[Any]) -> None:
+def train(job: Job, directory: Path, proxies: list[Any], aborted: Callable[[], bool]) -> None:
     """Train from where the run's directory stands; a finished run is only handed out again."""
     recipe = job.recipe
     sweep(directory)
@@ -79,7 +80,7 @@ def train(job: Job, directory: Path, proxies: list[Any]) -> None:
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
     schemas = Workspace(find(recipe.method.name), recipe, compute).schemas
-    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation)
+    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
     try:
         trained = federate(recipe, directory, transport, schemas, compute, Reporter(Console(), quiet=True))
     finally:

@@ -8,12 +8,13 @@ of its private state the server's checkpoint names.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from nvflare.collab.api.exceptions import CollabCallError
+from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedvisage.federation.nvflare import wire
 from fedvisage.federation.transport import Reply
@@ -26,14 +27,20 @@ PREPARING = 120.0
 """Seconds that a site has at least for opening its data and building its network."""
 
 
+GRACE = 8.0
+"""Seconds until NVFlare has noticed that a job must end; three were seen."""
+
+
 class CollabTransport:
     """The sites of a federation, as far as they take part in this job."""
 
-    def __init__(self, names: Sequence[str], proxies: Sequence[Any], settings: Federation) -> None:
-        """Take all sites of the recipe, and NVFlare's ends of those that are here."""
+    def __init__(
+        self, names: Sequence[str], proxies: Sequence[Any], settings: Federation, aborted: Callable[[], bool]
+    ) -> None:
+        """Take all sites of the recipe, NVFlare's ends of those that are here, and whether it has ended the job."""
         self.names = tuple(sorted(names))
         self._here = {proxy.name: proxy for proxy in proxies if proxy.name in self.names}
-        self._settings = settings
+        self._settings, self._aborted = settings, aborted
         self._generations = dict.fromkeys(self.names, 0)
         self._behind: set[str] = set()
         self._absent: dict[str, int] = {}
@@ -108,11 +115,25 @@ class CollabTransport:
 
     def _ask(self, name: str, seconds: float, what: Callable[[Any], object]) -> Reply:
         """Call a site; one that does not answer in time, or at all, sits out."""
+        began = time.monotonic()
         try:
             return wire.unpack_reply(name, what(self._here[name](timeout=seconds)))
         except CollabCallError as error:
+            self._stop_if_aborted()
             self._absent[name] = self._round + self._settings.sit_out
-            late = isinstance(error.cause, TimeoutError)
+            late = time.monotonic() - began >= seconds
             reason = f"did not answer within {seconds:g} s" if late else "could not be reached"
             logger.warning("%s %s: %s", name, reason, error)
             return Reply(name, None, reason)
+
+    def _stop_if_aborted(self) -> None:
+        """Wait for NVFlare to say that it ends the job, as it does when a site's process crashes.
+
+        A round that loses sites only because the job is ending must not be kept: the job that follows repeats it.
+        """
+        until = time.monotonic() + GRACE
+        while not self._aborted():
+            if time.monotonic() > until:
+                return
+            time.sleep(0.1)
+        raise RunAborted("the job has ended")
