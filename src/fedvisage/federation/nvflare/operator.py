@@ -6,14 +6,15 @@ again under its name and continues from its last checkpoint, a bounded number of
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from nvflare.fuel.flare_api.api_spec import (
@@ -28,11 +29,11 @@ from fedvisage import model
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federate import Trained
+from fedvisage.federation.nvflare.following import Course, follow
 from fedvisage.federation.nvflare.job import Job, travelling, write_job
 from fedvisage.federation.nvflare.kits import Kit, write_json
 from fedvisage.federation.nvflare.outcome import read_trained, take
-from fedvisage.federation.nvflare.server_program import PROGRESS
-from fedvisage.progress import Reporter, note_of
+from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 
 NOTE = "federation.json"
@@ -41,22 +42,8 @@ NOTE = "federation.json"
 ATTEMPTS = 5
 """Submissions of one run without a new round in between."""
 
-LOST = 20.0
-"""Seconds without any sign of a job that is said to be running; NVFlare never says that it is gone."""
-
 LOOK = 1.0
-"""Seconds between two looks."""
-
-
-@dataclass
-class Course:
-    """A run as the operator sees it."""
-
-    job: Job
-    reporter: Reporter
-    round: int = 0
-    over: set[str] = field(default_factory=set)
-    seen: float = field(default_factory=time.monotonic)
+"""Seconds between two looks at who is connected."""
 
 
 def train(recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float) -> Trained:
@@ -81,17 +68,16 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
                 if number is None:
                     attempts += 1
                     number = _submit(session, course, wait)
-                ended = _follow(session, course, number)
-                if ended == "FINISHED:COMPLETED":
-                    _fetch(session, number, out)
+                ended = follow(session, course, number)
+                if ended != "lost" and _fetch(session, number, out):
                     return
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the server; connecting again")
             continue
         course.over.add(number)
-        course.reporter.say(f"the federation ended the job ({ended}); submitting the run again")
+        course.reporter.say(f"the job ended without a result ({ended}); submitting the run again")
         attempts, known = 0 if course.round > known else attempts, course.round
-    raise RunFailed(f"the federation ended the job {ATTEMPTS} times without a new round; its logs say why")
+    raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; the logs of server and sites say why")
 
 
 @contextmanager
@@ -100,7 +86,8 @@ def connected(kit: Kit, wait: float) -> Iterator[Session]:
     until = time.monotonic() + wait
     while True:
         try:
-            session = new_secure_session(kit.name, str(kit.path), timeout=10.0, auto_login_max_tries=1)
+            with redirect_stdout(io.StringIO()):  # it prints
+                session = new_secure_session(kit.name, str(kit.path), timeout=10.0, auto_login_max_tries=1)
             break
         except (AuthenticationError, AuthorizationError) as error:
             raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
@@ -143,46 +130,18 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
 
 
 def _under_way(session: Session, course: Course) -> str | None:
-    """Return the number of this run's job if there is one: this process, or another before it, may have been cut off."""
+    """Return the number of this run's job if it has one: an operator's process may have been cut off, or killed."""
     for found in session.list_jobs(detailed=True, name_prefix=course.job.run):
         number, status = str(found["job_id"]), str(found.get("status"))
-        if status == "FINISHED:COMPLETED" or (number not in course.over and not status.startswith("FINISHED")):
+        if number not in course.over and not status.startswith("FINISHED"):
             return number
     return None
 
 
-def _follow(session: Session, course: Course, number: str) -> str:
-    """Report a job's rounds until it ends, or until it is lost."""
-    course.seen, began = time.monotonic(), False
-    while True:
-        status = str(session.get_job_meta(number).get("status"))
-        if status.startswith("FINISHED"):
-            return status
-        if status == "RUNNING":
-            course.seen = course.seen if began else time.monotonic()
-            began = True
-            _report(session, course, number)
-            if time.monotonic() - course.seen > LOST:
-                return "lost"
-        time.sleep(LOOK)
-
-
-def _report(session: Session, course: Course, number: str) -> None:
-    """Report rounds that are new; NVFlare raises whatever it likes while a job begins or ends."""
-    if any(job.job_id == number for job in session.get_system_info().job_info):
-        course.seen = time.monotonic()
-    try:
-        reply = session.do_app_command(number, PROGRESS, {"after": course.round})
-    except Exception:
-        return
-    for row in reply.get("rounds", []) if isinstance(reply, dict) else []:
-        course.round = int(row["round"])
-        course.reporter.advance(course.round, course.job.recipe.training.rounds, note_of(row))
-
-
-def _fetch(session: Session, number: str, out: Path) -> None:
+def _fetch(session: Session, number: str, out: Path) -> bool:
+    """Fetch a job's result, if it left one: a job whose program ended well may still be called abnormal."""
     with tempfile.TemporaryDirectory(dir=out, prefix=".download-") as scratch:
-        take(Path(session.download_job_result(number, scratch)), out)
+        return take(Path(session.download_job_result(number, scratch)), out)
 
 
 def _name_of_run(out: Path) -> str:

@@ -57,15 +57,19 @@ def leave(outcome: Outcome, run: Path, place: Path) -> None:
     (place / OUTCOME).write_text(json.dumps(asdict(outcome)), encoding="utf-8")
 
 
-def take(downloaded: Path, out: Path) -> None:
-    """Move a downloaded result into the operator's run directory, or raise what went wrong at the server."""
+def take(downloaded: Path, out: Path) -> bool:
+    """Move a downloaded result into the operator's run directory, or raise what went wrong at the server.
+
+    Returns whether there was a result: a job that was ended from outside leaves none.
+    """
     found = sorted(downloaded.rglob(f"{RESULT}/{OUTCOME}"))
     if not found:
-        raise RunFailed("the job left no result; the server's log says why")
+        return False
     place, note = found[0].parent, _read(found[0])
     Outcome(note["how"], str(note["place"]), str(note["message"])).check()
     for name in FILES:
         write_atomically(out / name, (place / name).read_bytes())
+    return True
 
 
 def _read(path: Path) -> dict[str, Any]:

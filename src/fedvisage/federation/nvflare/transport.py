@@ -43,7 +43,7 @@ class CollabTransport:
         self._settings, self._aborted = settings, aborted
         self._generations = dict.fromkeys(self.names, 0)
         self._behind: set[str] = set()
-        self._absent: dict[str, int] = {}
+        self._absent: dict[str, tuple[int, str]] = {}
         self._round = 0
         self._pool = ThreadPoolExecutor(max(1, len(self._here)), thread_name_prefix="site")
 
@@ -78,9 +78,9 @@ class CollabTransport:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     @property
-    def absent(self) -> dict[str, int]:
-        """The sites that sit out, and the last round in which they do."""
-        return {name: last for name, last in self._absent.items() if last >= self._round}
+    def absent(self) -> set[str]:
+        """The sites that sit out this round."""
+        return {name for name, (last, _) in self._absent.items() if last >= self._round}
 
     def _side_by_side(self, names: Sequence[str], work: Callable[[str], Reply]) -> Iterator[tuple[str, Reply]]:
         """Do something with all sites at once, and yield what came of it in their order."""
@@ -94,8 +94,9 @@ class CollabTransport:
     def _carry_out(self, name: str, order: Order) -> Reply:
         if name not in self._here:
             return Reply(name, None, "is not connected", order.ticket)
-        if self._absent.get(name, -1) >= order.round:
-            return Reply(name, None, f"sits out until round {self._absent[name]}", order.ticket)
+        if name in self.absent:
+            last, reason = self._absent[name]
+            return Reply(name, None, f"{reason}; sits out until round {last}", order.ticket)
         if name in self._behind and (told := self._catch_up(name)).message is None:
             return Reply(name, None, told.failure, order.ticket)
         reply = self._ask(name, self._settings.deadline, lambda proxy: proxy.carry_out(wire.pack_order(order)))
@@ -119,19 +120,19 @@ class CollabTransport:
         try:
             return wire.unpack_reply(name, what(self._here[name](timeout=seconds)))
         except CollabCallError as error:
-            self._stop_if_aborted()
-            self._absent[name] = self._round + self._settings.sit_out
             late = time.monotonic() - began >= seconds
+            self._stop_if_aborted(0.0 if late else GRACE)
             reason = f"did not answer within {seconds:g} s" if late else "could not be reached"
+            self._absent[name] = (self._round + self._settings.sit_out, reason)
             logger.warning("%s %s: %s", name, reason, error)
             return Reply(name, None, reason)
 
-    def _stop_if_aborted(self) -> None:
+    def _stop_if_aborted(self, grace: float) -> None:
         """Wait for NVFlare to say that it ends the job, as it does when a site's process crashes.
 
         A round that loses sites only because the job is ending must not be kept: the job that follows repeats it.
         """
-        until = time.monotonic() + GRACE
+        until = time.monotonic() + grace
         while not self._aborted():
             if time.monotonic() > until:
                 return

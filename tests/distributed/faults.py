@@ -1,0 +1,253 @@
+"""What goes wrong between machines, done to real processes, and what then happened to the run.
+
+``python -m tests.distributed.faults`` does all of it and writes the table of ``docs/reliability.md`` (``make faults``).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+import yaml
+from rich.console import Console
+from tests.distributed.cable import Cable
+from tests.distributed.federations import run_through
+from tests.toy import SITES, make_set, run_toy, settled, tree
+
+from fedvisage.federation.nvflare.node import end
+from fedvisage.federation.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.progress import Reporter
+
+STRIKE = 2
+"""The round after which something goes wrong."""
+
+REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
+MARK = "<!-- below: written by `make faults` -->"
+
+
+class Witness(Reporter):
+    """Does something once, when a round has ended, and remembers what the operator was told."""
+
+    def __init__(self, deed: Callable[[], None]) -> None:
+        super().__init__(Console(file=io.StringIO()), quiet=True)
+        self.deed, self.done, self.told = deed, False, list[str]()
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        if done >= STRIKE and not self.done:
+            self.done = True
+            self.deed()
+
+    def say(self, text: str) -> None:
+        self.told.append(text)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A federation on this machine, with a cable between one site and the server."""
+
+    members: Rehearsal
+    cable: Cable
+
+    def family(self, name: str) -> list[psutil.Process]:
+        """Return a member's process and all that it started."""
+        parent = psutil.Process(self.members.processes[name].pid)
+        return [parent, *parent.children(recursive=True)]
+
+    def kill_job(self, name: str) -> None:
+        """Kill the process that NVFlare started for the job at a member."""
+        next(child for child in self.family(name)[1:] if "nvflare" in " ".join(child.cmdline())).kill()
+
+    def kill_parent(self, name: str) -> None:
+        """Kill the process that was started from the kit; whatever watches over it starts it again."""
+        self.family(name)[0].kill()
+
+    def hang(self, seconds: float) -> None:
+        """Stop all processes of site B for some seconds."""
+        stopped = self.family("B")
+        for process in stopped:
+            process.suspend()
+        threading.Timer(seconds, lambda: [process.resume() for process in stopped]).start()
+
+    def block_disk(self, seconds: float) -> None:
+        """Put a directory where site B writes its private state, so that its turns raise."""
+        runs = self.members.server.path.parents[1] / "sites" / "B"
+        working = max(runs.iterdir(), key=lambda run: run.stat().st_mtime) / "working.safetensors"
+        working.unlink(missing_ok=True)
+        working.mkdir()
+        threading.Timer(seconds, working.rmdir).start()
+
+
+@contextmanager
+def scene(directory: Path, sets: Mapping[str, Path]) -> Iterator[Scene]:
+    """Start a federation whose site B is connected through a cable."""
+    with rehearsal(directory, {name: sets[name] for name in SITES}) as members:
+        target = json.loads((members.sites["B"].path / "startup" / "fed_client.json").read_text())
+        cable = Cable(int(target["servers"][0]["service"]["target"].rpartition(":")[2]))
+        members.kill("B")
+        cable.plug_in(members.sites["B"].path)
+        members.start("B")
+        try:
+            yield Scene(members, cable)
+        finally:
+            cable.close()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that goes wrong, and whether the run must end in the bytes of one that was left alone."""
+
+    name: str
+    done: str
+    deed: Callable[[Scene], None]
+    same_bytes: bool
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+SHORT = {"federation__deadline": 15.0, "federation__sit_out": 1, "training__rounds": 14}
+ALL = "SIGKILL to all its processes"
+
+FAULTS = (
+    Fault("a site's process for the job dies", "SIGKILL", lambda s: s.kill_job("B"), True),
+    Fault("the server's process for the job dies", "SIGKILL", lambda s: s.kill_job("server"), True),
+    Fault("the server dies, and is started again", "SIGKILL", lambda s: s.kill_parent("server"), True),
+    Fault("a site's machine goes off, and on again", ALL, lambda s: end(s.members.processes["B"].pid), False, SHORT),
+    Fault("a site does not answer for 25 s", "SIGSTOP, later SIGCONT", lambda s: s.hang(25), False, SHORT),
+    Fault(
+        "a site's network is cut for 25 s", "connections closed, none accepted", lambda s: s.cable.cut(25), False, SHORT
+    ),
+    Fault("a site cannot write for 5 s", "a directory in the file's place", lambda s: s.block_disk(5), False, SHORT),
+    Fault("a site's machine goes off for good", ALL, lambda s: s.members.kill("B"), False, SHORT),
+)
+"""The last one leaves the federation without site B."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What happened to a run."""
+
+    finished: bool
+    submitted: int
+    without: Mapping[str, tuple[int, ...]]
+    """The rounds that each site missed."""
+    reasons: tuple[str, ...]
+    equal: bool
+
+    @property
+    def words(self) -> str:
+        parts = [f"the run was submitted {self.submitted} times" if self.submitted > 1 else "the run went on"]
+        parts += [f"{name} missed rounds {', '.join(map(str, rounds))}" for name, rounds in self.without.items()]
+        return "; ".join([*parts, *(f"“{reason}”" for reason in self.reasons)])
+
+
+def try_fault(fault: Fault, place: Scene, content: Mapping[str, Any], whole: dict[str, bytes], out: Path) -> Finding:
+    """Do it to a run, and say what became of it."""
+    witness = Witness(lambda: fault.deed(place))
+    run_through(place.members, content, out, reporter=witness)
+    assert witness.done, "nothing was done to the run"
+    rows = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    without: dict[str, list[int]] = {}
+    for row in rows:
+        for name in set(row["asked"]) - set(row["replied"]):
+            without.setdefault(name, []).append(row["round"])
+    reasons = {reason.split(";")[0] for row in rows for reason in row["failed"].values()}
+    return Finding(
+        finished=len(rows) == content["training"]["rounds"],
+        submitted=1 + sum("submitting the run again" in text for text in witness.told),
+        without={name: tuple(rounds) for name, rounds in sorted(without.items())},
+        reasons=tuple(sorted(reasons)),
+        equal=settled(out) == whole,
+    )
+
+
+def content_of(sets: Mapping[str, Path], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe in which sites keep private parts, and an optimizer's state."""
+    usual = {"training__rounds": 8, "training__optimizer__state": "kept", "training__local": {"batches": 4}}
+    return tree(sets, "fedgpad", **{**usual, **changes})
+
+
+def kill_command_and_resume(content: Mapping[str, Any], out: Path, *options: str) -> None:
+    """Start ``fedvisage run`` as a process of its own, kill it after some rounds, and run it again with --resume."""
+    recipe = out.parent / f"{out.name}.yaml"
+    recipe.write_text(yaml.safe_dump(dict(content)))
+    command = [
+        sys.executable,
+        "-m",
+        "fedvisage.cli",
+        "run",
+        str(recipe),
+        "--out",
+        str(out),
+        "--on",
+        "nvflare",
+        *options,
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "FEDVISAGE_CACHE": str(out.parent / "cache")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, text=True) as process:
+        assert process.stdout is not None
+        assert any(line.startswith(f"round {STRIKE}/") for line in process.stdout), "ended before it could be killed"
+        process.kill()
+    subprocess.run([*command, "--resume"], env=environment, check=True, stdout=subprocess.DEVNULL, timeout=300)
+
+
+def main() -> None:
+    """Do everything to a run, and write what happened."""
+    with TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        sets = {name: make_set(root / "sets" / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
+        lines = list(_table(root, sets))
+    text = REPORT.read_text(encoding="utf-8").partition(MARK)[0] if REPORT.exists() else ""
+    REPORT.write_text(text + MARK + "\n\n" + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _table(root: Path, sets: Mapping[str, Path]) -> Iterator[str]:
+    yield "| fault | what was done | what happened | seconds | bytes equal to an undisturbed run |"
+    yield "|---|---|---|---|---|"
+    usual = content_of(sets, {})
+    whole = _undisturbed(usual, root / "whole")
+    with scene(root / "federation", sets) as place:
+        kit = ("--kit", str(place.members.operator.path))
+        yield _command_line(
+            "the operator's command is killed", "SIGKILL, then --resume", usual, root / "operator", whole, kit
+        )
+        for number, fault in enumerate(FAULTS):
+            content, began = content_of(sets, fault.changes), time.monotonic()
+            expected = whole if not fault.changes else _undisturbed(content, root / f"whole-{number}")
+            finding = try_fault(fault, place, content, expected, root / f"run-{number}")
+            yield _line(fault.name, fault.done, finding.words, time.monotonic() - began, finding.equal)
+    everything = "a rehearsal is killed with all its processes"
+    yield _command_line(everything, "SIGKILL, then --resume", usual, root / "all", whole, ())
+
+
+def _undisturbed(content: Mapping[str, Any], out: Path) -> dict[str, bytes]:
+    run_toy(content, out)
+    return settled(out)
+
+
+def _command_line(
+    name: str, done: str, content: Mapping[str, Any], out: Path, whole: dict[str, bytes], options: tuple[str, ...]
+) -> str:
+    began = time.monotonic()
+    kill_command_and_resume(content, out, *options)
+    return _line(name, done, "the run went on", time.monotonic() - began, settled(out) == whole)
+
+
+def _line(name: str, done: str, happened: str, seconds: float, equal: bool) -> str:
+    line = f"| {name} | {done} | {happened} | {seconds:.0f} | {'yes' if equal else 'no'} |"
+    print(line, flush=True)
+    return line
+
+
+if __name__ == "__main__":
+    main()
