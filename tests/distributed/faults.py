@@ -125,7 +125,7 @@ FAULTS = (
     Fault("a site's machine goes off, and on again", ALL, lambda s: end(s.members.processes["B"].pid), False, SHORT),
     Fault("a site does not answer for 25 s", "SIGSTOP, later SIGCONT", lambda s: s.hang(25), False, SHORT),
     Fault(
-        "a site's network is cut for 25 s", "connections closed, none accepted", lambda s: s.cable.cut(25), False, SHORT
+        "a site's network is cut for 25 s", "connections closed and refused", lambda s: s.cable.cut(25), False, SHORT
     ),
     Fault("a site cannot write for 5 s", "a directory in the file's place", lambda s: s.block_disk(5), False, SHORT),
     Fault("a site's machine goes off for good", ALL, lambda s: s.members.kill("B"), False, SHORT),
@@ -226,8 +226,7 @@ def _table(root: Path, sets: Mapping[str, Path]) -> Iterator[str]:
             expected = whole if not fault.changes else _undisturbed(content, root / f"whole-{number}")
             finding = try_fault(fault, place, content, expected, root / f"run-{number}")
             yield _line(fault.name, fault.done, finding.words, time.monotonic() - began, finding.equal)
-    everything = "a rehearsal is killed with all its processes"
-    yield _command_line(everything, "SIGKILL, then --resume", usual, root / "all", whole, ())
+    yield _command_line("a rehearsal is killed with all its processes", usual, root / "all", whole, ())
 
 
 def _undisturbed(content: Mapping[str, Any], out: Path) -> dict[str, bytes]:
@@ -236,11 +235,11 @@ def _undisturbed(content: Mapping[str, Any], out: Path) -> dict[str, bytes]:
 
 
 def _command_line(
-    name: str, done: str, content: Mapping[str, Any], out: Path, whole: dict[str, bytes], options: tuple[str, ...]
+    name: str, content: Mapping[str, Any], out: Path, whole: dict[str, bytes], options: tuple[str, ...]
 ) -> str:
     began = time.monotonic()
     kill_command_and_resume(content, out, *options)
-    return _line(name, done, "the run went on", time.monotonic() - began, settled(out) == whole)
+    return _line(name, "SIGKILL, then --resume", "the run went on", time.monotonic() - began, settled(out) == whole)
 
 
 def _line(name: str, done: str, happened: str, seconds: float, equal: bool) -> str:
