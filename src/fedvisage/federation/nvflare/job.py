@@ -49,6 +49,8 @@ def check_travels(recipe: Recipe) -> None:
     method = find(recipe.method.name)
     if method.pooled:
         raise UserError("recipe.method.name", f"{method.name} merges all sites' data; use --on local")
+    if method.task == "recognition":
+        raise UserError("recipe.method.name", f"{method.name} is for recognition, which runs on --on local only so far")
     if recipe.evaluation.features:
         raise UserError(
             "recipe.evaluation.features", "shows features of sites' images; leave it out, or use --on local"
