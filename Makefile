@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup demo test test-slow distributed lint calibrate benchmark clean
+.PHONY: setup demo test test-slow distributed faults lint calibrate benchmark clean
 
 setup: $(VENV)/.ready
 
@@ -22,6 +22,9 @@ test: setup
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not distributed"
+
+faults: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults
 
 distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed

@@ -218,9 +218,7 @@ def _table(root: Path, sets: Mapping[str, Path]) -> Iterator[str]:
     whole = _undisturbed(usual, root / "whole")
     with scene(root / "federation", sets) as place:
         kit = ("--kit", str(place.members.operator.path))
-        yield _command_line(
-            "the operator's command is killed", "SIGKILL, then --resume", usual, root / "operator", whole, kit
-        )
+        yield _command_line("the operator's command is killed", usual, root / "operator", whole, kit)
         for number, fault in enumerate(FAULTS):
             content, began = content_of(sets, fault.changes), time.monotonic()
             expected = whole if not fault.changes else _undisturbed(content, root / f"whole-{number}")
