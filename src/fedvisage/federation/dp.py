@@ -31,6 +31,7 @@ from fedvisage.federation.method import SUMMED, Call, Message
 from fedvisage.federation.participation import asked
 from fedvisage.federation.releases import COST, Allowance, Releases
 from fedvisage.federation.robust.norm_clip import clipped, norm_of_update
+from fedvisage.federation.schema import VARIANCE
 from fedvisage.federation.secure import fixed_point
 from fedvisage.federation.site import Site
 from fedvisage.privacy.accountant import Charge, tight_epsilon
@@ -180,7 +181,7 @@ def noisy(mean: Message, lent: Mapping[str, Tensor], count: int, plan: Plan, dra
             found[name] = before
             continue
         value = value + noise(tuple(value.shape), plan.sigma, draws) / count
-        if name.endswith("running_var"):
+        if name.endswith(VARIANCE):
             value = value.maximum(LEAST_VARIANCE * before.double())
         found[name] = value.to(before.dtype)
     return found

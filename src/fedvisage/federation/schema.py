@@ -23,6 +23,9 @@ ABSURD = 1e6
 MOST_EXAMPLES = 100_000_000
 """No site has more images; a weight beyond would leave nothing of the other sites in a mean."""
 
+VARIANCE = "running_var"
+"""How BatchNorm calls what it divides by the root of: below zero, a network computes nothing."""
+
 EXACT = 2**53
 """Whole numbers beyond are not exact in the float64 of a mean."""
 
@@ -135,6 +138,8 @@ def _check_values(name: str, tensor: Tensor) -> None:
         raise Refused(name, "is not finite")
     if largest > ABSURD:
         raise Refused(name, f"reaches {largest:.3g}, beyond {ABSURD:.0g}")
+    if name.endswith(VARIANCE) and float(low) < 0:
+        raise Refused(name, "is a variance below zero")
 
 
 def _check_encoding(name: str, message: Message) -> None:

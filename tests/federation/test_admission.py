@@ -1,0 +1,111 @@
+"""Ten thousand hostile answers, none of which is admitted: each is put down by site, field and reason."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from tests.federation.spoiling import NET, UPLOADS, honest, spoil
+from tests.toy import recipe_of, tree
+
+from fedvisage.federation.combine import Mean
+from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.ledger import JsonLines
+from fedvisage.federation.method import Call, Message
+from fedvisage.federation.schema import schema_of
+from fedvisage.federation.transport import Reply
+from fedvisage.federation.turn import Order
+
+TRIALS = 10_000
+WAYS = ("spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "stale", "again", "unasked")
+
+
+class HostileWire:
+    """Honest answers of A and C, and between them whatever somebody makes of B's."""
+
+    names = ("A", "B", "C")
+
+    def __init__(self, draws: np.random.Generator) -> None:
+        self.draws = draws
+        self.honest = {name: honest(draws) for name in self.names}
+        self.way, self.name, self.reason = "", "", ""
+        self.refused: weakref.ref[torch.Tensor] | None = None
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        tickets = {name: order.ticket for name, order in orders.items()}
+        yield Reply("A", self.honest["A"], ticket=tickets["A"])
+        yield from self.hostile(Reply("B", honest(self.draws), ticket=tickets["B"]))
+        yield Reply("C", self.honest["C"], ticket=tickets["C"])
+
+    def hostile(self, reply: Reply) -> Iterator[Reply]:
+        self.way = str(self.draws.choice(WAYS))
+        other = self.changed(reply)
+        if self.way == "again":
+            yield reply
+        yield other
+
+    def changed(self, reply: Reply) -> Reply:
+        """Return the answer that must not be admitted."""
+        message: Message = dict(reply.message or {})
+        if self.way == "stale":
+            return replace(reply, ticket=reply.ticket.replace("round ", "round 1"))
+        if self.way == "again":
+            return replace(reply, message={name: value * 3 for name, value in message.items()})
+        if self.way == "unasked":
+            return replace(reply, site="D")
+        self.name, self.reason = spoil(message, self.draws)
+        self.refused = weakref.ref(next(iter(message.values())))
+        return replace(reply, message=message)
+
+    def commit(self, generation: int) -> dict[str, int]:
+        return dict.fromkeys(self.names, generation)
+
+    def restore(self, generations: Mapping[str, int]) -> None:
+        return None
+
+
+def mean_of(messages: Mapping[str, Message]) -> Message:
+    mean = Mean()
+    for _, message in sorted(messages.items()):
+        mean.add({name: value for name, value in message.items() if name.startswith("model.")}, 1.0)
+    return mean.result()
+
+
+def test_of_ten_thousand_hostile_answers_none_is_admitted(tmp_path: Path) -> None:
+    recipe = recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
+    wire, ways = HostileWire(np.random.default_rng(0)), Counter[str]()
+    schema = schema_of(Call(lambda site, message: {}, UPLOADS), recipe, NET)
+    admitted = 0
+    with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
+        exchange = Exchange(recipe, wire, {"train": schema}, ledger)
+        for trial in range(1, TRIALS + 1):
+            exchange.open_round(trial)
+            replies = {reply.site: reply.message for reply in exchange.run("train", {}) if reply.message is not None}
+            failed = exchange.record.failed
+            ways[wire.way] += 1
+            assert replies.keys() == ({"A", "B", "C"} if wire.way == "again" else {"A", "C"})
+            assert exchange.record.replied == replies.keys()
+            admitted += len(replies)
+            if wire.way == "spoilt":
+                assert failed.keys() == {"B"}
+                assert failed["B"].startswith(f"refused: {wire.name}")
+                assert wire.reason in failed["B"]
+            elif wire.way == "again":
+                assert failed == {"B (again)": "refused: answered again"}
+            elif wire.way == "stale":
+                assert failed.keys() == {"B", "B (stale)"}
+                assert failed["B (stale)"].startswith("refused: answers 'round 1")
+            else:
+                assert failed == {"D (unasked)": "refused: answered unasked", "B": "did not answer"}
+            assert all(torch.isfinite(value).all() for value in mean_of(replies).values())
+            assert wire.refused is None or wire.refused() is None, "a refused upload is still in memory"
+    assert min(ways.values()) > TRIALS / 20
+    lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
+    assert len(lines) == admitted * len(UPLOADS)
