@@ -24,6 +24,8 @@ OWN_ROWS = {
     "FedPAD + TTA, 2D sites", "FedPAD + gated TTA, 2D and 3D sites", "FedPAD + gated TTA", "FedGPAD + TTA",
     "FedGPAD + gated TTA", "FedAvg on FedMA's network", "FedPAD + online TTA", "FedPAD + TTA, sorted by class",
     "FedPAD + settled TTA", "blocks 1–6", "blocks 6–12", "FedSIS, bf16", "FedSIS, int8",
+    *(f"{rule}, {state}" for rule in ("mean", "norm clip", "trimmed mean", "median", "Krum", "multi-Krum")
+      for state in ("clean", "sign flip", "scaling", "label flip")),
     *(f"block {number}" for number in range(1, 13)), *(f"every {rounds} rounds" for rounds in (2, 4, 6, 8, 12)),
 }  # fmt: skip
 """Rows that no paper has printed."""

@@ -1,4 +1,4 @@
-"""The sections under ``federation`` that decide how uploads meet: robust rules, sums in secret, noise."""
+"""The sections under ``federation`` that decide how uploads meet: robust rules, sums in secret, noise, and poison."""
 
 from __future__ import annotations
 
@@ -78,4 +78,18 @@ class Dp(Section):
             raise ValueError("give either epsilon, for the whole run, or noise, in units of clip")
         if self.noise != 0 and self.delta is None:
             raise ValueError("delta is missing: Gaussian noise gives no guarantee without one")
+        return self
+
+
+class Poisoned(Section):
+    """Simulated hostile sites, to see what a rule is worth: ``federation/poison.py`` says what the words mean."""
+
+    sites: tuple[str, ...] = Field(min_length=1)
+    how: Literal["sign-flip", "scaling", "label-flip"]
+    factor: float = Field(1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Poisoned:
+        if self.how == "label-flip" and self.factor != 1:
+            raise ValueError("factor is for sign-flip and scaling; label-flip does not go by it")
         return self

@@ -59,6 +59,9 @@ class Recipe(Section):
             raise ValueError(
                 f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {asked} sites"
             )
+        strangers = set(self.federation.poisoned.sites if self.federation.poisoned else ()) - set(self.data.sites)
+        if strangers:
+            raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, not among data.sites")
         if self.federation.secure is not None and asked < 2:
             raise ValueError("federation.secure needs two sites a round at least: a sum of one hides nothing")
         if self.evaluation.features and self.data.user is None:

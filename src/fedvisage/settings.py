@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from fedvisage.protection import Combine, Dp, Secure
+from fedvisage.protection import Combine, Dp, Poisoned, Secure
 from fedvisage.section import Section as Section  # the sections of methods and studies take it from here
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
@@ -190,6 +190,7 @@ class Federation(Section):
     combine: Combine = Combine()
     secure: Secure | None = None
     dp: Dp | None = None
+    poisoned: Poisoned | None = None
 
     @field_validator("combine", mode="before")
     @classmethod

@@ -271,7 +271,9 @@ def test_a_sum_of_one_is_refused(sets: Mapping[str, Path]) -> None:
 
 
 @pytest.mark.parametrize("name", ["fedgpad", "fedbn", "fedprox-vit-h"])
-def test_methods_with_parts_of_their_own_or_several_train_in_secret(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+def test_methods_with_parts_of_their_own_or_several_train_in_secret(
+    name: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
     content = tree(sets, name, federation__secure=DERIVED, training__rounds=1, training__local={"batches": 1})
     run_toy(content, tmp_path / "run")
     assert all(torch.isfinite(value).all() for value in load_file(tmp_path / "run" / "model.safetensors").values())

@@ -11,12 +11,17 @@ def check_protection(recipe: Recipe, method: Method) -> None:
     """Refuse what this method, its way of weighing sites, or another protection would undo or ignore."""
     federation = recipe.federation
     rule = federation.combine.rule
-    wanted = {"combine": rule != "mean", "secure": federation.secure is not None, "dp": federation.dp is not None}
+    wanted = {
+        "combine": rule != "mean",
+        "secure": federation.secure is not None,
+        "dp": federation.dp is not None,
+        "poisoned": federation.poisoned is not None,
+    }
     for key in (key for key, is_wanted in wanted.items() if is_wanted):
         if not method.averages:
             raise UserError(
                 f"recipe.federation.{key}",
-                f"takes the place of one mean of all uploads, on which {method.name} does not rest; leave it out, or "
+                f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
                 "use an averaging method (`fedvisage methods` says which)",
             )
     if wanted["combine"] and wanted["secure"]:
@@ -51,6 +56,23 @@ def _check_noise(recipe: Recipe, method: Method) -> None:
         raise UserError(
             place, f"clips what a site changed of what it was lent, and {own[0]} is a site's own; leave it out"
         )
+
+
+def check_real(recipe: Recipe) -> None:
+    """Refuse what only a simulation may do: attacks on purpose, and secrets or noise that follow from the seed."""
+    federation = recipe.federation
+    if federation.poisoned is not None:
+        raise UserError("recipe.federation.poisoned", "attacks on purpose, in a simulation only; leave it out")
+    entropies = {
+        "federation.secure.entropy": federation.secure and federation.secure.entropy,
+        "federation.dp.entropy": federation.dp and federation.dp.entropy,
+        "privacy.noise": recipe.privacy.noise,
+    }
+    for key, entropy in entropies.items():
+        if entropy == "derived":
+            raise UserError(
+                f"recipe.{key}", "derived from the recipe protects nobody between organisations; use system"
+            )
 
 
 def weighs_by_examples(recipe: Recipe) -> bool:

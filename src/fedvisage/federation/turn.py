@@ -19,6 +19,7 @@ from fedvisage.federation import core
 from fedvisage.federation.dp import clipping
 from fedvisage.federation.message import load_parts, plain, state_of, under
 from fedvisage.federation.method import SUMMED, Call, Home, Message, Method
+from fedvisage.federation.poison import poisoning
 from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import Schema, check, schema_of
 from fedvisage.federation.scoring import Scorer
@@ -74,6 +75,8 @@ class Workspace:
         calls = self.method.calls
         if self.recipe.federation.dp is not None:
             calls = clipping(calls, self.recipe)
+        if self.recipe.federation.poisoned is not None:
+            calls = poisoning(calls, self.recipe.federation.poisoned)
         if self.recipe.federation.secure is None:
             return calls
         return secured(calls, schema_of(calls[SUMMED], self.recipe, self.net), self.recipe)

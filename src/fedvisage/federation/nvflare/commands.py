@@ -16,6 +16,7 @@ from fedvisage.federation.nvflare.kits import Kit, open_kit, provision
 from fedvisage.federation.nvflare.node import serve
 from fedvisage.federation.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
+from fedvisage.federation.protect import check_real
 from fedvisage.gather import Gathered, gather, gather_user
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import Reporter
@@ -30,6 +31,7 @@ def run_over_nvflare(
     check_travels(recipe)
     if kit is None:
         return run_and_report(recipe, out, cache, console, resume=resume, training=train_in_rehearsal, gathering=gather)
+    check_real(recipe)
     training = partial(_train, open_kit(kit, "operator"), wait)
     return run_and_report(recipe, out, cache, console, resume=resume, training=training, gathering=gather_user)
 

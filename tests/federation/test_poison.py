@@ -1,0 +1,136 @@
+"""Hostile sites of a simulation: they do what they are said to do, and robust rules hold against them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import make_set, recipe_of, run_toy, tree
+
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Message
+from fedvisage.federation.poison import Flipped
+from fedvisage.federation.protect import check_real
+from fedvisage.federation.robust.norm_clip import norm_of_update
+from fedvisage.federation.transport import LocalTransport, Reply
+from fedvisage.federation.turn import Order
+
+
+class Listening(LocalTransport):
+    """A wire that keeps what was lent to B and what B sent."""
+
+    lent: list[Message] = []
+    sent: list[Message] = []
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            if reply.site == "B" and orders["B"].call == "train" and reply.message is not None:
+                self.lent.append(orders["B"].message)
+                self.sent.append(reply.message)
+            yield reply
+
+
+def one_round(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+    return tree(sets, training__rounds=1, evaluation__every=0, **changes)
+
+
+def update_of_b(
+    sets: Mapping[str, Path], out: Path, patch: pytest.MonkeyPatch, **changes: Any
+) -> tuple[Message, Message]:
+    patch.setattr(Listening, "lent", [])
+    patch.setattr(Listening, "sent", [])
+    patch.setattr("fedvisage.run.LocalTransport", Listening)
+    run_toy(one_round(sets, **changes), out)
+    lent, sent = Listening.lent[0], Listening.sent[0]
+    return lent, {name: sent[name].double() - lent[name].double() for name in lent}
+
+
+@pytest.mark.parametrize(("how", "sign"), [("sign-flip", -1), ("scaling", 1)])
+def test_a_hostile_site_turns_or_stretches_its_update(
+    how: str, sign: int, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lent, honest = update_of_b(sets, tmp_path / "honest", monkeypatch)
+    poison = {"sites": ["B"], "how": how, "factor": 3.0}
+    _, hostile = update_of_b(sets, tmp_path / "hostile", monkeypatch, federation__poisoned=poison)
+    for name, value in honest.items():
+        if not lent[name].is_floating_point():
+            assert torch.equal(hostile[name], value)
+        elif name.endswith("running_var"):
+            assert bool((lent[name] + hostile[name] >= 0).all())
+        else:
+            assert torch.allclose(hostile[name], sign * 3 * value, rtol=1e-3, atol=1e-6), name
+
+
+def test_flipped_labels_are_exchanged_and_nothing_else(sets: Mapping[str, Path]) -> None:
+    view = View.of(PreparedSet.open(sets["A"]), "train")
+    flipped, positions = Flipped(view.slices), np.arange(5)
+    assert (flipped.labels + view.labels == 1).all()
+    assert torch.equal(flipped.batch(positions).labels, 1 - view.batch(positions).labels)
+    assert torch.equal(flipped.batch(positions).images, view.batch(positions).images)
+    assert (flipped.species == view.species).all()
+
+
+def test_a_site_with_flipped_labels_learns_the_opposite(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def last_layer(**changes: Any) -> torch.Tensor:
+        _, update = update_of_b(sets, tmp_path / str(len(changes)), monkeypatch, **changes)
+        return torch.cat([value.reshape(-1) for name, value in update.items() if name.startswith("model.fc")])
+
+    poison = {"sites": ["B"], "how": "label-flip"}
+    honest, hostile = last_layer(), last_layer(federation__poisoned=poison)
+    assert float(torch.nn.functional.cosine_similarity(honest, hostile, dim=0)) < 0
+
+
+@pytest.mark.parametrize("rule", ["norm-clip", "trimmed-mean", "median", "krum"])
+def test_a_rule_keeps_a_hostile_site_from_carrying_the_model_away(
+    rule: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    more = {name: make_set(tmp_path / name, name, seed) for seed, name in ((10, "D"), (11, "E"))}
+    five = {name: str(path) for name, path in {**sets, **more}.items() if name in "ABCDE"}
+    poison = {"sites": ["B"], "how": "scaling", "factor": 30.0}
+
+    def model(out: str, **federation: Any) -> dict[str, torch.Tensor]:
+        run_toy(one_round(sets, data__sites=five, federation=federation), tmp_path / out)
+        return load_file(tmp_path / out / "model.safetensors")
+
+    clean, carried = model("clean"), model("carried", poisoned=poison)
+    held = model("held", poisoned=poison, combine=rule)
+    assert norm_of_update(held, clean) < 0.1 * norm_of_update(carried, clean)
+
+
+@pytest.mark.parametrize(
+    ("poison", "problem"),
+    [
+        ({"sites": ["Z"], "how": "scaling"}, "federation.poisoned.sites names Z, not among data.sites"),
+        ({"sites": [], "how": "scaling"}, "federation.poisoned.sites"),
+        ({"sites": ["A"], "how": "label-flip", "factor": 2}, "factor is for sign-flip and scaling"),
+    ],
+)
+def test_poison_that_cannot_be_is_refused(poison: Any, problem: str, sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match=problem):
+        recipe_of(tree(sets, federation__poisoned=poison))
+
+
+@pytest.mark.parametrize(
+    ("section", "place"),
+    [
+        ({"poisoned": {"sites": ["A"], "how": "scaling"}}, "recipe.federation.poisoned"),
+        ({"secure": {"entropy": "derived"}}, "recipe.federation.secure.entropy"),
+        ({"dp": {"clip": 1.0, "noise": 1.0, "delta": 1e-5, "entropy": "derived"}}, "recipe.federation.dp.entropy"),
+    ],
+)
+def test_what_is_for_simulations_only_is_refused_between_organisations(
+    section: Any, place: str, sets: Mapping[str, Path]
+) -> None:
+    with pytest.raises(UserError) as caught:
+        check_real(recipe_of(tree(sets, federation=section)))
+    assert caught.value.place == place
+    check_real(recipe_of(tree(sets, federation={"secure": True})))
