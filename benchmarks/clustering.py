@@ -1,4 +1,4 @@
-"""PrivacyFace's clustering: against Algorithm 1 as anybody would write it, and against the bare products of its blocks."""
+"""PrivacyFace's clustering: against Algorithm 1 as anybody would write it, and against bare products of blocks."""
 
 from __future__ import annotations
 
@@ -59,9 +59,12 @@ def class_centres(number: int) -> Tensor:
     """Return unit vectors in groups, whose members are about the margin apart."""
     generator = torch.Generator().manual_seed(0)
     groups = torch.nn.functional.normalize(torch.randn(GROUPS, DIMENSION, generator=generator), dim=1)
-    own = torch.randn(number, DIMENSION, generator=generator) / math.sqrt(DIMENSION)
+    found = torch.randn(number, DIMENSION, generator=generator).mul_(1 / math.sqrt(DIMENSION))
     whose = torch.randint(GROUPS, (number,), generator=generator)
-    return torch.nn.functional.normalize(0.6 * groups[whose] + own, dim=1)
+    for rows in torch.arange(number).split(BLOCK):  # a copy of all would be the peak of memory
+        found[rows] += 0.6 * groups[whose[rows]]
+        found[rows] /= found[rows].norm(dim=1, keepdim=True)
+    return found
 
 
 def direct(centres: Tensor, asked: Clustering) -> list[int]:
@@ -89,7 +92,8 @@ def products(centres: Tensor) -> None:
 def densest_memory(number: int) -> int:
     """Return the most bytes that this process ever held, after clustering.
 
-    The kernel's own line for it: what ``getrusage`` tells a child includes its parent, from before it was another program.
+    The kernel's own line for it: what ``getrusage`` tells a child includes its parent, from before the child was
+    another program.
     """
     densest(class_centres(number), asking())
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
