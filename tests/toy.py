@@ -25,6 +25,9 @@ ROUNDS = 3
 NETWORK = {"width": 8, "depth": 2, "heads": 2, "stem": 8, "stages": [1, 1, 1], "name": "sphere20", "embedding": 16}
 """Sizes of a narrow network; a method takes those that its network has."""
 
+FEW_PEOPLE = {"minimum": 2, "delta": 0.01}
+"""What PrivacyFace's methods need where a site has three people."""
+
 SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""
 
@@ -125,6 +128,8 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
     }
     if METHODS[method].releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
+    known = options()[method].model_fields
+    found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in known}
     if recognises(method):
         found["data"] |= {"public": str(sets["people-P"]), "public_identities": 4}
         found["input"]["colour"] = "rgb"

@@ -143,6 +143,9 @@ def _check_site(site: SiteData, place: str, recipe: Recipe, method: Method) -> d
     if len(site.train) < 2:
         raise UserError(place, f"has {len(site.train)} images to train on; at least 2 are needed")
     people, least = len(site.train.identities), method.least_identities(recipe)
+    if people < least and least > 2:
+        raise UserError(place, f"has {people} identities, and {method.name} asks for {least} at each site; lower "
+                        "method.minimum, or give the site more")  # fmt: skip
     if people < least:
         raise UserError(place, f"has {people} identity, and the loss of {method.name} has no gradient with fewer than "
                         f"{least}: choose fedfr or fedface, or give the site more identities")  # fmt: skip

@@ -90,6 +90,8 @@ def run(
     if done is not None:
         reporter.say(f"{out} is finished already; nothing to do")
         return done
+    if (warning := method.warning(recipe)) is not None:
+        reporter.say(f"warning: {warning}")
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
     _check_fits(recipe, method)

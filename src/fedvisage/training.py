@@ -58,6 +58,8 @@ class Course:
                 if last or server.round % recipe.runtime.checkpoint_every == 0:
                     self._checkpoint()
                 began = time.monotonic()
+        if server.ended:
+            self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
         server.exchange.close_training(server.round)
         if recipe.evaluation.keep == "best" and self.watch.eer is not None:
             return under(BEST, server.kept)

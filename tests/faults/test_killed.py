@@ -15,9 +15,9 @@ from tests.toy import settled, tree
 from fedvisage.streams import numpy_rng
 
 pytestmark = pytest.mark.usefixtures("example_methods")
-METHODS = ("fedpad", "single", "split")
+METHODS = ("fedpad", "single", "split", "released")
 KILLS = 5
-"""At least so many for each method and way of killing: 30 in all."""
+"""At least so many for each method and way of killing: 40 in all."""
 PATIENCE = 8
 """After so many kills a run is left alone, lest it never ends on a machine that has become slow."""
 

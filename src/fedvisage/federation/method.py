@@ -130,6 +130,8 @@ class Method:
     """All that sites upload meets in one mean a round, whose place another rule, or a sum in secret, can take."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
+    warning: Callable[[Recipe], str | None] = lambda _: None
+    """What a recipe's owner should hear before it runs."""
     least_identities: Callable[[Recipe], int] = lambda _: 1
     """Recognition: how many identities a site needs, for its loss to have a gradient."""
 

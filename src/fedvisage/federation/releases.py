@@ -107,6 +107,13 @@ class Releases:
         """Forget a value that nobody can ask for again; its charge stays."""
         self._path(name).unlink(missing_ok=True)
 
+    def stored(self, name: str) -> Message | None:
+        """Return what was released under a name, if anything was."""
+        if not self._path(name).exists():
+            return None
+        with self._locked() as file:
+            return self._stored(name, self._read(file))
+
     def charges(self) -> tuple[Charge, ...]:
         """Return all that has been charged."""
         if not (self.directory / CHARGES).exists():

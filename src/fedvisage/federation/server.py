@@ -84,6 +84,7 @@ class Server:
     releases: Releases | None = None
     round: int = 0
     stopped: bool = False
+    ended: str = ""
     without_quorum: int = 0
     kept: dict[str, Tensor] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
@@ -104,6 +105,11 @@ class Server:
             self.round += 1
             self.exchange.open_round(self.round)
             yield self.round
+
+    def end_before_this_round(self, reason: str) -> None:
+        """Say why the program ends with the model of the round before; it must return at once."""
+        self.round -= 1
+        self.ended = reason
 
     def once(self, name: str, make: Callable[[], Message]) -> Message:
         """Return what ``make`` returned the first time, also after a resume."""

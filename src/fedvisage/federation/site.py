@@ -30,6 +30,7 @@ from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.recipe import Recipe
+from fedvisage.settings import Local
 from fedvisage.streams import numpy_rng, torch_rng
 
 OWNED = "own/"
@@ -116,6 +117,10 @@ class Site:
         allowance = Allowance(Budget(asked.epsilon, asked.delta), asked.count)
         return self.releases.release(name, mechanism, cost, allowance, draws)
 
+    def released(self, name: str) -> Message | None:
+        """Return what was released under a name before, if anything was: it can be sent again for nothing."""
+        return None if self.releases is None else self.releases.stored(name)
+
     def batches(self) -> Iterator[Batch]:
         """Go through the local work of one round: the recipe's epochs, or its number of batches.
 
@@ -156,23 +161,24 @@ class Site:
             self._epoch = (epoch, order(self.data, rng, size=size, sampling=training.sampling))
         return self._prepared(self.data, self._epoch[1][index], number)
 
-    def batches_of(self, view: View) -> Iterator[Batch]:
-        """Go through one round's local work on a view that may be another in each round.
+    def batches_of(self, view: View, *, epochs: int | None = None, purpose: str = "") -> Iterator[Batch]:
+        """Go through one round's local work on a view that may be another in each round, or through so many epochs.
 
-        The order is a function of (seed, site, round, epoch).
+        The order is a function of (seed, site, round, epoch), and of the purpose when there is a second view.
         """
-        local, taken = self.recipe.training.local, 0
+        local, taken = self.recipe.training.local if epochs is None else Local(epochs=epochs), 0
+        named = (purpose,) if purpose else ()
         for epoch in itertools.count():
             if epoch == local.epochs:
                 return
-            rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", self.round, epoch)
+            rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", *named, self.round, epoch)
             for positions in order(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled"):
                 if taken == local.batches:
                     return
-                yield self._prepared(view, positions, self.round, taken)
+                yield self._prepared(view, positions, *named, self.round, taken)
                 taken += 1
 
-    def _prepared(self, view: View, positions: Positions, *stream: int) -> Batch:
+    def _prepared(self, view: View, positions: Positions, *stream: str | int) -> Batch:
         """Read and augment images of a view, and put them in the form that networks take."""
         found = view.batch(positions)
         images, depth = augment(

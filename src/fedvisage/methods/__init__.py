@@ -6,6 +6,7 @@ from fedvisage.methods import (
     afl,
     centralised,
     colour_texture,
+    conventional,
     depth_only,
     distillation,
     fedavg,
@@ -26,6 +27,11 @@ from fedvisage.methods import (
     moon_vit_h,
     pooled,
     pretrained,
+    privacyface,
+    privacyface_global,
+    privacyface_local,
+    privacyface_naive,
+    privacyface_without_noise,
     single,
     vit,
     vit_h,
@@ -40,6 +46,8 @@ METHODS: dict[str, Method] = {
         *(colour_texture, depth_only),
         *(vit, vit_h, vit_h_is, fedavg_vit_h, fedprox_vit_h, moon_vit_h, festa, fedsis),
         *(pretrained, fedavg, fedface, fedfr, centralised, fine_tune, distillation),
+        *(privacyface, conventional, privacyface_without_noise, privacyface_naive),
+        *(privacyface_local, privacyface_global),
     )
 }
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -85,9 +86,13 @@ def own_centres(site: Site, name: str = OWN_CENTRES) -> nn.Parameter:
 
 def mean_features(site: Site) -> Tensor:
     """Return the mean feature of each of the site's identities under the model that it was lent, at unit length."""
-    features = normalize(site.embed(site.net["model"], site.data))
-    classes = torch.from_numpy(site.classes_of(site.data.subjects))
-    sums = torch.zeros(len(site.data.identities), features.shape[1]).index_add_(0, classes, features)
+    return means_of(normalize(site.embed(site.net["model"], site.data)), site.data)
+
+
+def means_of(features: Tensor, view: View) -> Tensor:
+    """Return the mean of each identity's features in a view, at unit length, in the order of the identities."""
+    classes = torch.from_numpy(np.searchsorted(view.identities, view.subjects))
+    sums = torch.zeros(len(view.identities), features.shape[1]).index_add_(0, classes, features)
     return normalize(sums)
 
 

@@ -1,0 +1,64 @@
+"""The naive alternative to PrivacyFace, φ + Ŵ: noise on every class centre by itself.
+
+Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, A.2.2: each of
+a site's n class centres is released with Gaussian noise at a sensitivity of 2. The budget of a round is split among n
+queries, as the paper counts, so that next to nothing of the centres is left.
+
+Deviations from the paper: those of :mod:`fedvisage.methods.privacyface`.
+"""
+
+from dataclasses import replace
+
+from pydantic import Field
+
+from fedvisage.federation.method import Call, Message, Upload
+from fedvisage.federation.releases import COST
+from fedvisage.federation.site import Site
+from fedvisage.methods import privacyface
+from fedvisage.methods.privacyface import CLUSTERS
+from fedvisage.privacy.accountant import Charge
+from fedvisage.privacy.clustering import directions
+from fedvisage.privacy.draws import Draws
+from fedvisage.privacy.gaussian import Budget, classic_standard_deviation, noise
+from fedvisage.recipe import Recipe
+
+SENSITIVITY = 2.0
+"""The largest distance of two unit vectors."""
+
+
+class Options(privacyface.ClusterOptions):
+    """The budget of a round, and the margin that every class centre of the others is given."""
+
+    epsilon: float = Field(1.0, gt=0)
+    delta: float | None = Field(None, gt=0, lt=1)
+
+
+def cluster(site: Site, message: Message) -> Message:
+    """Release all class centres of the site, each with noise of its own."""
+    options = site.recipe.options(Options)
+    centres, name = privacyface.centres_at_start(site, message), f"round {site.round}, class centres"
+    delta = options.delta if options.delta is not None else len(centres) ** -1.1
+    whole, number = Budget(options.epsilon, delta), len(centres)
+    sigma = classic_standard_deviation(whole.share(1 / number), SENSITIVITY)
+
+    def mechanism(draws: Draws) -> Message:
+        return {CLUSTERS: directions(centres.double() + noise(tuple(centres.shape), sigma, draws))}
+
+    cost = Charge(name, "gaussian", whole.epsilon, whole.delta, "paper", SENSITIVITY, sigma, times=number)
+    return site.release(name, mechanism, [cost])
+
+
+def shape(recipe: Recipe) -> tuple[int, ...]:
+    """Return one row for each of the site's people, however many there are."""
+    return -1, recipe.options(Options).network.embedding
+
+
+METHOD = replace(
+    privacyface.METHOD,
+    name="privacyface-naive",
+    title="Naive noise (φ + Ŵ)",
+    options=Options,
+    calls={"cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=shape), COST)), "train": privacyface.TRAIN},
+    least_identities=lambda _: 2,
+    warning=lambda _: None,
+)

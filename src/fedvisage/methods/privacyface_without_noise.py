@@ -1,0 +1,48 @@
+"""PrivacyFace without noise, φ + p: what the noise costs, and a way to tell the means of people to everybody.
+
+Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, "Baselines":
+Algorithm 1 without its line 7. Nothing protects what sites tell; the ledger says so.
+
+Deviations from the paper: those of :mod:`fedvisage.methods.privacyface`.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from fedvisage.federation.method import Call, Message, Upload
+from fedvisage.federation.site import Site
+from fedvisage.methods import privacyface
+from fedvisage.methods.privacyface import CLUSTERS
+from fedvisage.privacy.clustering import Clustering, densest, directions
+from fedvisage.privacy.gaussian import Budget
+
+
+class Options(privacyface.ClusterOptions):
+    """What clusters are."""
+
+
+UNUSED = Budget(1.0, 0.5)
+"""A clustering names a budget; without noise it says nothing."""
+
+
+def cluster(site: Site, message: Message) -> Message:
+    """Find clusters of the site's class centres and tell them as they are."""
+    options = site.recipe.options(Options)
+    centres = privacyface.centres_at_start(site, message)
+    found = densest(centres, Clustering(options.rho, options.queries, options.minimum, UNUSED))
+    rows = torch.stack([one.mean for one in found]) if found else centres[:0].double()
+    return {CLUSTERS: privacyface.filled(directions(rows), options.queries)}
+
+
+TOLD = Upload(
+    CLUSTERS, "statistic", shape=privacyface.cluster_shape, guarantee="means of class centres; nothing protects them"
+)
+
+METHOD = replace(
+    privacyface.METHOD,
+    name="privacyface-without-noise",
+    title="PrivacyFace without noise (φ + p)",
+    options=Options,
+    calls={"cluster": Call(cluster, (TOLD,)), "train": privacyface.TRAIN},
+)

@@ -1,0 +1,109 @@
+"""PrivacyFace with what is special about it switched off is its baseline; and where its budget ends, the run ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.toy import make_people, run_toy, tree
+
+from fedvisage.errors import UserError
+
+PLAIN = {"loss": "cosface", "scale": 30.0, "margin": 0.4, "weight": "examples"}
+SGD = {"name": "sgd", "lr": 0.05}
+NO_CLUSTERS = {"clustering": "paper", "rho": 1e-3, "minimum": 3}
+
+
+def finished(sets: Mapping[str, Path], out: Path, method: str, *, own: Mapping[str, Any], **changes: Any) -> bytes:
+    content = tree(sets, method, **changes)
+    content["method"] |= own
+    run_toy(content, out)
+    return (out / "model.safetensors").read_bytes()
+
+
+def test_no_clusters_is_conventional_federated_learning_with_public_fine_tuning(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    conventional = finished(sets, tmp_path / "conventional", "conventional", own={})
+    assert finished(sets, tmp_path / "null", "privacyface", own=NO_CLUSTERS) == conventional
+    assert finished(sets, tmp_path / "on", "privacyface", own={}) != conventional
+
+
+def test_without_public_fine_tuning_that_is_fedavg(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    fedavg = finished(sets, tmp_path / "fedavg", "fedavg", own={})
+    null = finished(sets, tmp_path / "null", "conventional", own=PLAIN | {"public_epochs": 0})
+    tuned = finished(sets, tmp_path / "tuned", "conventional", own=PLAIN)
+    assert null == fedavg
+    assert tuned != fedavg
+
+
+def test_a_site_s_own_clusters_are_no_negatives_to_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    alone = {"data__sites": {"A": str(sets["people-A"])}}
+    plain = finished(sets, tmp_path / "plain", "conventional", own={}, **alone)
+    assert finished(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
+
+
+def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    one = {"training__local": {"batches": 1}, "training__optimizer": SGD}
+    two = {"training__local": {"batches": 2}, "training__optimizer": SGD}
+    sgd = {"algorithm": "fedsgd"}
+    assert finished(sets, tmp_path / "a", "conventional", own=sgd, **one) == finished(
+        sets, tmp_path / "b", "conventional", own={}, **one
+    )
+    assert finished(sets, tmp_path / "c", "conventional", own=sgd, **two) != finished(
+        sets, tmp_path / "d", "conventional", own={}, **two
+    )
+
+
+def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_for(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    spent = finished(sets, tmp_path / "spent", "privacyface", own={}, privacy__epsilon=2.0)
+    short = finished(sets, tmp_path / "short", "privacyface", own={}, training__rounds=2)
+    assert spent == short
+    metrics = json.loads((tmp_path / "spent" / "metrics.json").read_text())
+    assert metrics["rounds"] == 2
+    assert metrics["privacy"]["epsilon"] == pytest.approx(2.0)
+
+
+def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    finished(sets, tmp_path / "once", "privacyface", own={"releases": "once"})
+    lines = [json.loads(line) for line in (tmp_path / "once" / "ledger.jsonl").read_text().splitlines()]
+    told = [line for line in lines if line["field"] == "clusters" and line["site"] == "A" and line["direction"] == "up"]
+    assert len(told) == 3
+    assert len({line["digest"] for line in told}) == 1
+    assert told[-1]["cost"]["total"]["epsilon"] == pytest.approx(1.0)
+
+
+def test_what_is_told_has_the_same_size_whatever_a_site_has_found(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    many = make_people(tmp_path / "six people", "A", 5, identities=6)
+    sizes = []
+    for name, path in (("few", sets["people-A"]), ("many", many)):
+        finished(sets, tmp_path / name, "privacyface", own={"queries": 3}, data__sites__A=str(path))
+        lines = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
+        sizes.append({line["bytes"] for line in lines if line["call"] == "cluster" and line["direction"] == "up"})
+    assert sizes[0] == sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [
+        ({"minimum": 4}, "has 3 identities, and privacyface asks for 4 .*method.minimum"),
+        ({"rho": 0.0}, "recipe.method.rho"),
+        ({"rho": 1.6}, "recipe.method.rho"),
+        ({"epsilon": 0.0}, "recipe.method.epsilon"),
+        ({"delta": 1.0}, "recipe.method.delta"),
+        ({"delta": None}, "the private clustering needs delta"),
+        ({"queries": 5}, "queries: 5 is more than the 4 public candidates"),
+    ],
+)
+def test_settings_without_a_guarantee_are_refused_with_the_reason(
+    own: dict[str, Any], message: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=message):
+        finished(sets, tmp_path / "run", "privacyface", own=own)
