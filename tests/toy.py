@@ -86,18 +86,21 @@ def make_people(
 
 
 def make_sets(root: Path) -> dict[str, Path]:
-    """Make the sets of three sites and a user for attack detection, and for recognition those and public people."""
-    found = {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
+    """Make the sets of three sites and a user for attack detection; identity sets for recognition lie beside them."""
     for seed, name in enumerate((*SITES, "U")):
-        found[f"people-{name}"] = make_people(root / f"people-{name}", name, seed)
-    found["people-P"] = make_people(root / "people-P", "P", 9, identities=6, test=0, heldout=2)
-    return found
+        make_people(root / f"people-{name}", name, seed)
+    make_people(root / "people-P", "P", 9, identities=6, test=0, heldout=2)
+    return {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
 
 
 def site_sets(sets: Mapping[str, Path], method: str) -> dict[str, Path]:
     """Return the sites' sets for a method's task."""
-    kind = "people-" if recognises(method) else ""
-    return {name: sets[f"{kind}{name}"] for name in SITES}
+    return {name: of_task(sets[name], method) for name in SITES}
+
+
+def of_task(path: Path, method: str) -> Path:
+    """Return a set, or the identity set beside it if the method is for recognition."""
+    return path.with_name(f"people-{path.name}") if recognises(method) else path
 
 
 def recognises(method: str) -> bool:
@@ -107,12 +110,11 @@ def recognises(method: str) -> bool:
 
 def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> dict[str, Any]:
     """Return a recipe of plain values; ``training__rounds=2`` changes one of them."""
-    kind = "people-" if recognises(method) else ""
     found: dict[str, Any] = {
         "method": {"name": method},
         "data": {
             "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
-            "user": str(sets[f"{kind}U"]),
+            "user": str(of_task(sets["U"], method)),
             "user_name": "U",
         },
         "input": {"size": SIZE},
@@ -131,7 +133,7 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
     known = options()[method].model_fields
     found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in known}
     if recognises(method):
-        found["data"] |= {"public": str(sets["people-P"]), "public_identities": 4}
+        found["data"] |= {"public": str(of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
         found["input"]["colour"] = "rgb"
         found["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
     network = options()[method].model_fields.get("network")

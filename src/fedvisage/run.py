@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 
@@ -141,6 +142,8 @@ def adopting(trained: Path) -> Training:
     """Judge the members of a finished run instead of training the same ones again."""
 
     def adopt(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
+        if data.people is not None:
+            raise UserError(str(trained), "cannot be judged again: its sites' own models lie with them; train anew")
         desks, schemas = _desks(recipe, out, data, compute)
         return federate(recipe, out, LocalTransport(desks), schemas, compute, reporter, adopted=trained)
 
@@ -204,9 +207,16 @@ def _judge_recognition(out: Path, recipe: Recipe, trained: Trained, data: Gather
         **recognition.threshold_figures(recipe, saved.thresholds),
         **figures,
         "personalised": recognition.personal_figures(recipe, found),
+        "steps_per_epoch": _steps_per_epoch(out, recipe),
         "sites_heldout": trained.heldout,
         "counted": data.people.counted if data.people else {},
     }
+
+
+def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
+    """Return the mean number of training steps of an epoch at a site, where the method counts them."""
+    counts = [count for row in read_lines(out / ROUNDS) for count in (row.get("steps") or {}).values()]
+    return float(np.mean(counts)) / recipe.training.local.epochs if counts and recipe.training.local.epochs else None
 
 
 def _first(recipe: Recipe, data: Gathered, compute: Compute, cache: Path, reporter: Reporter) -> Message:

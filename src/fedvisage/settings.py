@@ -36,6 +36,11 @@ def many_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
     return found
 
 
+def many_names(names: list[Any]) -> list[str]:
+    """Write out names such as ``client[1-40]``."""
+    return [found for name in names for found in many_sites({name: None})]
+
+
 class Data(Section):
     """Whose data: each entry is a prepared set's directory or a ``synth:`` line that makes one."""
 

@@ -116,6 +116,8 @@ class Course:
             "bytes_up": record.bytes_up,
             "bytes_down": record.bytes_down,
         }
+        if record.steps:
+            row["steps"] = dict(sorted(record.steps.items()))
         if heldout:
             row["heldout"] = heldout
         self.rounds.append(row)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.torch import load_file
-from tests.toy import make_people, run_toy, tree
+from tests.toy import make_people, make_sets, of_task, run_toy, tree
 
 from fedvisage.errors import UserError
 from fedvisage.federation.message import encode
@@ -74,11 +75,11 @@ def test_what_is_a_sites_alone_travels_only_if_it_is_declared(
     assert any(row in message for row in rows for message in sent) == (name == "fedface")
 
 
-def test_one_identity_a_site_works_where_a_loss_has_a_gradient(tmp_path: Path, sets: Mapping[str, Path]) -> None:
-    alone = {
-        f"people-{name}": make_people(tmp_path / name, name, seed, identities=1) for seed, name in enumerate("ABC")
-    }
-    few = {**sets, **alone}
+def test_one_identity_a_site_works_where_a_loss_has_a_gradient(tmp_path: Path) -> None:
+    few = make_sets(tmp_path / "sets")
+    for seed, name in enumerate("ABC"):
+        shutil.rmtree(of_task(few[name], "fedfr"))
+        make_people(of_task(few[name], "fedfr"), name, seed, identities=1)
     with pytest.raises(UserError, match="has 1 identity, and the loss of fedavg has no gradient"):
         run_toy(tree(few, "fedavg"), tmp_path / "fedavg")
     without_public = tree(few, "fedfr")

@@ -26,6 +26,7 @@ class RoundRecord:
     replied: set[str] = field(default_factory=set)
     failed: dict[str, str] = field(default_factory=dict)
     loss: dict[str, float] = field(default_factory=dict)
+    steps: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -135,6 +136,8 @@ class Exchange:
         self.record.replied.add(reply.site)
         if "loss" in reply.message:
             self.record.loss[reply.site] = float(reply.message["loss"])
+        if "steps" in reply.message:
+            self.record.steps[reply.site] = int(reply.message["steps"])
         return reply
 
     def _failed(self, name: str, reason: str) -> Reply:

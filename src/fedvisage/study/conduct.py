@@ -12,11 +12,12 @@ from typing import Any
 
 from rich.console import Console
 
-from fedvisage.data.sources import resolve
+from fedvisage.data.sources import resolve, without_part
 from fedvisage.files import write_atomically
 from fedvisage.progress import Reporter
 from fedvisage.run import adopting, run
 from fedvisage.study import smoke as small
+from fedvisage.study.figures import scale, value_of
 from fedvisage.study.file import Study, read
 from fedvisage.study.grid import Cell, cells_of, changed
 from fedvisage.study.table import markdown, summarise
@@ -45,7 +46,8 @@ def conduct(
     groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers):
-        results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics})
+        figures = {name: value_of(metrics, name) for name in study.figures}
+        results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
         console.print(_progress(study, results, len(cells)), markup=False, soft_wrap=True)
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
@@ -59,7 +61,7 @@ def conduct(
 
 def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> str:
     last = results[-1]
-    shown = "  ".join(f"{name} {100 * last[name]:.1f}" for name in study.figures if last.get(name) is not None)
+    shown = "  ".join(f"{name} {scale(name) * last[name]:.1f}" for name in study.figures if last.get(name) is not None)
     width = max(len(row) for row in study.rows)
     return f"{len(results)}/{total}  {last['row']:{width}} user {last['user']}  seed {last['seed']}  {shown}"
 
@@ -70,7 +72,7 @@ def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iter
         yield from ((cell, _run_cell(cell, cache)) for group in groups for cell in group)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
-        resolve(entry, cache, workers=workers)
+        resolve(without_part(entry)[0], cache, workers=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(_run_group, group, cache) for group in groups]):
             yield from done.result()
@@ -78,7 +80,7 @@ def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iter
 
 def _entries(cell: Cell) -> list[str]:
     data = cell.recipe.data
-    return [*data.sites.values(), *([data.user] if data.user is not None else [])]
+    return [*data.sites.values(), *(entry for entry in (data.user, data.public) if entry is not None)]
 
 
 def _run_group(group: list[Cell], cache: Path) -> list[tuple[Cell, dict[str, Any]]]:

@@ -13,8 +13,9 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
-from fedvisage.settings import Section
-from fedvisage.study.printed import Figure, Printed
+from fedvisage.settings import Section, many_names, many_sites
+from fedvisage.study.figures import Figure
+from fedvisage.study.printed import Printed
 
 Tree = dict[str, Any]
 
@@ -34,11 +35,17 @@ class Row(Section):
     trained_by: str | None = None
     quotes: str | None = None
 
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _many_sites(cls, value: Any) -> Any:
+        return many_names(value) if isinstance(value, list) else value
+
 
 class Study(Section):
     """A study file, with the recipes and printed tables that it names read in.
 
-    All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said.
+    All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said. For
+    recognition, ``public`` names the set of public identities, which is neither.
     """
 
     title: str
@@ -47,6 +54,7 @@ class Study(Section):
     sets: dict[str, str] = Field(min_length=2)
     sites: list[str]
     users: list[str]
+    public: str | None = None
     set: list[str] = []
     rows: dict[str, Row] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
@@ -65,8 +73,10 @@ class Study(Section):
     def _all_sets_are_sites_and_users(cls, tree: Any) -> Any:
         if not isinstance(tree, dict) or not isinstance(tree.get("sets"), dict):
             return tree
-        sites = tree.get("sites", list(tree["sets"]))
-        return {"sites": sites, "users": sites, **tree}
+        sets = many_sites(tree["sets"])
+        sites = tree.get("sites", [name for name in sets if name != tree.get("public")])
+        sites = many_names(sites) if isinstance(sites, list) else sites
+        return {"users": sites, **tree, "sets": sets, "sites": sites}
 
 
 def read(path: Path) -> Study:
@@ -84,6 +94,7 @@ def read(path: Path) -> Study:
             raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")
     _check_names(study.users, study, f"{path}: users")
+    _check_names([] if study.public is None else [study.public], study, f"{path}: public")
     return study
 
 

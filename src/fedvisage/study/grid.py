@@ -42,13 +42,20 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     row = _whole(study, name)
     tree = copy.deepcopy(study.recipes[row.recipe] if row.recipe else study.recipe)
     tree["data"] = {
-        "sites": {site: study.sets[site] for site in row.sites or study.sites if site != user},
+        "sites": {site: study.sets[site] for site in row.sites or study.sites if site not in (user, *_judged(study))},
         "user": study.sets[user],
         "user_name": user,
     }
+    if study.public is not None:
+        tree["data"]["public"] = study.sets[study.public]
     for change in [*study.set, *row.set, f"runtime.seed={seed}"]:
         recipes.apply(tree, change)
     return tree
+
+
+def _judged(study: Study) -> list[str]:
+    """Return the sets that never train: with public identities the users are benchmarks, not sites in turn."""
+    return [] if study.public is None else study.users
 
 
 def changed(study: Study, changes: Sequence[str]) -> Study:

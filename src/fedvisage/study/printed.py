@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Literal
 
 import numpy as np
 from pydantic import model_validator
 
 from fedvisage.settings import Section
+from fedvisage.study.figures import Figure
 
-Figure = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
 Values = list[float]
 ROUNDING = 0.01
 """How far an average may be from the mean of its rows when both were rounded to two places."""

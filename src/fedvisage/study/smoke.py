@@ -6,7 +6,7 @@ sets and judged. Where a set is a directory, the rendered domain of the set's na
 
 from __future__ import annotations
 
-from fedvisage.data.sources import SYNTHETIC
+from fedvisage.data.sources import SYNTHETIC, without_part
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.domains import DOMAINS
 from fedvisage.faces.synthetic.specification import Synthesis, parse_synthesis
@@ -34,14 +34,16 @@ def smoke(study: Study) -> Study:
         update={
             "title": f"SMOKE TEST, figures without meaning: {study.title}",
             "seeds": study.seeds[:1],
-            "sets": {name: _tiny(name, entry) for name, entry in study.sets.items()},
+            "sets": {name: _tiny(name, entry, study) for name, entry in study.sets.items()},
         }
     )
     rows = {name: _narrow(small, name) for name in small.rows}
     return changed(small.model_copy(update={"rows": rows}), CHANGES)
 
 
-def _tiny(name: str, entry: str) -> str:
+def _tiny(name: str, entry: str, study: Study) -> str:
+    if study.public is not None:
+        return _few_people(name, entry, study)
     if entry.strip().startswith(SYNTHETIC):
         spec = parse_synthesis(entry.strip().removeprefix(SYNTHETIC))
     elif name in DOMAINS:
@@ -52,9 +54,25 @@ def _tiny(name: str, entry: str) -> str:
     return f"{SYNTHETIC} {spec.domain} subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species}"
 
 
+def _few_people(name: str, entry: str, study: Study) -> str:
+    """Return rendered people for a study of recognition: of a share as many as make two a site."""
+    part = without_part(entry)[1]
+    if name == study.public:
+        return f"{SYNTHETIC} people identities=8 images=4 size={SIZE} first=100000 test=0 heldout=0.25"
+    if name in study.users:
+        return f"{SYNTHETIC} people identities=20 images=4 size={SIZE} first=200000 test=0.5"
+    share = f" part={part.number}/{part.of}" if part else ""
+    first = 0 if part else 1000 * list(study.sets).index(name)
+    return (
+        f"{SYNTHETIC} people identities={2 * part.of if part else 2} images=4 size={SIZE} first={first} test=0.5{share}"
+    )
+
+
 def _narrow(study: Study, name: str) -> Row:
     """Return a row whose network, where its method has one of a chosen width, has the least width."""
     row = study.rows[name]
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
     has_width = "network" in find(method["name"]).options.model_fields
-    return row.model_copy(update={"set": [*row.set, NARROW]}) if has_width else row
+    own = [NARROW] if has_width else []
+    own += ["training.pretrain.epochs=1"] if study.public is not None else []
+    return row.model_copy(update={"set": [*row.set, *own]})

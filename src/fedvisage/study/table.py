@@ -7,9 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from fedvisage.study.figures import scale
 from fedvisage.study.file import Study
 from fedvisage.study.printed import quoted, quoted_mean, slips
 
+MANY_SITES = 8
+"""More sites than these are counted in a table, not named."""
 Result = dict[str, Any]
 Spread = dict[str, list[float]]
 
@@ -44,7 +47,7 @@ def _at_user(study: Study, results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
-    """Average each group, then give mean and standard deviation over groups, in percent."""
+    """Average each group, then give mean and standard deviation over groups; rates in percent."""
     spread: Spread = {}
     for figure in study.figures:
         found = [[run[figure] for run in group if run[figure] is not None] for group in groups]
@@ -52,14 +55,15 @@ def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
         if not means:
             continue  # a user with one class has no such figure
         deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
-        spread[figure] = [round(100 * float(np.mean(means)), 2), round(100 * deviation, 2)]
+        by = scale(figure)
+        spread[figure] = [round(by * float(np.mean(means)), 2), round(by * deviation, 2)]
     return spread
 
 
 def markdown(study: Study, table: dict[str, Any]) -> str:
     """Return the table as Markdown, beside the papers' figures where the study quotes them."""
-    names = [figure.upper() for figure in study.figures]
-    columns = ["method", "sites", "user", *names, *([f"{name} (paper)" for name in names] if study.paper else [])]
+    columns = ["method", "sites", "user", *(figure.upper() for figure in study.figures)]
+    columns += [f"{figure.upper()} (paper)" for figure in _beside(study)]
     lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
     for row, found in table["rows"].items():
         for user in study.users:
@@ -83,16 +87,23 @@ def _lines(study: Study, row: str, user: str, found: dict[str, Any]) -> list[str
         _line(study, [row, site, user], own, quoted(study.paper, printed, user, site))
         for site, own in found.get("members", {}).items()
     ]
-    sites = f"mean of {len(lines)}" if lines else "&".join(found["sites"])
+    few = len(found["sites"]) <= MANY_SITES
+    trained = "&".join(found["sites"]) if few else f"{len(found['sites'])} sites"
+    sites = f"mean of {len(lines)}" if lines else trained
     return [*lines, _line(study, [row, sites, user], found, quoted(study.paper, printed, user))]
 
 
 def _line(study: Study, names: list[str], found: dict[str, Any], beside: dict[str, float]) -> str:
     form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
     cells = [form.format(*found[figure]) if figure in found else "–" for figure in study.figures]
-    if study.paper:
-        cells += [f"{beside[figure]:.2f}" if figure in beside else "–" for figure in study.figures]
+    cells += [f"{beside[figure]:.2f}" if figure in beside else "–" for figure in _beside(study)]
     return _row([*names, *cells])
+
+
+def _beside(study: Study) -> list[str]:
+    """Return the figures that a paper printed, too: other error rates need more pairs than a small study has."""
+    rates = {column for printed in study.paper for column in printed.columns if "@" in column}
+    return [figure for figure in study.figures if study.paper and ("@" not in figure or figure in rates)]
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -1,0 +1,38 @@
+"""The figures that a study can put into columns, and where a run's metrics.json has them.
+
+Attack detection's stand at the top: `hter`. Recognition's are named by model, rate and error rate: `generic.tar@1e-3`,
+`personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+PERCENT = 100.0
+_RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
+_TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
+_PLACES = {"generic": "generic", "personal": "personalised"}
+
+Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
+Figure = Attacks | Literal["steps_per_epoch"] | Annotated[str, Field(pattern=f"^{_RATE.pattern}$")]
+
+
+def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
+    """Return a figure of a run; None where it could not be measured."""
+    found = _RATE.fullmatch(figure)
+    if found is None:
+        value: float | None = metrics.get(figure)
+        return value
+    place, model, kind, rate = found.groups()
+    table = metrics.get(_PLACES[place]) or {}
+    if model is not None:
+        table = (table.get("models") or {}).get(model) or {}
+    value = (table.get(_TABLES[kind]) or {}).get(rate)
+    return value
+
+
+def scale(figure: str) -> float:
+    """Return what a figure is multiplied with in tables: rates are shown in per cent, counts as they are."""
+    return 1.0 if figure == "steps_per_epoch" else PERCENT
