@@ -46,10 +46,13 @@ class Cable:
                 near, _ = self._listener.accept()
             except OSError:
                 return
-            if not self._whole:
+            try:
+                if not self._whole:
+                    raise ConnectionRefusedError
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
                 near.close()
                 continue
-            far = socket.create_connection(("127.0.0.1", self._target))
             self._open += [near, far]
             for source, sink in ((near, far), (far, near)):
                 threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()

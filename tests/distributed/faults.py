@@ -184,7 +184,7 @@ def kill_command_and_resume(content: Mapping[str, Any], out: Path, *options: str
     command = [
         sys.executable,
         "-m",
-        "fedvisage.cli",
+        "fedvisage",
         "run",
         str(recipe),
         "--out",

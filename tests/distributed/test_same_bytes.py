@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.distributed.federations import run_through
-from tests.toy import SITES, run_toy, settled, tree
+from tests.toy import run_toy, settled, tree
 
-from fedvisage.federation.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.federation.nvflare.rehearsal import Rehearsal
 from fedvisage.methods import METHODS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -20,12 +20,6 @@ PATTERNS = ("fedpad", "fedgpad", "fedsis")
 OTHERS = sorted(
     name for name, method in METHODS.items() if name not in PATTERNS and not method.pooled and method.task == "pad"
 )
-
-
-@pytest.fixture(scope="module")
-def federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    with rehearsal(tmp_path_factory.mktemp("federation"), {name: sets[name] for name in SITES}) as found:
-        yield found
 
 
 @pytest.mark.parametrize("method", [*PATTERNS, *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import re
 import secrets
 import tempfile
@@ -84,6 +85,7 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
 def connected(kit: Kit, wait: float) -> Iterator[Session]:
     """Talk to the server; a session that is not closed would keep this process alive for ever."""
     until = time.monotonic() + wait
+    logging.getLogger("nvflare").addHandler(logging.NullHandler())  # what it says of a closed connection, we say too
     while True:
         try:
             with redirect_stdout(io.StringIO()):  # it prints

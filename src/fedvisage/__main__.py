@@ -1,0 +1,5 @@
+"""``python -m fedvisage`` is the command ``fedvisage``."""
+
+from fedvisage.cli import main
+
+main()
