@@ -151,11 +151,23 @@ def evaluate(
 def predict(
     model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of its two model files.")],
     path: Annotated[Path, typer.Argument(help="An image, or a folder of images.")],
+    against: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
+    ] = None,
     member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
     crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
     as_json: AsJson = False,
 ) -> None:
-    """Score images: live or attack, with score, threshold and its operating point, or why an image was rejected."""
+    """Score images: live or attack, with score, threshold and its operating point, or why an image was rejected.
+
+    With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
+    """
+    if against is not None:
+        from fedvisage.predict_faces import compare_faces
+
+        compare_faces(model, path, against, _console(), member=member, crop=crop, as_json=as_json)
+        return
     from fedvisage.predict import predict_path
 
     predict_path(model, path, _console(), member=member, crop=crop, as_json=as_json)
@@ -285,6 +297,36 @@ def synth(
                        max_bad=max_bad, workers=workers)  # fmt: skip
 
 
+@data_app.command()
+def people(
+    destination: Annotated[Path, typer.Argument(help="Where the identity set is written.")],
+    identities: Annotated[int, typer.Option(help="People.", min=1)] = 40,
+    images: Annotated[int, typer.Option(help="Photographs of each.", min=1)] = 20,
+    size: Annotated[int, typer.Option(help="Pixels of the aligned crops, an even number.", min=32, max=384)] = 112,
+    first: Annotated[
+        int, typer.Option(help="Number of the first person; sets with other numbers are disjoint.", min=0)
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    test: Annotated[
+        float, typer.Option(help="Share of each person's photographs kept for testing.", min=0.0, max=0.9)
+    ] = 0.4,
+    heldout: Annotated[
+        float, typer.Option(help="Share of people held out whole, as impostors.", min=0.0, max=0.9)
+    ] = 0.0,
+    group: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(help="One of the four groups, 0 to 3; default: all in turn.", show_default=False, min=0, max=3),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+) -> None:
+    """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
+    with _interruptible(NOTHING):
+        from fedvisage.data.make import synthesise_people
+
+        synthesise_people(destination, _console(), identities=identities, images=images, size=size, first=first,
+                          seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
+
+
 @data_app.command("import")
 def import_set(
     kind: Annotated[str, typer.Argument(help="Layout of the source, such as folder.")],
@@ -302,6 +344,9 @@ def import_set(
         ),
     ] = "auto",
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
+    test: Annotated[
+        float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
+    ] = 0.4,
     max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
@@ -310,7 +355,7 @@ def import_set(
         from fedvisage.data.make import import_dataset
 
         import_dataset(kind, source, destination, _console(), name=name, size=size, frames=frames, crop=crop,
-                       depth=depth, heldout=heldout, max_bad=max_bad, seed=seed)  # fmt: skip
+                       depth=depth, heldout=heldout, test=test, max_bad=max_bad, seed=seed)  # fmt: skip
 
 
 @data_app.command()

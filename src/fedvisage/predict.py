@@ -35,9 +35,13 @@ class Prediction:
 def predict_path(directory: Path, path: Path, console: Console, *, member: str, crop: str, as_json: bool) -> None:
     """Score an image or a folder and print the outcome."""
     _, saved, scorer = open_model(directory)
+    if saved.task == "recognition":
+        raise UserError(
+            "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
+        )
     cropper = make_cropper(crop, scorer.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
     finished, threshold = _chosen(scorer, saved.finished, saved.thresholds, member)
-    found = [_predict(scorer, finished, threshold, image, cropper) for image in _images(path)]
+    found = [_predict(scorer, finished, threshold, image, cropper) for image in images_at(path)]
     rule = {"rule": threshold.rule, "logit": threshold.value, "far": threshold.far, "frr": threshold.frr}
     if as_json:
         print(json.dumps({"threshold": rule, "images": [asdict(one) for one in found]}, indent=2))
@@ -84,7 +88,8 @@ def _predict(scorer: Scorer, finished: Message, threshold: Threshold, path: Path
     return Prediction(str(path), float(1 / (1 + np.exp(-logit))), logit, decision)
 
 
-def _images(path: Path) -> Iterator[Path]:
+def images_at(path: Path) -> Iterator[Path]:
+    """Return a picture, or the pictures in a folder in order of their names."""
     if path.is_file():
         yield path
         return

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from fedvisage.data.importers.cropping import Crop
 from fedvisage.data.importers.folder import Progress, import_folder
+from fedvisage.data.importers.identities import import_identities
 from fedvisage.data.importers.report import ImportReport
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.show import contact_sheet, describe
@@ -21,12 +22,13 @@ class Importer(Protocol):
 
     def __call__(  # noqa: D102
         self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, depth: str,
-        heldout: float, max_bad: float, seed: int, progress: Progress,
+        heldout: float, test: float, max_bad: float, seed: int, progress: Progress,
     ) -> ImportReport: ...  # fmt: skip
 
 
 KINDS: dict[str, Importer] = {
     "folder": import_folder,
+    "identities": import_identities,
 }
 """The importer of each layout."""
 
@@ -74,6 +76,28 @@ def synthesise_set(
     show_set(destination, console, sheet=None, verify=False)
 
 
+def synthesise_people(
+    destination: Path,
+    console: Console,
+    *,
+    identities: int,
+    images: int,
+    size: int,
+    first: int,
+    seed: int,
+    test: float,
+    heldout: float,
+    group: int | None,
+    workers: int,
+) -> None:
+    """Render an identity set."""
+    from fedvisage.faces.synthetic.identities import Identities, render_identities
+
+    spec = Identities(identities, images, size, first, seed, test, heldout, group)
+    render_identities(spec, destination, workers=workers, progress=_steps("rendering people", console))
+    show_set(destination, console, sheet=None, verify=False)
+
+
 def import_dataset(
     kind: str,
     source: Path,
@@ -86,6 +110,7 @@ def import_dataset(
     crop: str,
     depth: str,
     heldout: float,
+    test: float,
     max_bad: float,
     seed: int,
 ) -> None:
@@ -99,6 +124,7 @@ def import_dataset(
         size=size,
         frames=frames,
         heldout=heldout,
+        test=test,
         seed=seed,
         crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
         depth=depth,

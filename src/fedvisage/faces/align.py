@@ -37,9 +37,9 @@ def align(image: Image, points: Points, size: int) -> tuple[Image, Points]:
     shrink = float(np.linalg.norm(matrix[0, :2]))
     if shrink < 0.5:  # bilinear sampling would skip pixels
         height, width = (max(2, round(side * 2 * shrink)) for side in image.shape[:2])
-        by = np.array([width / image.shape[1], height / image.shape[0]])
-        small = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
-        return align(small, points * by, size)
+        points = points * (width / image.shape[1], height / image.shape[0])
+        image = cv2.resize(image, (width, height), interpolation=cv2.INTER_AREA).astype(np.uint8, copy=False)
+        matrix = similarity(points, places)
     crop = cv2.warpAffine(image, matrix, (size, size), flags=cv2.INTER_LINEAR, borderMode=cv2.BORDER_REFLECT)
     return np.asarray(crop, np.uint8), points @ matrix[:, :2].T + matrix[:, 2]
 

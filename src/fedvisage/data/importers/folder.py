@@ -38,6 +38,7 @@ def import_folder(
     depth: str = "auto",
     max_bad: float = 0.05,
     progress: Progress | None = None,
+    **_: object,
 ) -> ImportReport:
     """Import a folder into a prepared set and return what was imported and what was skipped.
 
