@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from fedvisage.audit import label_inference
+from fedvisage.audit import label_inference, token_inversion
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.files import write_atomically
 from fedvisage.gather import gather
@@ -21,7 +21,7 @@ from fedvisage.rejudge import open_model
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import AUDIT, read_run
 
-AUDITS: tuple[Audit, ...] = (label_inference.AUDIT,)
+AUDITS: tuple[Audit, ...] = (label_inference.AUDIT, token_inversion.AUDIT)
 FOLDER, FILE = AUDIT.parts
 
 

@@ -1,0 +1,162 @@
+"""Feature inversion: what a curious server can see of faces in the tokens of split learning.
+
+A. Mahendran and A. Vedaldi, "Understanding deep image representations by inverting them", CVPR 2015, in the form of
+A. Dosovitskiy and T. Brox, "Inverting visual representations with convolutional networks", CVPR 2016: the server knows
+the average of the sites' tokenizers, has public images, here rendered ones of a domain that no site has, and trains a
+decoder from tokens to images on them. Then it decodes what the sites send. This is done anew for each form in which
+tokens travel and for several amounts of noise, each as a guarantee for one release of an image's tokens, cut to the
+median length of public tokens; and for the run's own setting. An image that is the same for all tokens is the measure:
+what a decoder is better by, it has from the tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Generator, Tensor, nn
+
+from fedvisage.audit.decoder import STEPS, Quality, learned, quality
+from fedvisage.audit.finding import Audit, Finding, Picture, Subject
+from fedvisage.audit.overhear import overhear, rounds_for
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.sources import resolve
+from fedvisage.federation.message import load_parts
+from fedvisage.federation.wire import Form, pack, unpack
+from fedvisage.methods import leakage, split
+from fedvisage.nn.inputs import as_float, colour_channels
+from fedvisage.privacy.gaussian import Budget, standard_deviation
+from fedvisage.settings import Privacy
+from fedvisage.streams import torch_rng
+
+PUBLIC = ("A", "S", "W", "E", "O")
+"""Domains to render public images from; the first that is no site's and not the user's is taken."""
+
+SUBJECTS, IMAGES, SHOWN = 60, 96, 8
+FORMS: tuple[Form, ...] = ("fp32", "bf16", "int8")
+EPSILONS = (100_000.0, 10_000.0, 1_000.0)
+DELTA = 1e-5
+
+Change = Callable[[Tensor, Generator], Tensor]
+"""What happens to tokens on their way."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Tokens and the RGB images that they were made from."""
+
+    tokens: Tensor
+    images: Tensor
+
+
+def obstacle(subject: Subject) -> str:
+    """Only methods that send tokens can be looked into."""
+    return "" if issubclass(subject.method.options, split.Options) else "no tokens cross the wire"
+
+
+def attack(subject: Subject) -> Finding:
+    """Train decoders on public images, and look at what they make of the sites'."""
+    public, heard = _public(subject), _overheard(subject)
+    seed = subject.recipe.runtime.seed
+    blind = public.images.mean(dim=0, keepdim=True).expand_as(heard.images)
+    found: dict[str, tuple[Quality, Tensor]] = {"no tokens (mean image)": (quality(blind, heard.images), blind)}
+    for name, change in conditions(subject, public.tokens).items():
+        decoder = learned(change(public.tokens, torch_rng(seed, "public", name)), public.images, seed, STEPS)
+        with torch.inference_mode():
+            drawn = decoder(change(heard.tokens, torch_rng(seed, "heard", name)))
+        found[name] = quality(drawn, heard.images), drawn
+    rows: list[dict[str, str | float]] = [
+        {"tokens": name, "PSNR (dB)": q.psnr, "SSIM": q.ssim} for name, (q, _) in found.items()
+    ]
+    plain, none = found["fp32"][0], found["no tokens (mean image)"][0]
+    says = (
+        f"From tokens in fp32 a decoder redraws {len(heard.images)} images of the sites with SSIM {plain.ssim:.2f} and "
+        f"PSNR {plain.psnr:.1f} dB; without tokens the mean public image has {none.ssim:.2f} and {none.psnr:.1f} dB."
+    )
+    numbers = {"ssim_fp32": plain.ssim, "ssim_without_tokens": none.ssim, "images": float(len(heard.images))}
+    drawings = {"original": heard.images, **{name: drawn for name, (_, drawn) in found.items()}}
+    caption = f"Images of the sites, and what decoders make of their tokens; from the top: {', '.join(drawings)}."
+    return Finding(says, numbers, rows, {"images": (caption, sheet(drawings))})
+
+
+def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
+    """Return what may happen to tokens: each form, each amount of noise, and what the run itself does."""
+    found: dict[str, Change] = {form: _formed(form) for form in FORMS}
+    length = float(tokens.flatten(1).norm(dim=1).median())
+    for epsilon in EPSILONS:
+        found[f"noise, ε {epsilon:g} a release"] = _noised(length, Budget(epsilon, DELTA))
+    recipe = subject.recipe
+    clip = recipe.options(leakage.Options).leakage
+    if clip is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
+        site = min(subject.data.sites, key=lambda name: len(subject.data.sites[name].train))
+        count = len(subject.data.sites[site].train)
+        batches = recipe.training.rounds * (recipe.training.local.batches or 1)
+        passes = max(1, math.ceil(batches * recipe.training.batch.of(site) / count))
+        budget = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
+        guard = leakage.guard_of(clip, "tokens", budget, passes, recipe.privacy.count)
+        found["as in this run"] = _noise(guard.length, guard.sigma)
+    return found
+
+
+def sheet(drawings: Mapping[str, Tensor]) -> Picture:
+    """Lay the first images of each kind out in rows."""
+    rows = [torch.cat(list(images[:SHOWN]), dim=2) for images in drawings.values()]
+    whole = torch.cat(rows, dim=1).clamp(0, 1).permute(1, 2, 0)
+    return np.asarray((whole * 255).round().to(torch.uint8).numpy())
+
+
+def _formed(form: Form) -> Change:
+    return lambda tokens, _: unpack("tokens", pack("tokens", tokens, form))
+
+
+def _noised(length: float, budget: Budget) -> Change:
+    return _noise(length, standard_deviation(budget, 2 * length))
+
+
+def _noise(length: float, sigma: float) -> Change:
+    def change(tokens: Tensor, generator: Generator) -> Tensor:
+        drawn = torch.randn(tokens.shape, generator=generator, dtype=torch.float64)
+        return (leakage.cut(tokens, length) + sigma * drawn).float()
+
+    return change
+
+
+def _public(subject: Subject) -> Pairs:
+    """Render public images and pass them through the tokenizer that the server knows."""
+    recipe = subject.recipe
+    taken = {part.set.name for site in subject.data.sites.values() for part in site.train.slices}
+    taken |= {part.set.name for part in subject.data.user.slices} if subject.data.user is not None else set()
+    domain = next((name for name in PUBLIC if name not in taken), PUBLIC[-1])
+    line = f"synth: {domain} subjects={SUBJECTS} videos=1 frames=1 size={recipe.input.size}"
+    view = View.of(PreparedSet.open(resolve(line, subject.cache, workers=recipe.runtime.threads)), None)
+    images = as_float(view.batch(np.arange(len(view))).images)
+    net = nn.ModuleDict({"tokenizer": subject.method.network(recipe)["tokenizer"]}).eval()
+    load_parts(net, {key: value for key, value in subject.saved.finished.items() if key.startswith("tokenizer.")})
+    with torch.inference_mode():
+        tokens = net["tokenizer"](colour_channels(images, recipe.input.colour)).float()
+    return Pairs(_of_patches(tokens).clone(), images)
+
+
+def _overheard(subject: Subject) -> Pairs:
+    """Return tokens that sites would send without noise and in fp32, with their images."""
+    recipe = subject.recipe
+    plain = recipe.options(split.Options).model_copy(update={"wire": "fp32", "leakage": None})
+    bare = recipe.model_copy(update={"method": plain, "privacy": Privacy()})
+    heard = overhear(replace(subject, recipe=bare), rounds_for(subject, IMAGES))
+    answers = heard.of("tokens")
+    tokens = torch.cat([_of_patches(answer.message["tokens"]) for answer in answers])
+    images = torch.cat([heard.truth(answer).images[:, :3].cpu() for answer in answers])
+    return Pairs(tokens[:IMAGES], images[:IMAGES].contiguous())
+
+
+def _of_patches(tokens: Tensor) -> Tensor:
+    """Leave a class token in front away."""
+    side = round((tokens.shape[1] - 0.5) ** 0.5)
+    return tokens[:, tokens.shape[1] - side * side :]
+
+
+AUDIT = Audit("token-inversion", "Images from tokens", obstacle, attack)

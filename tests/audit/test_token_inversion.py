@@ -1,0 +1,98 @@
+"""A decoder sees in tokens what is in them; noise takes it away; the audit writes figures and a picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from rich.console import Console
+from skimage.metrics import structural_similarity
+from tests.toy import run_toy, tree
+from torch import Tensor
+from torch.nn.functional import avg_pool2d, interpolate
+
+from fedvisage.audit import label_inference, token_inversion
+from fedvisage.audit.conduct import audit_run
+from fedvisage.audit.decoder import learned, quality
+
+
+def pictures(count: int, seed: int) -> Tensor:
+    """Draw smooth images of 32 pixels."""
+    coarse = torch.rand(count, 3, 4, 4, generator=torch.Generator().manual_seed(seed))
+    return interpolate(coarse, scale_factor=8, mode="bilinear")
+
+
+def means(images: Tensor) -> Tensor:
+    """Return the mean colours of the four quarters of each 16-pixel patch, as that patch's token."""
+    quarters = avg_pool2d(images, 8).unfold(2, 2, 2).unfold(3, 2, 2)
+    return quarters.permute(0, 2, 3, 1, 4, 5).reshape(len(images), 4, 12)
+
+
+def test_a_decoder_draws_what_is_in_the_tokens_and_noise_takes_it_away() -> None:
+    known, secret = pictures(200, 0), pictures(30, 1)
+    blind = quality(known.mean(0, keepdim=True).expand_as(secret), secret)
+    draws = torch.Generator().manual_seed(2)
+    found = {}
+    for noise in (0.0, 10.0):
+        tokens, heard = (
+            means(images) + noise * torch.randn(len(images), 4, 12, generator=draws) for images in (known, secret)
+        )
+        found[noise] = quality(learned(tokens, known, 0, 150)(heard).detach(), secret)
+    assert found[0.0].psnr > blind.psnr + 6
+    assert found[0.0].ssim > blind.ssim + 0.2
+    assert found[10.0].psnr < blind.psnr + 1
+
+
+def test_the_quality_is_that_of_an_independent_implementation() -> None:
+    one = interpolate(pictures(3, 3), scale_factor=5, mode="bilinear")  # large: borders are treated differently
+    other = (one + 0.1 * torch.randn(one.shape, generator=torch.Generator().manual_seed(4))).clamp(0, 1)
+    found = quality(other, one)
+    errors = ((other - one) ** 2).mean(dim=(1, 2, 3)).numpy()
+    similar = [
+        structural_similarity(
+            a.permute(1, 2, 0).numpy(), b.permute(1, 2, 0).numpy(), channel_axis=2, data_range=1.0,
+            gaussian_weights=True, sigma=1.5, use_sample_covariance=False,
+        )
+        for a, b in zip(one, other, strict=True)
+    ]  # fmt: skip
+    assert found.psnr == pytest.approx(float(np.mean(10 * np.log10(1 / errors))), abs=1e-3)
+    assert found.ssim == pytest.approx(float(np.mean(similar)), abs=0.03)
+    assert quality(one, one).ssim == pytest.approx(1.0, abs=1e-4)
+
+
+def test_the_audit_tries_every_form_and_the_runs_own_noise_and_draws_what_it_saw(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("SUBJECTS", 6), ("IMAGES", 16), ("STEPS", 10), ("EPSILONS", (1000.0,))):
+        monkeypatch.setattr(token_inversion, name, value)
+    privacy = {"epsilon": 50.0, "delta": 1e-3, "count": "tight", "noise": "derived"}
+    content = tree(sets, "festa", training__rounds=1, evaluation__every=0, privacy=privacy)
+    content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
+    run_toy(content, tmp_path / "run")
+    found = audit_run(tmp_path / "run", None, tmp_path / "cache", Console(quiet=True))
+    (record,) = (row for row in found if row["name"] == "token-inversion")
+    tried = [row["tokens"] for row in record["rows"]]
+    assert tried == [
+        "no tokens (mean image)", "fp32", "bf16", "int8", "noise, ε 1000 a release", "as in this run",
+    ]  # fmt: skip
+    assert all(np.isfinite([row["PSNR (dB)"], row["SSIM"]]).all() for row in record["rows"])
+    (picture,) = record["pictures"]
+    with Image.open(tmp_path / "run" / "audit" / picture["file"]) as image:
+        assert image.size == (32 * token_inversion.SHOWN, 32 * (1 + len(tried)))
+    assert "data:image/png;base64," in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_noise_on_gradients_keeps_labels_from_being_read_off(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """The same run and the same attack as without noise, which reads all labels."""
+    privacy = {"epsilon": 1.0, "delta": 1e-3, "count": "tight", "noise": "derived"}
+    content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0, privacy=privacy)
+    content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
+    run_toy(content, tmp_path / "run")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedvisage.audit.conduct.AUDITS", (label_inference.AUDIT,))
+        (record,) = audit_run(tmp_path / "run", None, tmp_path / "cache", Console(quiet=True))
+    assert record["numbers"]["labels_right"] == pytest.approx(0.5, abs=0.15)
