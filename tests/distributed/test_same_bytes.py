@@ -30,3 +30,16 @@ def test_bytes_equal_those_of_one_process(
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")
     assert settled(tmp_path / "through-nvflare") == settled(tmp_path / "here")
+
+
+def test_bytes_equal_also_with_noise_on_a_sum_in_secret(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    derived = {
+        "secure": {"entropy": "derived"},
+        "dp": {"clip": 1.0, "noise": 0.01, "delta": 1e-3, "entropy": "derived"},
+    }
+    content = tree(sets, federation=derived, training__rounds=2)
+    run_toy(content, tmp_path / "here")
+    run_through(federation, content, tmp_path / "through-nvflare")
+    assert settled(tmp_path / "through-nvflare") == settled(tmp_path / "here")
