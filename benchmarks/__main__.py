@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import adaptation, clustering, data, fedgpad, memory, overhead, precision, split, startup
+from benchmarks import adaptation, clustering, data, fedgpad, memory, overhead, precision, secure, split, startup
 from fedvisage.environment import describe
 from fedvisage.nn.precision import choose
 
@@ -24,6 +24,7 @@ MEASURES = (
     precision.measure_layout,
     memory.measure,
     overhead.measure,
+    secure.measure,
     fedgpad.measure,
     adaptation.measure_time,
     adaptation.measure_memory,

@@ -31,7 +31,9 @@ class Together:
     threshold: int
 
     def masked(self, site: int, numbers: Words) -> Words:
-        return protocol.masked(self.secrets[site], self.roster, site, self.present, numbers)
+        found = numbers.copy()
+        protocol.mask(found, self.secrets[site], self.roster, site, self.present)
+        return found
 
     def opened(self, total: Words, survivors: Collection[int], answering: Collection[int]) -> Words:
         shares = {
@@ -61,7 +63,7 @@ def total_of(rows: list[Words]) -> Words:
     return np.array([sum(int(row[i]) for row in rows) % 2**64 for i in range(SIZE)], dtype=np.uint64)
 
 
-@pytest.mark.parametrize("count", range(2, 51))
+@pytest.mark.parametrize("count", [*range(2, 15), 20, 25, 32, 40, 50])
 def test_the_sum_of_whoever_survives_is_exact(count: int) -> None:
     draws = np.random.default_rng(count)
     threshold = int(draws.integers(max(2, count // 2), count + 1))

@@ -135,8 +135,8 @@ def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Messag
     tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
     numbers = fixed_point.encode_all(tensors, _weight(int(reply["examples"]), site.recipe), reply["loss"].cpu())
     state.envelopes = dict(zip(present, envelopes, strict=True))
-    found = protocol.masked(state.secrets, state.roster, state.own, present, numbers)
-    return {"masked": torch.from_numpy(found.view(np.int64))}
+    protocol.mask(numbers, state.secrets, state.roster, state.own, present)
+    return {"masked": torch.from_numpy(numbers.view(np.int64))}
 
 
 def _unmask(site: Site, message: Message) -> Message:

@@ -30,8 +30,8 @@ def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
     """Return a tensor's numbers, multiplied by what the site counts."""
     if not value.is_floating_point() and value.numel() and int(value.max()) >= MOST_COUNT:
         raise Refused(name, f"is a count beyond {MOST_COUNT}, the most that a sum in secret can hold")
-    scaled = value.double() * (weight * 2.0 ** _fraction(value.dtype))
-    return scaled.round().to(torch.int64).reshape(-1).numpy().view(np.uint64)
+    scaled = value.to(torch.float64, copy=True).mul_(weight * 2.0 ** _fraction(value.dtype)).round_()
+    return scaled.to(torch.int64).reshape(-1).numpy().view(np.uint64)
 
 
 def decode(total: Words, like: Tensor) -> Tensor:
@@ -42,8 +42,12 @@ def decode(total: Words, like: Tensor) -> Tensor:
 
 def encode_all(tensors: Mapping[str, Tensor], weight: float, loss: Tensor) -> Words:
     """Return a whole upload: its tensors, what the site counts, and its loss, which does not count by examples."""
-    ends = [encode("weight", torch.tensor(weight, dtype=torch.float64)), encode("loss", loss)]
-    return np.concatenate([*(encode(name, value, weight) for name, value in tensors.items()), *ends])
+    found, start = np.empty(size_of(tensors), dtype=np.uint64), 0
+    for name, value in tensors.items():
+        found[start : start + value.numel()] = encode(name, value, weight)
+        start += value.numel()
+    found[-2:] = *encode("weight", torch.tensor(weight, dtype=torch.float64)), *encode("loss", loss)
+    return found
 
 
 def size_of(like: Mapping[str, Tensor]) -> int:

@@ -1,7 +1,7 @@
 """The protocol, as functions of bytes and whole numbers: who draws what, who masks with what, who opens what.
 
 Sites stand in a roster, in the order of their names. In the paper's words (Fig. 4): ``Secrets`` holds the private keys
-c and s and the seed b; ``shares_of`` is round 1, ``masked`` round 2, ``revealed`` round 4, ``opened_sum`` what the
+c and s and the seed b; ``shares_of`` is round 1, ``mask`` round 2, ``revealed`` round 4, ``opened_sum`` what the
 server makes of it. Beside the paper each site publishes the hash of its seed, so that wrong shares are noticed.
 """
 
@@ -66,14 +66,12 @@ def shares_of(secrets: Secrets, roster: Roster, own: int, threshold: int, draw: 
     return [seal(_envelope_key(secrets, roster, own, own, to), b"".join(pair)) for to, pair in enumerate(pairs)]
 
 
-def masked(secrets: Secrets, roster: Roster, own: int, present: Collection[int], numbers: Words) -> Words:
-    """Return numbers under the site's own mask and one mask for each other site that shared."""
-    total = numbers.copy()
-    add_stream(total, secrets.seed)
+def mask(numbers: Words, secrets: Secrets, roster: Roster, own: int, present: Collection[int]) -> None:
+    """Put numbers, where they stand, under the site's own mask and one mask for each other site that shared."""
+    add_stream(numbers, secrets.seed)
     for other in present:
         if other != own:
-            add_stream(total, agreed(secrets.masking, roster[other].masking, b"mask"), subtract=own > other)
-    return total
+            add_stream(numbers, agreed(secrets.masking, roster[other].masking, b"mask"), subtract=own > other)
 
 
 def revealed(
