@@ -30,6 +30,12 @@ OWN_ROWS = {
     "all public images", *(f"t_HN 0.{tenth}" for tenth in range(2, 7)),
     *(f"{name}, {count}" for name in ("FedFace", "FedFR") for count in (40, 20, 10, 1)), "Centralised, 40",
     "Pre-trained, 1",
+    *(f"{name}, private" for name in ("CosFace", "ArcFace", "FedSGD", "φ0", "φ1", "φ2")), "private",
+    "nothing told", "no noise",
+    *(f"ε {value}" for value in (0.1, 1, 8, 32)), *(f"ρ {value}" for value in (1.1, 1.2, 1.4, 1.5)), "3 queries",
+    "3 queries of Algorithm 1", "T 8", "T 32",
+    *(f"{name}, {share} %" for name in ("conventional", "Algorithm 1", "private") for share in (25, 50, 75, 100)),
+    *(f"FedFace, λ {weight}, v {margin}" for weight in (0.5, 1, 1.5, 5, 10, 15) for margin in (0.3, 0.6, 0.9)),
 }  # fmt: skip
 """Rows that no paper has printed."""
 

@@ -174,6 +174,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
             own = generic.verification(some, ())
             by_group[group] = {
                 "tar_at_far": named(own.tar) if own else {},
+                "accuracy_on_ten_folds": _accuracy(some, settings),
                 "identities": len(np.unique(some.identity)),
                 "images": len(some),
                 **_decided(counts[group], threshold),
@@ -191,6 +192,12 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         "groups": by_group,
     }
     return JudgedGeneric(figures, pairs, view.items.tolist(), counts)
+
+
+def _accuracy(faces: Faces, settings: Recognition) -> float | None:
+    """Return the accuracy on ten folds of fixed pairs, as RFW reports it for each group."""
+    folds = generic.on_fixed_pairs(faces, settings.folds_of).folds
+    return folds.mean if folds else None
 
 
 def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float | None]:

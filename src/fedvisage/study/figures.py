@@ -1,7 +1,8 @@
 """The figures that a study can put into columns, and where a run's metrics.json has them.
 
 Attack detection's stand at the top: `hter`. Recognition's are named by model, rate and error rate: `generic.tar@1e-3`,
-`personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people.
+`personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people;
+`group.African.accuracy` is the accuracy on ten folds of pairs within a group of the benchmark.
 """
 
 import re
@@ -12,15 +13,18 @@ from pydantic import Field
 
 PERCENT = 100.0
 _RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
+_GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
 _TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
 _PLACES = {"generic": "generic", "personal": "personalised"}
 
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
-Figure = Attacks | Literal["steps_per_epoch"] | Annotated[str, Field(pattern=f"^{_RATE.pattern}$")]
+Figure = Attacks | Literal["steps_per_epoch"] | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_GROUP.pattern})$")]
 
 
 def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
     """Return a figure of a run; None where it could not be measured."""
+    if (group := _GROUP.fullmatch(figure)) is not None:
+        return _of_group(metrics, group[1])
     found = _RATE.fullmatch(figure)
     if found is None:
         value: float | None = metrics.get(figure)
@@ -30,6 +34,14 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
     if model is not None:
         table = (table.get("models") or {}).get(model) or {}
     value = (table.get(_TABLES[kind]) or {}).get(rate)
+    return value
+
+
+def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:
+    """Return the accuracy on a group's pairs: of the group's own site's model, where each site has one."""
+    generic = metrics.get("generic") or {}
+    judged = (generic.get("members") or {}).get(group) or generic
+    value: float | None = ((judged.get("groups") or {}).get(group) or {}).get("accuracy_on_ten_folds")
     return value
 
 

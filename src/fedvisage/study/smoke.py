@@ -26,6 +26,7 @@ CHANGES = (
     "runtime.threads=1",
 )
 NARROW = "method.network.width=8"
+FEW = "method.minimum=2"
 
 
 def smoke(study: Study) -> Study:
@@ -72,7 +73,7 @@ def _narrow(study: Study, name: str) -> Row:
     """Return a row whose network, where its method has one of a chosen width, has the least width."""
     row = study.rows[name]
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
-    has_width = "network" in find(method["name"]).options.model_fields
-    own = [NARROW] if has_width else []
+    known = find(method["name"]).options.model_fields
+    own = [change for field, change in (("network", NARROW), ("minimum", FEW)) if field in known]
     own += ["training.pretrain.epochs=1"] if study.public is not None else []
     return row.model_copy(update={"set": [*row.set, *own]})
