@@ -103,6 +103,8 @@ def gather_identities(
     apart = {place.removeprefix("data.sites."): site for place, site in sites.items()}
     strangers = _strangers(recipe, apart, heldout)
     _check_rates(recipe, apart, strangers)
+    if user is not None:
+        _check_generic_rates(recipe, user)
     digests = {place: _digest(opened, entry) for place, entry in places.items()}
     digests |= {"data.user": _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
@@ -132,7 +134,7 @@ def _check_nobody_twice(
     places["data.user"] = [] if user is None else [user]
     seen: dict[str, str] = {}
     for place, views in places.items():
-        for name in {str(name) for view in views for name in view.identities}:
+        for name in sorted({str(name) for view in views for name in view.identities}):
             if name in seen:
                 raise UserError(place, f"has identity {name!r}, who is also in {seen[name]}; each must be at one place")
             seen[name] = place
@@ -167,6 +169,16 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
         raise UserError(PUBLIC, "has no held-out identities; they are the impostors from whom thresholds and personal "
                         "figures come: prepare it with a share held out")  # fmt: skip
     return dict.fromkeys(sites, heldout)
+
+
+def _check_generic_rates(recipe: Recipe, user: View) -> None:
+    """Refuse rates that were asked for and that the benchmark has too few pairs or probes to show."""
+    settings, place = recipe.evaluation.recognition or Recognition(), "recipe.evaluation.recognition"
+    _, images = np.unique(user.subjects, return_counts=True)
+    impostors = (len(user) ** 2 - int((images**2).sum())) // 2
+    probes = sum(int((part.set.rows.split[part.indices] == "test").sum()) for part in user.slices)
+    require_measurable(settings.far, impostors, f"{place}.far", "impostor pairs of the benchmark")
+    require_measurable(settings.fpir, probes, f"{place}.fpir", "probes of the benchmark")
 
 
 def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mapping[str, View | None]) -> None:

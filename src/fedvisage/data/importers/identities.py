@@ -31,7 +31,7 @@ from fedvisage.streams import numpy_rng
 
 GROUPS = "groups.csv"
 EVERYBODY = "all"
-FURTHEST = 0.1
+FURTHEST = 0.15
 """A point this far from its place, as a share of the side, is not aligned."""
 
 Aligned = tuple[Image, NDArray[np.float32]]

@@ -1,0 +1,90 @@
+"""What belongs to a site alone, and the batches of recognition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from tests.toy import recipe_of, tree
+
+from fedvisage.data.batches import View
+from fedvisage.federation.site import Site
+from fedvisage.gather_identities import gather_identities
+from fedvisage.methods import find
+from fedvisage.nn.precision import choose
+from fedvisage.streams import scoped
+
+
+def site_of(sets: Mapping[str, Path], tmp_path: Path, number: int = 1, **changes: Any) -> Site:
+    """Return site A of a recognition recipe in some round, with the network that it was lent."""
+    recipe, method = recipe_of(tree(sets, "fedfr", **changes)), find("fedfr")
+    data = gather_identities(recipe, method, tmp_path, 1, print)
+    with scoped(0, "initial weights"):
+        net = method.network(recipe)
+    people, own = data.people, data.sites["A"]
+    assert people is not None
+    site = Site("A", recipe, number, own.train, net, choose("cpu", "fp32"), {}, {}, public=people.public)
+    site.lent = site.tensors("model", "centres")
+    return site
+
+
+def test_an_own_parameter_is_made_once_trained_and_kept(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site, made = site_of(sets, tmp_path), []
+
+    def make() -> torch.Tensor:
+        made.append(1)
+        return torch.ones(3, 16)
+
+    weight = site.own("W", make)
+    assert site.own("W", make) is weight
+    optimizer = site.optimizer("model", own=("W",))
+    site.step(optimizer, (weight * torch.arange(16.0)).sum())
+    kept = site.put_away()
+    assert not torch.equal(kept["own/W"], torch.ones(3, 16))
+    again = site_of(sets, tmp_path, 2)
+    again.kept.update(kept)
+    assert torch.equal(again.own("W", make), kept["own/W"])
+    assert made == [1]
+    assert {key.split("/")[1] for key in kept if key.startswith("optimizer/")} <= {"model+W"}
+
+
+def test_a_rounds_batches_go_through_a_view_as_often_as_asked(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = site_of(sets, tmp_path, training__local={"epochs": 2}, training__batch=4, training__augment={})
+    assert site.public is not None
+    view = View.joined([site.data, site.public.subset(torch.arange(5).numpy())])
+    batches = list(site.batches_of(view))
+    assert [len(batch.images) for batch in batches] == [4, 4, 4, 2] * 2
+    classes = [torch.cat([batch.identities for batch in half]).tolist() for half in (batches[:4], batches[4:])]
+    expected = sorted([*site.classes_of(site.data.subjects), *site.classes_of(site.public.subjects[:5])])
+    assert sorted(classes[0]) == sorted(classes[1]) == expected
+    assert classes[0] != classes[1]
+    later = site_of(sets, tmp_path, 2, training__local={"epochs": 2}, training__batch=4, training__augment={})
+    assert [batch.identities.tolist() for batch in later.batches_of(view)] != [b.identities.tolist() for b in batches]
+
+
+def test_a_number_of_batches_goes_round_a_small_view(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = site_of(sets, tmp_path, training__local={"batches": 7}, training__batch=4)
+    assert len(list(site.batches_of(site.data))) == 7
+
+
+def test_features_are_those_of_the_stored_images_whatever_the_mode(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = site_of(sets, tmp_path)
+    found = site.embed(site.net["model"].train(), site.data)
+    assert site.net["model"].training
+    images = site.data.batch(torch.arange(len(site.data)).numpy()).images.float() / 255
+    with torch.no_grad():
+        assert torch.allclose(found, site.net["model"].eval()(images), atol=1e-5)
+
+
+def test_public_features_are_worked_out_once_for_what_was_lent(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = site_of(sets, tmp_path)
+    first = site.public_features("model")
+    assert site.public_features("model") is first
+    with torch.no_grad():
+        for value in site.net["model"].parameters():
+            value.add_(0.1)
+    assert site.public_features("model") is first, "what was lent is the same"
+    site.lent = site.tensors("model", "centres")
+    assert (site.public_features("model") != first).any()

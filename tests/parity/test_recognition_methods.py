@@ -1,0 +1,131 @@
+"""FedFace's two losses, distillation's divergence, mean features and FedFR's Eq. 7, from their equations in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.federation.test_own_parameters import site_of
+from torch import Tensor
+
+from fedvisage.federation.site import Batch
+from fedvisage.methods import distillation, faces, fedfr
+from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
+
+
+def gradient_by_differences(function, values: np.ndarray, step: float = 1e-6) -> np.ndarray:  # type: ignore[no-untyped-def]
+    found = np.zeros_like(values)
+    for place in np.ndindex(*values.shape):
+        up, down = values.copy(), values.copy()
+        up[place] += step
+        down[place] -= step
+        found[place] = (function(up) - function(down)) / (2 * step)
+    return found
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def spreadout_by_loops(centres: np.ndarray, owners: list[int], margin: float) -> float:
+    total, rows = 0.0, unit(centres)
+    for c, one in enumerate(rows):
+        for d, other in enumerate(rows):
+            if owners[c] != owners[d]:
+                total += max(0.0, margin - (1 - one @ other)) ** 2
+    return total
+
+
+def test_spreadout_is_the_sum_over_pairs_of_different_owners() -> None:
+    rng, owners = np.random.default_rng(0), [0, 0, 1, 2, 2]
+    values = rng.normal(size=(5, 4))
+    centres = torch.tensor(values, requires_grad=True)
+    found = spreadout(centres, torch.tensor(owners), margin=0.9)
+    found.backward()
+    assert found.item() == pytest.approx(spreadout_by_loops(values, owners, 0.9))
+    assert found.item() > 0
+    numeric = gradient_by_differences(lambda v: spreadout_by_loops(v, owners, 0.9), values)
+    assert np.allclose(centres.grad.numpy(), numeric, atol=1e-7)  # type: ignore[union-attr]
+
+
+def test_the_positive_loss_knows_the_own_centre_only() -> None:
+    rng, labels = np.random.default_rng(1), [1, 0, 1]
+    values, centres = rng.normal(size=(3, 4)), rng.normal(size=(2, 4))
+
+    def by_hand(features: np.ndarray) -> float:
+        cosine = (unit(features) * unit(centres)[labels]).sum(axis=1)
+        return float(np.mean(np.maximum(0, 0.9 - cosine) ** 2))
+
+    features = torch.tensor(values, requires_grad=True)
+    found = positive_hinge(features, torch.tensor(centres), torch.tensor(labels), margin=0.9)
+    found.backward()
+    assert found.item() == pytest.approx(by_hand(values))
+    assert np.allclose(features.grad.numpy(), gradient_by_differences(by_hand, values), atol=1e-7)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_the_divergence_is_that_of_teacher_from_student(temperature: float) -> None:
+    rng = np.random.default_rng(2)
+    student, teacher = rng.uniform(-1, 1, (2, 5, 7))
+
+    def probabilities(cosine: np.ndarray) -> np.ndarray:
+        powers = np.exp(30 * cosine / temperature)
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    p, q = probabilities(teacher), probabilities(student)
+    expected = (p * np.log(p / q)).sum(axis=1).mean() * temperature**2
+    found = distillation.divergence_of(torch.tensor(student), torch.tensor(teacher), 30.0, temperature)
+    assert found.item() == pytest.approx(expected)
+
+
+def test_class_centres_begin_with_the_mean_directions_of_each_identity(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    site = site_of(sets, tmp_path)
+    features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))
+    means = [features[site.data.subjects == who].mean(axis=0) for who in site.data.identities]
+    assert np.allclose(faces.mean_features(site).numpy(), unit(np.stack(means)), atol=1e-5)
+
+
+def test_eq_7_weighs_the_three_losses(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    weights = {"cosface": 2.0, "contrast": {"weight": 3.0}, "customisation": {"weight": 0.5}}
+    site = site_of(sets, tmp_path, **{f"method__{key}": value for key, value in weights.items()})
+    fedfr.own_parameters(site)
+    site.held |= {name: site.frozen(site.lent, "model") for name in ("global", "previous")}
+    with torch.no_grad():
+        for value in site.held["previous"].parameters():
+            value.mul_(1.1)
+        site.own("Pi", lambda: torch.empty(0)).add_(0.05)
+    batch = next(iter(site.batches_of(fedfr.with_hard_negatives(site))))
+    features = faces.features_of(site, batch.images)
+    parts = [part(site, batch, features) for part in (fedfr.balanced_cosface, fedfr.contrast, fedfr.customisation)]
+    assert fedfr.loss(site, batch).item() == pytest.approx(
+        2.0 * parts[0].item() + 3.0 * parts[1].item() + 0.5 * parts[2].item()
+    )
+    assert balanced_by_hand(site, batch, features) == pytest.approx(parts[0].item(), rel=1e-4)
+
+
+def balanced_by_hand(site, batch: Batch, features: Tensor) -> float:  # type: ignore[no-untyped-def]
+    """Eq. 3 over the site's classes, then the public ones."""
+    centres = [site.own("W", lambda: torch.empty(0)), site.net["centres"].weight]
+    rows = unit(np.concatenate([centre.detach().numpy() for centre in centres]).astype(np.float64))
+    cosine = unit(features.detach().numpy().astype(np.float64)) @ rows.T
+    total = 0.0
+    assert batch.identities is not None
+    for row, label in zip(cosine, batch.identities.tolist(), strict=True):
+        own = np.exp(30 * (row[label] - 0.4))
+        total -= np.log(own / (own + np.exp(30 * np.delete(row, label)).sum()))
+    return total / len(cosine)
+
+
+def test_hard_negatives_of_a_round_follow_the_threshold(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    counts = {}
+    for threshold in (-1, -0.999, 0.0, 0.999, None):
+        site = site_of(sets, tmp_path, method__hard_negatives=threshold)
+        counts[threshold] = len(fedfr.with_hard_negatives(site)) - len(site.data)
+    assert counts[None] == 0
+    assert counts[-1] == counts[-0.999] == 20
+    assert 0 <= counts[0.999] <= counts[0.0] <= 20
