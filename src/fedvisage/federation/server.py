@@ -183,6 +183,7 @@ class Server:
         from their names says.
         """
         secret = self.recipe.federation.secure is not None
+        assert not secret or (call == SUMMED and isinstance(weight, str) and to is None), "a sum in secret is of all"
         found = self._in_secret(message or {}) if secret else self._singly(call, message or {}, weight, to)
         return replace(found, value=self._settled(call, found.value, len(found.replied)))
 

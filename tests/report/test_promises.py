@@ -1,0 +1,46 @@
+"""A page says what a run's protections promise, and where it is a simulation that promises nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.toy import run_toy, tree
+
+from fedvisage.report.page import render
+from fedvisage.report.promises import promises
+from fedvisage.report.run_files import read_run
+
+RELEASED = {"epsilon": 3.0, "delta": 2e-5, "tight_epsilon": 2.25, "at_delta": 1e-5, "site": "A"}
+
+
+def test_a_private_run_in_secret_says_so_on_its_page(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    noise = {"clip": 0.5, "epsilon": 4.0, "delta": 1e-5, "entropy": "derived"}
+    run_toy(tree(sets, federation={"dp": noise, "secure": True}, training__rounds=1), tmp_path / "run")
+    page = render(read_run(tmp_path / "run"))
+    assert "Differential privacy of sites: ε 4 at δ 1e-05, for all data of one site" in page
+    assert "a simulation, which protects nobody" in page
+    assert "Sums in secret: the server saw the sum" in page
+
+
+@pytest.mark.parametrize(
+    ("metrics", "federation", "expected"),
+    [
+        ({}, {}, []),
+        ({}, {"combine": {"rule": "mean"}}, []),
+        ({}, {"combine": {"rule": "krum"}}, ["Uploads met by krum"]),
+        ({}, {"poisoned": {"sites": ["A", "B"], "how": "scaling"}}, ["Simulated attack: A, B sent a scaling"]),
+        ({}, {"secure": {"entropy": "derived"}}, ["Sums in secret, of a simulation"]),
+        ({**RELEASED, "relation": ["add-remove"], "noise": "system"}, {}, ["What site A released"]),
+        (
+            {**RELEASED, "relation": ["add-remove"], "noise": "derived"},
+            {},
+            ["What site A released", "The noise follows"],
+        ),
+    ],
+)
+def test_each_protection_has_a_sentence(metrics: Any, federation: Any, expected: list[str]) -> None:
+    found = promises({"privacy": metrics} if metrics else {}, {"federation": federation})
+    assert [line.startswith(start) for line, start in zip(found, expected, strict=True)] == [True] * len(expected)
