@@ -10,6 +10,7 @@ import numpy as np
 
 from fedvisage.data.batches import View, check_view
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.selection import ALL, Selection, select, without_selection
 from fedvisage.data.sources import resolve
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Message, Method
@@ -57,7 +58,8 @@ def gather(recipe: Recipe, method: Method, cache: Path, workers: int, say: Calla
     """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
     opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, workers, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
-    sites = {name: _site(found, f"data.sites.{name}") for name, found in opened.items()}
+    meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
+    sites = {name: _site(found, f"data.sites.{name}", meant[name]) for name, found in opened.items()}
     user = _user(recipe, cache, workers, say, opened)
     digests = {f"data.sites.{name}": found.digest for name, found in opened.items()}
     return Gathered(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
@@ -83,6 +85,7 @@ def _user(
     found = open_set(recipe.data.user, "data.user", recipe, cache, workers, say)
     _check_unseen(found, sites)
     user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
+    user = select(user, without_selection(recipe.data.user)[1], "data.user")
     if len(user) == 0:
         raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
     return user
@@ -96,7 +99,8 @@ def open_set(
     entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]
 ) -> PreparedSet:
     """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
-    return _checked(PreparedSet.open(resolve(entry, cache, workers=workers, say=say)), place, recipe)
+    source, _ = without_selection(entry)
+    return _checked(PreparedSet.open(resolve(source, cache, workers=workers, say=say)), place, recipe)
 
 
 def _checked(found: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
@@ -108,8 +112,8 @@ def _checked(found: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
     return found
 
 
-def _site(found: PreparedSet, place: str) -> SiteData:
-    train, heldout = View.of(found, "train"), View.of(found, "heldout")
+def _site(found: PreparedSet, place: str, meant: Selection = ALL) -> SiteData:
+    train, heldout = (select(View.of(found, split), meant, place) for split in ("train", "heldout"))
     check_view(train, place)
     check_view(heldout, f"{place} (held-out subjects)")
     return SiteData(train, heldout)

@@ -13,6 +13,7 @@ from fedvisage import evaluation, model
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.selection import select, without_selection
 from fedvisage.data.sources import resolve
 from fedvisage.errors import UserError
 from fedvisage.federation.scoring import Scorer
@@ -46,11 +47,12 @@ def evaluate_run(
     entry = data or recipe.data.user
     if entry is None:
         raise UserError("--data", "the run has no user; name a prepared set")
-    found = PreparedSet.open(resolve(entry, cache, workers=recipe.runtime.threads))
+    source, meant = without_selection(entry)
+    found = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads))
     if found.size != recipe.input.size:
         raise UserError(entry, f"images are {found.size}×{found.size}, the model wants {recipe.input.size}")
     view = View.of(found, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
-    judged = evaluation.judge(scorer, saved, view, found.name)
+    judged = evaluation.judge(scorer, saved, select(view, meant, entry), found.name)
     figures = {"method": recipe.method.name, "user": found.name, "seed": recipe.runtime.seed, **judged.figures}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

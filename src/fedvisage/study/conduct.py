@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedvisage.data.selection import without_selection
 from fedvisage.data.sources import resolve, without_part
 from fedvisage.files import write_atomically
 from fedvisage.progress import Reporter
@@ -72,7 +73,7 @@ def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iter
         yield from ((cell, _run_cell(cell, cache)) for group in groups for cell in group)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
-        resolve(without_part(entry)[0], cache, workers=workers)
+        resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(_run_group, group, cache) for group in groups]):
             yield from done.result()

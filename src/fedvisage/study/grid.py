@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedvisage import recipe as recipes
+from fedvisage.data.selection import without_selection
 from fedvisage.methods import options
 from fedvisage.recipe import Recipe
 from fedvisage.study.file import Row, Study, Tree, slug
@@ -42,7 +43,7 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     row = _whole(study, name)
     tree = copy.deepcopy(study.recipes[row.recipe] if row.recipe else study.recipe)
     tree["data"] = {
-        "sites": {site: study.sets[site] for site in row.sites or study.sites if site not in (user, *_judged(study))},
+        "sites": {site: study.sets[site] for site in row.sites or study.sites if site not in _judged(study, user)},
         "user": study.sets[user],
         "user_name": user,
     }
@@ -53,9 +54,14 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     return tree
 
 
-def _judged(study: Study) -> list[str]:
-    """Return the sets that never train: with public identities the users are benchmarks, not sites in turn."""
-    return [] if study.public is None else study.users
+def _judged(study: Study, user: str) -> list[str]:
+    """Return the sites that do not train: the user's set with all parts of it.
+
+    With public identities the users are benchmarks, not sites in turn, and never train.
+    """
+    source, _ = without_selection(study.sets[user])
+    parts = [site for site, entry in study.sets.items() if without_selection(entry)[0] == source]
+    return [*parts, *([] if study.public is None else study.users)]
 
 
 def changed(study: Study, changes: Sequence[str]) -> Study:

@@ -6,6 +6,7 @@ sets and judged. Where a set is a directory, the rendered domain of the set's na
 
 from __future__ import annotations
 
+from fedvisage.data.selection import ONLY
 from fedvisage.data.sources import SYNTHETIC, without_part
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.domains import DOMAINS
@@ -45,14 +46,16 @@ def smoke(study: Study) -> Study:
 def _tiny(name: str, entry: str, study: Study) -> str:
     if study.public is not None:
         return _few_people(name, entry, study)
-    if entry.strip().startswith(SYNTHETIC):
-        spec = parse_synthesis(entry.strip().removeprefix(SYNTHETIC))
-    elif name in DOMAINS:
-        spec = Synthesis(name)
+    source, only, meant = entry.partition(ONLY)
+    domain = name.split("-")[0]
+    if source.strip().startswith(SYNTHETIC):
+        spec = parse_synthesis(source.strip().removeprefix(SYNTHETIC))
+    elif domain in DOMAINS:
+        spec = Synthesis(domain)
     else:
         raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
     species = f" species={','.join(spec.species)}" if spec.species else ""
-    return f"{SYNTHETIC} {spec.domain} subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species}"
+    return f"{SYNTHETIC} {spec.domain} subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species}{only}{meant}"
 
 
 def _few_people(name: str, entry: str, study: Study) -> str:

@@ -1,0 +1,115 @@
+"""Parts of prepared sets: halves that share no image, kinds of attacks, nine tenths and the other tenth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.toy import make_set, run_toy, tree
+
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.selection import select, without_selection
+from fedvisage.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Thirty subjects, twenty of them for training, with three kinds of images and two frames of each."""
+    return make_set(tmp_path_factory.mktemp("parts") / "M", "M", 3, subjects=30)
+
+
+def part(path: Path, words: str, split: str | None = "train") -> View:
+    source, selection = without_selection(f"{path} only: {words}")
+    assert source == str(path)
+    return select(View.of(PreparedSet.open(path), split), selection, "here")  # type: ignore[arg-type]
+
+
+def items(view: View) -> set[str]:
+    return set(view.items.tolist())
+
+
+def test_one_kind_of_attack_a_site_and_half_of_the_bona_fide_each(path: Path) -> None:
+    printed, replayed = (
+        part(path, f"attacks={kind} bonafide={half}") for kind, half in (("print", "1/2"), ("replay", "2/2"))
+    )
+    assert set(printed.species.tolist()) == {"bonafide", "print"}
+    assert set(replayed.species.tolist()) == {"bonafide", "replay"}
+    assert not items(printed) & items(replayed)
+    assert items(printed) | items(replayed) == items(View.of(PreparedSet.open(path), "train"))
+    assert (printed.labels == 1).sum() == (replayed.labels == 1).sum() == 20
+    assert (printed.labels == 0).sum() == (replayed.labels == 0).sum() == 40
+
+
+@pytest.mark.parametrize("split", ["train", "heldout"])
+def test_nine_tenths_and_the_other_tenth_have_no_subject_in_common(path: Path, split: str) -> None:
+    most, rest = (part(path, f"subjects={ends}", split) for ends in ("0-90", "90-100"))
+    whole = View.of(PreparedSet.open(path), split)  # type: ignore[arg-type]
+    assert not set(most.subjects.tolist()) & set(rest.subjects.tolist())
+    assert items(most) | items(rest) == items(whole)
+    assert len(set(rest.subjects.tolist())) == {"train": 2, "heldout": 1}[split]
+
+
+def test_an_entry_without_words_means_all_of_it(path: Path) -> None:
+    source, selection = without_selection(str(path))
+    view = View.of(PreparedSet.open(Path(source)), "train")
+    assert select(view, selection, "here") is view
+
+
+@pytest.mark.parametrize(
+    "words", ["attacks", "attacks=", "bonafide=3/2", "bonafide=0/2", "subjects=90-10", "subjects=0-101", "half", ""]
+)
+def test_words_that_cannot_be_read_are_a_users_mistake(words: str) -> None:
+    with pytest.raises(UserError, match=r"only|write attacks="):
+        without_selection(f"data/M only: {words}")
+
+
+def test_a_kind_of_attack_that_a_set_has_not_is_a_users_mistake(path: Path) -> None:
+    with pytest.raises(UserError, match="has no attacks 'mask'; it has print, replay"):
+        part(path, "attacks=mask")
+
+
+def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Two sites of one set each, an auxiliary tenth with its own batch size, and a user with replays only."""
+    aux = make_set(tmp_path / "aux", "X", 9, subjects=30)
+    content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
+    content["data"]["sites"] = {
+        "A-first": f"{sets['A']} only: attacks=print bonafide=1/2",
+        "A-second": f"{sets['A']} only: attacks=print bonafide=2/2",
+        "X": f"{aux} only: subjects=90-100",
+    }
+    content["data"]["user"] = f"{sets['U']} only: attacks=replay"
+    content["training"]["batch"] = {"default": 8, "per_site": {"X": 4}}
+    metrics = run_toy(content, tmp_path / "run")
+    assert metrics["sites"] == ["A-first", "A-second", "X"]
+    assert list(metrics["apcer"]) == ["replay"]
+    assert np.isfinite(metrics["hter"])
+
+
+def test_a_part_of_a_sites_set_cannot_be_the_users(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedpad")
+    content["data"]["user"] = f"{sets['A']} only: attacks=replay"
+    with pytest.raises(UserError, match="must be unseen"):
+        run_toy(content, tmp_path / "run")
+
+
+def test_training_on_the_other_tenth_begins_from_the_model_of_the_nine(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """The central pre-training's file is what FedSIS starts from; both have the same parts."""
+    aux = make_set(tmp_path / "aux", "X", 9, subjects=30)
+    before = tree(sets, "vit-h-is", training__rounds=1, evaluation__every=0)
+    before["data"]["sites"] = {"X": f"{aux} only: subjects=0-90"}
+    run_toy(before, tmp_path / "before")
+    after = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
+    after["data"]["sites"]["X"] = f"{aux} only: subjects=90-100"
+    after["training"] |= {"start": str(tmp_path / "before" / "model.safetensors"), "optimizer": {"lr": 1e-12}}
+    run_toy(after, tmp_path / "after")
+    from safetensors.numpy import load_file
+
+    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("before", "after"))
+    assert one.keys() == other.keys()
+    for name in (key for key in one if "running" not in key and "tracked" not in key):
+        np.testing.assert_allclose(other[name], one[name], atol=1e-6)
