@@ -42,6 +42,11 @@ class Recipe(Section):
         unknown = sorted(set(self.training.batch.per_site) - set(self.data.sites))
         if unknown:
             raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, not among data.sites")
+        joining = sorted(set(self.federation.joins) - set(self.data.sites))
+        if joining:
+            raise ValueError(f"federation.joins names {', '.join(joining)}, not among data.sites")
+        if min(self.federation.joins.get(name, 1) for name in self.data.sites) > 1:
+            raise ValueError("federation.joins leaves no site for the first round")
         watches = self.evaluation.keep == "best" or self.training.early_stop is not None
         if watches and self.evaluation.every == 0:
             raise ValueError(

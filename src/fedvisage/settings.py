@@ -190,6 +190,8 @@ class Federation(Section):
     offline_policy: Literal["any-site", "one-site"] = "any-site"
     quorum: int = Field(1, ge=1)
     give_up_after: int = Field(10, ge=1)
+    joins: dict[str, Annotated[int, Field(ge=1)]] = {}
+    """Sites that take part from a later round on."""
     deadline: float = Field(600.0, gt=0)
     sit_out: int = Field(2, ge=0)
     combine: Combine = Combine()

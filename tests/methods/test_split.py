@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tests.toy import SITES, run_toy, settled, tree
 from torch import Tensor
 
-from fedvisage.errors import RunFailed
+from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.method import Call, Message
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.server import Server
@@ -167,11 +167,43 @@ def test_rounds_without_anyone_end_the_run(sets: Mapping[str, Path], tmp_path: P
         run_toy(content, tmp_path / "run")
 
 
+def test_a_site_that_joins_later_takes_over_the_latest_average_and_counts_from_then_on(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Before it joins, the others train as if it were not there."""
+    content = recipe(sets, 4, unify_every=2, federation={"joins": {"B": 3}})
+    run_toy(content, tmp_path / "run")
+    without = recipe(sets, 2, unify_every=2, data__sites={name: str(sets[name]) for name in "AC"})
+    run_toy(without, tmp_path / "without")
+    assert [row["asked"] for row in rounds_of(tmp_path / "run")] == [["A", "C"]] * 2 + [["A", "B", "C"]] * 2
+
+    def sent(out: Path, until: int) -> list[str]:
+        return [line["digest"] for line in ledger(out) if line["round"] <= until and line["call"] in ("tokens", "head")]
+
+    assert sent(tmp_path / "run", 2) == sent(tmp_path / "without", 2)
+    averages = {
+        line["digest"] for line in ledger(tmp_path / "run")
+        if (line["round"], line["call"], line["direction"], line["field"]) == (3, "tokens", "down", "tokenizer")
+    }  # fmt: skip
+    assert len(averages) == 1
+    assert {line["site"] for line in ledger(tmp_path / "run") if line["field"] == "weights" and line["round"] == 4} == {
+        "A", "B", "C",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("joins", [{"Z": 2}, {"A": 2, "B": 2, "C": 3}, {"A": 0}])
+def test_joining_that_cannot_be_is_a_users_mistake(
+    sets: Mapping[str, Path], tmp_path: Path, joins: dict[str, int]
+) -> None:
+    with pytest.raises(UserError, match="joins"):
+        run_toy(recipe(sets, federation={"joins": joins}), tmp_path / "run")
+
+
 @pytest.mark.parametrize(("update", "wire"), [("gradient", "fp32"), ("average", "int8")])
 def test_a_run_with_sites_dropping_out_resumes_to_the_same_bytes(
     sets: Mapping[str, Path], tmp_path: Path, update: str, wire: str
 ) -> None:
-    content = recipe(sets, 4, unify_every=2, federation={"offline": 0.4})
+    content = recipe(sets, 4, unify_every=2, federation={"offline": 0.4, "joins": {"C": 3}})
     content["training"]["optimizer"] = {"lr": 0.01, "state": "kept"}
     content["method"] |= {"encoder_update": update, "wire": wire}
     run_toy(content, tmp_path / "whole")

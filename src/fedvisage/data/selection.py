@@ -1,9 +1,9 @@
 """A part of a prepared set on presentation attacks, named at the end of a data entry.
 
 ``data/M only: attacks=print bonafide=1/2`` are the printed attacks of M and the first half of its bona fide images;
-``data/M only: attacks=replay bonafide=2/2`` has the other half, so that two sites with one kind of attack each share no
-image. ``data/A only: subjects=0-90`` are nine tenths of the subjects and ``subjects=90-100`` the other tenth. Shares are
-of subjects, in an order that is drawn once for all, and of each split by itself: what is held out stays held out.
+``data/M only: attacks=replay bonafide=2/2`` has the other half, so that two sites with one kind of attack each share
+no image. ``data/A only: subjects=0-90`` are nine tenths of the subjects and ``subjects=90-100`` the other tenth. Shares
+are of subjects, in an order that is drawn once for all, and of each split by itself: what is held out stays held out.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ from fedvisage.streams import numpy_rng
 
 
 def asked(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> tuple[str, ...]:
-    """Draw the sites that the server asks in a round, in sorted order; at least one."""
+    """Draw the sites that the server asks in a round, in sorted order; at least one of those that have joined."""
+    names = [name for name in names if settings.joins.get(name, 1) <= round_number]
     count = settings.asks(len(names))
     if count == len(names):
         return tuple(names)
