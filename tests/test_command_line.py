@@ -207,6 +207,9 @@ def test_methods_says_what_leaves_a_site(call: Call) -> None:
     assert code == 0
     assert fields == {"weights": "weights"} | dict.fromkeys(("examples", "loss", "histogram", "scatter"), "statistic")
     assert rows["pooled"]["simulation_only"]
+    assert {name: bool(rows[name]["sees_in_secure_sums"]) for name in ("fedpad", "fedsis", "afl", "pooled")} == {
+        "fedpad": True, "fedsis": False, "afl": False, "pooled": False
+    }  # fmt: skip
     assert "fedpad" in call("methods")[1]
 
 

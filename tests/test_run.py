@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file
 from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree
 
@@ -34,6 +35,20 @@ def rows(out: Path) -> list[dict[str, Any]]:
 
 def weights(out: Path) -> bytes:
     return (out / "model.safetensors").read_bytes()
+
+
+def test_a_finished_run_is_known_again_when_recipes_have_got_more_keys_since(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "older")
+    content = yaml.safe_load((finished / "recipe.yaml").read_text())
+    del content["federation"]["combine"], content["federation"]["secure"]
+    (tmp_path / "older" / "recipe.yaml").write_text(yaml.safe_dump(content))
+    known = tree(sets, training__rounds=5, evaluation__keep="best")
+    assert run_toy(known, tmp_path / "older", resume=True) == json.loads((finished / "metrics.json").read_text())
+    known["federation"] = {"combine": "median"}
+    with pytest.raises(UserError, match="another recipe"):
+        run_toy(known, tmp_path / "older", resume=True)
 
 
 def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:

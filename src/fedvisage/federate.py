@@ -21,7 +21,7 @@ from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import Schema
 from fedvisage.federation.server import Server
 from fedvisage.federation.transport import Transport
-from fedvisage.methods import find
+from fedvisage.methods import find, options
 from fedvisage.metrics.personalised import OfSite
 from fedvisage.metrics.threshold import Histogram
 from fedvisage.nn.precision import Compute
@@ -112,7 +112,8 @@ def _settle_recognition(server: Server, finished: Message, histograms: Mapping[s
 def _adopt(trained: Path, server: Server) -> Message:
     """Take over the members of a finished run of which only the judging differs."""
     saved = model.load(trained)
-    theirs, own = saved.recipe, recipes.tree_of(server.recipe)
+    theirs = recipes.tree_of(recipes.validate(saved.recipe, options()))  # keys that came later have their defaults
+    own = recipes.tree_of(server.recipe)
     if _training_of(theirs) != _training_of(own) or find(theirs["method"]["name"]).server is not server.method.server:
         raise UserError(str(trained), f"was not trained as {server.method.name} would train here")
     server.round = int(json.loads((trained / METRICS).read_text(encoding="utf-8"))["rounds"])

@@ -29,7 +29,7 @@ from fedvisage.federation.turn import SiteDesk, Workspace
 from fedvisage.files import locked, needing_room, read_tensors, sweep, write_atomically, write_tensors
 from fedvisage.gather import Gathered, Gathering, gather
 from fedvisage.gather_identities import PUBLIC, check_recognition, gather_identities, settled
-from fedvisage.methods import find
+from fedvisage.methods import find, options
 from fedvisage.metrics.scores import write_scores
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.pretraining import pretrained
@@ -87,7 +87,7 @@ def run(
     method = find(recipe.method.name)
     if method.task == "recognition":
         recipe = settled(recipe, cache, recipe.runtime.threads, reporter.say)
-    done = _finished(out, recipes.text_of(recipe), resume)
+    done = _finished(out, recipe, resume)
     if done is not None:
         reporter.say(f"{out} is finished already; nothing to do")
         return done
@@ -99,7 +99,7 @@ def run(
     data = (gathering or GATHERING[method.task])(recipe, method, cache, recipe.runtime.threads, reporter.say)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out):
-        if (done := _finished(out, recipes.text_of(recipe), resume=True)) is not None:
+        if (done := _finished(out, recipe, resume=True)) is not None:
             return done  # by another process, while this one gathered its data
         sweep(out)
         _write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
@@ -252,7 +252,7 @@ def _costs(out: Path) -> dict[str, Any]:
     }
 
 
-def _finished(out: Path, text: str, resume: bool) -> dict[str, Any] | None:
+def _finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
     """Return a finished run's figures; refuse a directory that is in use for something else."""
     if not out.exists() or (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
         return None  # a run that was killed before it wrote its recipe leaves hidden files only
@@ -262,10 +262,20 @@ def _finished(out: Path, text: str, resume: bool) -> dict[str, Any] | None:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
     if not (out / RECIPE).exists():
         raise UserError(str(out), "holds no run that could be resumed")
-    if (out / RECIPE).read_text(encoding="utf-8") != text:
+    if not _says(out / RECIPE, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _says(path: Path, recipe: Recipe) -> bool:
+    """Tell whether a file says what a recipe says; keys that came later than the file have their defaults."""
+    if path.read_text(encoding="utf-8") == recipes.text_of(recipe):
+        return True
+    try:
+        return recipes.load(path, [], options()) == recipe
+    except UserError:
+        return False
 
 
 def _write_once(path: Path, text: str) -> None:
