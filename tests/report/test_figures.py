@@ -11,7 +11,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tests.report.making import make_run, user_scores
 
 from fedvisage.report import curves
-from fedvisage.report.embedding import project, sample, tsne_figure
+from fedvisage.report.embedding import boundary, project, sample, tsne_figure
 from fedvisage.report.run_files import Features, read_run
 from fedvisage.report.tensorboard import write_events
 
@@ -63,6 +63,24 @@ def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Pat
     distance = np.linalg.norm(place[:, None] - place[None], axis=-1)
     np.fill_diagonal(distance, np.inf)
     assert (group[distance.argmin(axis=1)] == group).mean() > 0.95
+
+
+def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:
+    """Classes on either side of y = x + 3: both ends lie there, and the points lie along the line between them."""
+    draws = np.random.default_rng(0)
+    along, label = draws.uniform(-5, 5, 200), np.arange(200) % 2
+    away = np.where(label == 1, 1, -1) * draws.uniform(0.3, 2, 200)
+    place = np.stack([along - away, along + 3 + away], axis=1).astype(np.float32)
+    ends = boundary(place, label)
+    assert ends is not None
+    np.testing.assert_allclose(ends[:, 1], ends[:, 0] + 3, atol=0.35)
+    middle = (ends[0] + ends[1]) / 2
+    assert np.linalg.norm(place - middle, axis=1).max() < np.linalg.norm(ends[1] - ends[0])
+
+
+def test_a_set_with_hardly_any_attacks_gets_no_line() -> None:
+    place = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
+    assert boundary(place, np.array([0] * 4 + [1] * 36)) is None
 
 
 def test_too_few_features_are_not_drawn() -> None:

@@ -197,7 +197,13 @@ def figures(run: RunFiles) -> list[tuple[str, str, str]]:
     drawing = embedding.tsne_figure(run.features) if run.features is not None else None
     if drawing is not None:
         whose = f"site {run.features.model}'s model" if run.features and run.features.model else "the model"
-        drawings.append(("Features (t-SNE)", f"Points that lie together look alike to {whose}.", drawing))
+        drawings.append(
+            (
+                "Features (t-SNE)",
+                f"Points that lie together look alike to {whose}; a line parts a set's classes.",
+                drawing,
+            )
+        )
     return drawings
 
 

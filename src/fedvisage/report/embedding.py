@@ -1,4 +1,8 @@
-"""The papers' t-SNE figure: what the features know of the site (colour) and of the label (marker)."""
+"""The papers' t-SNE figure: what the features know of the site (colour) and of the label (marker).
+
+Each set has a line where a linear support vector machine parts its bona fide images from its attacks in the plane
+(N. Alkhunaizi et al., "FedSIS", 2023, Fig. 3): sets whose lines lie alike would be judged alike by one linear head.
+"""
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -6,6 +10,7 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
+from sklearn.svm import SVC
 
 from fedvisage.report.drawing import INK, canvas, colour, key, styled, svg
 from fedvisage.report.run_files import Features
@@ -14,6 +19,7 @@ from fedvisage.streams import numpy_rng
 MOST_POINTS = 1000  # more are slow to place and only cover each other
 MOST_SITES = 6  # as many colours as can be told apart
 FEWEST_POINTS = 10
+FEWEST_OF_A_CLASS = 5  # below, a line through a set says nothing
 SEED = 0  # a drawing of given features, not a draw of the run
 
 
@@ -33,12 +39,33 @@ def tsne_figure(features: Features) -> str | None:
             for points, marker, width in ((live, "o", 0.0), (attack, "x", 0.9)):
                 style = {"marker": marker, "color": colour(index), "linewidths": width}
                 axes.scatter(points[:, 0], points[:, 1], s=14, alpha=0.75, **style)  # type: ignore[arg-type]
+            ends = boundary(place[group == index], label[group == index])
+            if ends is not None:
+                axes.plot(ends[:, 0], ends[:, 1], color=colour(index), linewidth=1.2)
         axes.set_aspect("equal", adjustable="datalim")
         axes.set_axis_off()
         texts = names if len(names) <= MOST_SITES else [*names[: MOST_SITES - 1], "other sites"]
         dots: list[Artist] = [_dot("s", colour(index)) for index in range(len(texts))]
         key(figure, [*dots, _dot("o", INK), _dot("x", INK)], [*texts, "bona fide", "attack"], 4)
         return svg(figure, "tsne")
+
+
+def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    """Return both ends of the line that parts a set's classes best: as far as its points lie along it, and a bit more.
+
+    None where a class has too few points.
+    """
+    if min((label == value).sum() for value in (0, 1)) < FEWEST_OF_A_CLASS:
+        return None
+    machine = SVC(kernel="linear").fit(place, label)
+    normal = machine.coef_[0]
+    length = float(np.linalg.norm(normal))
+    if length < 1e-9:
+        return None
+    foot = place.mean(0) - normal * float(machine.decision_function(place.mean(0, keepdims=True))[0]) / length**2
+    along = np.array([-normal[1], normal[0]]) / length
+    reach = (place - foot) @ along
+    return np.asarray(foot + np.outer([reach.min(), reach.max()], along) * 1.1)
 
 
 def sample(count: int) -> NDArray[np.int64]:
