@@ -126,6 +126,15 @@ def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays
         run_toy(content, tmp_path / "run")
 
 
+def test_before_all_have_joined_the_threshold_is_a_share_of_those_that_have(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    federation = {"secure": {**DERIVED, "threshold": 1.0}, "joins": {"C": 2}}
+    run_toy(secure(sets, federation=federation, training__rounds=2), tmp_path / "run")
+    rows = lines(tmp_path / "run" / "rounds.jsonl")
+    assert [(row["replied"], row["failed"]) for row in rows] == [(["A", "B"], {}), (["A", "B", "C"], {})]
+
+
 def test_a_resumed_run_in_secret_equals_an_uninterrupted_one(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -209,7 +209,7 @@ class Server:
         """Have the sites add their uploads up; how they count is settled at the sites, and losses are summed too."""
         plain = schema_of(self.method.calls[SUMMED], self.recipe, self.net)
         try:
-            found = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe))
+            found = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
         except NoSum as error:
             raise NoQuorum(str(error)) from error
         self.check_quorum(len(found.replied))

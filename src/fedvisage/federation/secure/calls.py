@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.federation.method import SUMMED, Call, Message, Upload
+from fedvisage.federation.participation import asked
 from fedvisage.federation.protect import weighs_by_examples
 from fedvisage.federation.schema import Refused, Schema, check
 from fedvisage.federation.secure import fixed_point, protocol, shamir
@@ -81,9 +82,10 @@ def settings_of(recipe: Recipe) -> Secure:
     return recipe.federation.secure
 
 
-def threshold_of(recipe: Recipe) -> int:
+def threshold_of(recipe: Recipe, round_number: int) -> int:
     """Return how many sites must take part to the end: the recipe's share of those that a round asks, two at least."""
-    return settings_of(recipe).needed(recipe.federation.asks(len(recipe.data.sites)))
+    names = asked(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
+    return settings_of(recipe).needed(len(names))
 
 
 def _weight(examples: int, recipe: Recipe) -> float:
@@ -107,8 +109,8 @@ def _keys(site: Site, message: Message) -> Message:
 
 def _shares(site: Site, message: Message) -> Message:
     state, own, roster = _state(site), int(message["own"]), roster_of(message["roster"])
-    if len(roster) < threshold_of(site.recipe):
-        raise Refused("roster", f"names {len(roster)} sites, {threshold_of(site.recipe)} needed for a sum")
+    if len(roster) < threshold_of(site.recipe, site.round):
+        raise Refused("roster", f"names {len(roster)} sites, {threshold_of(site.recipe, site.round)} needed for a sum")
     if not 0 <= own < len(roster) or roster[own] != state.secrets.public():
         raise Refused("roster", "does not hold this site's keys in its place")
     if len({public.masking for public in roster}) < len(roster):
@@ -116,7 +118,7 @@ def _shares(site: Site, message: Message) -> Message:
     state.roster, state.own = roster, own
     try:
         draw = _draw(site, SHARES)
-        envelopes = protocol.shares_of(state.secrets, roster, own, threshold_of(site.recipe), draw)
+        envelopes = protocol.shares_of(state.secrets, roster, own, threshold_of(site.recipe, site.round), draw)
     except ValueError as error:
         raise Refused("roster", f"holds a key with which none can be agreed ({error})") from error
     return {"sealed": bytes_to_rows(envelopes)}
@@ -126,7 +128,11 @@ def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Messag
     """Train, check the values here, as the server no longer can, and send them under masks."""
     state = _state(site)
     present, envelopes = message.pop("present").tolist(), rows_to_bytes(message.pop("sealed"))
-    if len(present) < threshold_of(site.recipe) or state.own not in present or len(envelopes) != len(present):
+    if (
+        len(present) < threshold_of(site.recipe, site.round)
+        or state.own not in present
+        or len(envelopes) != len(present)
+    ):
         raise Refused("present", "names too few sites, or leaves this one out")
     if len(set(present)) < len(present) or not set(present) <= set(range(len(state.roster))):
         raise Refused("present", "names a site twice, or one that is not in the roster")
@@ -144,7 +150,7 @@ def _unmask(site: Site, message: Message) -> Message:
     state = _state(site)
     del site.scratch[PLACE]
     survivors = set(message["survivors"].tolist())
-    if len(survivors) < threshold_of(site.recipe) or not survivors <= state.envelopes.keys():
+    if len(survivors) < threshold_of(site.recipe, site.round) or not survivors <= state.envelopes.keys():
         raise Refused("survivors", "are too few for a sum, or did not all share their keys")
     rows = protocol.revealed(state.secrets, state.roster, state.own, state.envelopes, survivors)
     return {"shares": bytes_to_rows(rows)}
