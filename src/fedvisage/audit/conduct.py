@@ -11,17 +11,28 @@ import torch
 from PIL import Image
 from rich.console import Console
 
-from fedvisage.audit import label_inference, token_inversion
+from fedvisage.audit import (
+    claims,
+    label_inference,
+    membership_attack,
+    nearest_attack,
+    reversion_attack,
+    token_inversion,
+)
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.files import write_atomically
 from fedvisage.gather import gather
+from fedvisage.gather_identities import gather_identities
 from fedvisage.methods import find
 from fedvisage.nn.precision import choose
 from fedvisage.rejudge import open_model
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import AUDIT, read_run
 
-AUDITS: tuple[Audit, ...] = (label_inference.AUDIT, token_inversion.AUDIT)
+AUDITS: tuple[Audit, ...] = (
+    *(label_inference.AUDIT, token_inversion.AUDIT),
+    *(claims.AUDIT, nearest_attack.AUDIT, reversion_attack.AUDIT, membership_attack.AUDIT),
+)
 FOLDER, FILE = AUDIT.parts
 
 
@@ -48,7 +59,9 @@ def _subject(run: Path, cache: Path, console: Console) -> Subject:
     recipe, saved, _ = open_model(run)
     torch.set_num_threads(recipe.runtime.threads)
     method = find(recipe.method.name)
-    data = gather(recipe, method, cache, recipe.runtime.threads, console.print)
+    data = (gather_identities if method.task == "recognition" else gather)(
+        recipe, method, cache, recipe.runtime.threads, console.print
+    )
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
     return Subject(run, recipe, method, saved, data, compute, cache)
 

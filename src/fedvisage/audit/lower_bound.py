@@ -39,6 +39,8 @@ class Trial:
     claim: Budget
     one: Release
     other: Release
+    releases: int = 1000
+    """So many of each data set make a good try."""
 
 
 @dataclass(frozen=True)

@@ -50,16 +50,16 @@ class Claimed:
 def trials(claimed: Claimed) -> Iterator[Trial]:
     """Return the claims to try: Algorithm 1, the mechanism of a deployment on two pairs, and the broken ones."""
     yield Trial("Algorithm 1 as printed", CLAIM, printed(two_groups(0)), printed(two_groups(1)))
-    whole = [released(two_groups(extra), claimed) for extra in (0, 1)]
-    yield Trial("private, one of two groups is larger", claimed.exchanged, *whole)
+    one, other = (released(two_groups(extra), claimed) for extra in (0, 1))
+    yield Trial("private, one of two groups is larger", claimed.exchanged, one, other, releases=200)
     few, more = one_more(claimed)
     yield Trial("private, one identity more", claimed.claim, sums(few, claimed), sums(more, claimed))
     weak = replace(claimed, claim=Budget(20 * claimed.claim.epsilon, claimed.claim.delta))
     yield Trial("broken: noise for an ε 20 times as large", claimed.claim, sums(few, weak), sums(more, weak))
     wild = torch.cat([few, 40 * more[-1:]])
     yield Trial("broken: nothing is clipped", claimed.claim, unclipped(few, claimed), unclipped(wild, claimed))
-    again = [drawn_anew(centres, claimed) for centres in (few, more)]
-    yield Trial(f"broken: drawn anew, resumed {RESUMED} times", claimed.claim, *again)
+    name = f"broken: drawn anew, resumed {RESUMED} times"
+    yield Trial(name, claimed.claim, drawn_anew(few, claimed), drawn_anew(more, claimed))
 
 
 def two_groups(extra: int) -> Tensor:

@@ -1,0 +1,70 @@
+"""The nearest-neighbour attack on a run: do class centres, clusters and noisy clusters lead to people of the site?
+
+The gallery holds other photographs of the sites' people than those that were trained on, and as decoys the people of
+the benchmark and the held-out public ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedvisage.audit.finding import Audit, Finding, Picture, Subject
+from fedvisage.audit.nearest import TOPS, Looked, hit_rate, nearest
+from fedvisage.audit.told import CENTRES, Told, obstacle, seen, told
+from fedvisage.data.batches import View
+from fedvisage.metrics.similarity import Faces
+
+SHOWN = 4
+"""Vectors of each kind in the picture, with their three nearest faces."""
+
+
+def attack(subject: Subject) -> Finding:
+    """Look up everything that every site would tell."""
+    model, view = seen(subject), gallery(subject)
+    faces = model.faces(view)
+    found = [(one, nearest(one.vectors, faces, max(TOPS))) for one in told(subject, model)]
+    rows = [row(kind, [pair for pair in found if pair[0].kind == kind], faces) for kind in kinds(found)]
+    first = rows[0]
+    says = (
+        f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity at once. "
+        "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find."
+    )
+    return Finding(says, {}, rows, {"faces": ("Each row: the three nearest faces of one vector", picture(found, view))})
+
+
+def gallery(subject: Subject) -> View:
+    """Return the images that the attacker has."""
+    people = subject.data.people
+    assert people is not None
+    strangers = next((view for view in people.strangers.values() if view is not None), None)
+    others = [view for view in (subject.data.user, strangers) if view is not None]
+    return View.joined([*(site.heldout for site in people.apart.values()), *others])
+
+
+def kinds(found: list[tuple[Told, Looked]]) -> list[str]:
+    """Return the kinds in their order."""
+    return list(dict.fromkeys(one.kind for one, _ in found))
+
+
+def row(kind: str, found: list[tuple[Told, Looked]], faces: Faces) -> dict[str, str | float]:
+    """Return the hit rates of one kind over all sites."""
+    looked = Looked(
+        np.concatenate([one.identities for _, one in found]), np.concatenate([one.faces for _, one in found])
+    )
+    rate = hit_rate(looked, [truth for one, _ in found for truth in one.right], faces)
+    figures: dict[str, str | float] = {"told": kind, "right is": "the identity" if kind == CENTRES else "anybody there"}
+    for top in TOPS:
+        figures |= {f"top-{top}": rate.found[top], f"by chance, top-{top}": rate.chance[top]}
+    return figures | {"vectors": rate.vectors}
+
+
+def picture(found: list[tuple[Told, Looked]], view: View) -> Picture:
+    """Return a block of rows of three faces for each kind, of the first site."""
+    shown = [(one, looked) for one, looked in found if one.site == found[0][0].site]
+    positions = np.concatenate([looked.faces[:SHOWN, :3].reshape(-1) for _, looked in shown])
+    images = view.batch(positions.astype(np.int64)).images.permute(0, 2, 3, 1).numpy()
+    return np.ascontiguousarray(np.concatenate([np.concatenate(list(images[i : i + 3]), axis=1)
+                                                for i in range(0, len(images), 3)]))  # fmt: skip
+
+
+AUDIT = Audit("nearest-neighbour", "Whose faces lie next to what sites tell", obstacle, attack)

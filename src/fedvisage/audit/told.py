@@ -1,0 +1,129 @@
+"""What the attacks of PrivacyFace are tried on: class centres W, means of clusters p, and noisy ones p̂ at several ε.
+
+They are made anew from the finished model, which everybody has, and from the sites' images, which only a simulation
+has: W are the mean features of each identity. So one run shows what each of them would have told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedvisage.audit.finding import Subject
+from fedvisage.data.batches import View
+from fedvisage.federation.scoring import Scorer, members_of
+from fedvisage.methods.faces import means_of
+from fedvisage.methods.privacyface import ClusterOptions, Options
+from fedvisage.metrics.similarity import Faces
+from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
+from fedvisage.privacy.draws import DerivedDraws
+from fedvisage.privacy.gaussian import Budget
+from fedvisage.privacy.private_clustering import Privately, release
+from fedvisage.streams import torch_rng
+
+EPSILONS = (0.3, 1.0, 8.0)
+CENTRES, MEANS = "class centres W", "clusters without noise p"
+DRAWS = 20
+"""Noisy clusters of each kind and site, for figures that do not hang on one draw."""
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """Vectors of one kind from one site, and for each the identities that it stands for."""
+
+    kind: str
+    site: str
+    vectors: NDArray[np.float32]
+    right: list[frozenset[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The people of a simulation as the finished model sees them."""
+
+    scorer: Scorer
+    names: list[str]
+
+    def faces(self, view: View) -> Faces:
+        """Return the features of a view at unit length, with the numbers of the identities."""
+        features = normalize(self.scorer.embeddings(view).float()).numpy()
+        return Faces(features, np.searchsorted(self.names, view.subjects).astype(np.int64))
+
+
+def obstacle(subject: Subject) -> str:
+    """Name what a run lacks for these attacks."""
+    if subject.method.task != "recognition":
+        return "nobody's identity is learned"
+    if subject.data.people is None or subject.data.people.public is None:
+        return "there are no public people, from whom an attacker would learn"
+    return ""
+
+
+def seen(subject: Subject) -> Seen:
+    """Open the finished model, the first member's where there are several."""
+    scorer = Scorer(subject.method, subject.recipe, subject.compute)
+    scorer.load(next(iter(members_of(subject.saved.finished).values())))
+    return Seen(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
+
+
+def all_views(subject: Subject) -> list[View]:
+    """Return everybody's images: the sites', the public ones, the benchmark's."""
+    people = subject.data.people
+    assert people is not None
+    assert people.public is not None
+    sites = [view for site in people.apart.values() for view in (site.train, site.heldout)]
+    others = [view for view in (*people.strangers.values(), subject.data.user) if view is not None]
+    return [*sites, people.public, *others]
+
+
+def told(subject: Subject, model: Seen) -> Iterator[Told]:
+    """Return what each site would tell, kind by kind."""
+    people = subject.data.people
+    assert people is not None
+    assert people.public is not None
+    candidates = means_of(torch.from_numpy(model.faces(people.public).features), people.public)
+    for site, data in sorted(people.apart.items()):
+        faces = model.faces(data.train)
+        numbers = np.unique(faces.identity).tolist()
+        centres = means_of(torch.from_numpy(faces.features), data.train)
+        yield Told(CENTRES, site, centres.numpy(), [frozenset({int(one)}) for one in numbers])
+        everybody = frozenset(int(one) for one in numbers)
+        for kind, rows in clusters_of(subject, site, centres, candidates):
+            yield Told(kind, site, rows.numpy(), [everybody] * len(rows))
+
+
+def clusters_of(subject: Subject, site: str, centres: Tensor, candidates: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Return clusters without noise, then noisy ones by Algorithm 1 and by the private mechanism."""
+    asked, how = asked_of(subject, len(centres))
+    found = densest(centres, asked)
+    if found:
+        yield MEANS, directions(torch.stack([one.mean for one in found]))
+    for epsilon in EPSILONS:
+        one = replace(asked, budget=Budget(epsilon, asked.budget.delta))
+        draws = DerivedDraws(torch_rng(subject.recipe.runtime.seed, "audit", site, str(epsilon)))
+        if found:
+            rows = [sanitised(found, one, centres.shape[1], draws) for _ in range(DRAWS)]
+            yield f"p̂ of Algorithm 1, ε {epsilon:g}", torch.cat(rows)
+        rows = [release(centres, candidates, one, how, draws).centres for _ in range(DRAWS)]
+        drawn = torch.cat(rows)
+        if bool((kept := drawn.any(dim=1)).any()):
+            yield f"p̂, private, ε {epsilon:g}", drawn[kept]
+
+
+def asked_of(subject: Subject, people: int) -> tuple[Clustering, Privately]:
+    """Return the run's own clustering, or the paper's where the method has none, with a T that the site can meet."""
+    options = subject.recipe.method
+    clusters = options if isinstance(options, ClusterOptions) else ClusterOptions(name=options.name)
+    least = min(clusters.minimum, max(1, people // 4)) if clusters is not options else clusters.minimum
+    budget = Budget(1.0, people**-1.1 if people > 1 else 0.5)
+    how = Privately()
+    if isinstance(options, Options):
+        how = Privately(**options.private.model_dump())
+        budget = Budget(options.epsilon, options.delta or budget.delta)
+    return Clustering(clusters.rho, clusters.queries, min(least, people), budget), how
