@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvisage.files import write_atomically
-from fedvisage.report import audits, content, faces
+from fedvisage.report import audits, content, faces, privacy
 from fedvisage.report.drawing import INK, QUIET
 from fedvisage.report.promises import promises
 from fedvisage.report.run_files import Row, RunFiles, read_run
@@ -64,6 +64,7 @@ def context(run: RunFiles) -> dict[str, Any]:
         "figures": [(title, meaning, themed(drawing, title)) for title, meaning, drawing in drawings],
         "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
         "promises": promises(metrics, run.recipe),
+        "privacy": privacy.page(run),
         "audits": audits.sections(run),
         "failures": _present(content.failures_table(run.rounds)),
         "costs": costs(metrics),

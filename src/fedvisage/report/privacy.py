@@ -1,0 +1,107 @@
+"""The privacy page of a report, for a data-protection officer: what was released, what it cost, what that covers.
+
+Everything comes from the ledger: each field of kind ``dp`` has its cost beside it, and the running total of its site.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from fedvisage.privacy.accountant import PROTECTS
+from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.report.tables import Table, size, table
+
+NOT_COVERED = (
+    "Not covered: the weights of the model, which were trained on everybody's images; somebody whose images are at two "
+    "sites, or in two runs, where costs add up; and what was not released this way. The guarantee is about one class "
+    "centre, the model being given: each person's images also helped to make the model."
+)
+NOT_END_TO_END = (
+    "This is the mechanism as published. Its ε does not hold end to end: which people a cluster is made of is decided "
+    "without noise, and a single person can decide it. Do not rely on the figure; method.clustering: private is the "
+    "mechanism whose figure holds."
+)
+
+
+def page(run: RunFiles) -> dict[str, Any] | None:
+    """Return sentences and tables, or nothing when no site released anything under differential privacy."""
+    lines = [line for line in run.ledger if line.get("cost")]
+    if not lines:
+        return None
+    return {"sentences": list(_sentences(run, lines)), "tables": [_sites(run, lines), _releases(lines)]}
+
+
+def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
+    fields = sorted({str(line["field"]) for line in lines})
+    largest = size(max(int(line["bytes"]) for line in lines))
+    yield (
+        f"Sites told the server, and through it each other, {', '.join(fields)}: {len(lines)} messages of at most "
+        f"{largest}. Random noise was added at the site so that nobody who sees them can be sure whether any single "
+        "record was among the data. ε says how sure they can become (0: not at all; each step of 1 multiplies the odds "
+        "by at most 2.7), and δ how likely the promise is to fail."
+    )
+    relations = sorted({release["relation"] for line in lines for release in line["cost"]["releases"]})
+    if relations:
+        yield f"What one record is, here: {'; '.join(PROTECTS.get(one, one) for one in relations)}."
+    if "paper" in relations:
+        yield NOT_END_TO_END
+    yield NOT_COVERED
+    yield from _of_the_budget(run)
+    if lines[-1]["cost"]["noise"] == "derived":
+        yield "The noise follows from the run's seed, so that it can be repeated. It is a rehearsal: it protects nobody."
+    else:
+        yield "The noise came from the operating system of each site and is known to nobody."
+
+
+def _of_the_budget(run: RunFiles) -> Iterator[str]:
+    budget = run.recipe.get("privacy") or {}
+    if budget.get("epsilon") is None:
+        return
+    counted = "the sum over all releases" if budget.get("count") != "tight" else "the tight figure"
+    yield (
+        f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by {counted}; each "
+        "release was paid for before its noise was drawn, and was never drawn twice."
+    )
+    done, wanted = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
+    if done is not None and wanted is not None and done < wanted:
+        yield f"The run ended after round {done} of {wanted}, because another release would have exceeded the budget."
+
+
+def _sites(run: RunFiles, lines: list[Row]) -> Table:
+    rows = []
+    for site in sorted({str(line["site"]) for line in lines}):
+        own = [line for line in lines if line["site"] == site]
+        total = max((line["cost"]["total"] for line in own), key=lambda one: float(one["epsilon"]))
+        rows.append(
+            {
+                "site": site,
+                "messages": len(own),
+                "sum": f"ε {total['epsilon']:.4g}, δ {total['delta']:.3g}",
+                "tight": f"ε {total['tight_epsilon']:.4g} at δ {total['at_delta']:.3g}",
+            }
+        )
+    titles = {"site": "site", "messages": "messages", "sum": "cost, summed", "tight": "cost, tight"}
+    return table("What each site has spent", rows, titles, names=4, note="Summed is how the paper counts. Tight is the "
+                 "least that the same releases can be shown to cost together; it is as valid.")  # fmt: skip
+
+
+def _releases(lines: list[Row]) -> Table:
+    """Return one line for each round, mechanism and size of noise."""
+    groups: dict[tuple[Any, ...], set[str]] = {}
+    for line in lines:
+        for one in line["cost"]["releases"]:
+            kind = (int(line["round"]), str(one["mechanism"]), int(one["times"]), float(one["sensitivity"]),
+                    float(one["sigma"]), float(one["epsilon"]), float(one["delta"]))  # fmt: skip
+            groups.setdefault(kind, set()).add(str(line["site"]))
+    rows = [
+        {
+            "round": str(number), "sites": len(sites), "mechanism": f"{mechanism} × {times}",
+            "sensitivity": f"{sensitivity:.4g}", "sigma": f"{sigma:.4g}" if sigma else "–", "epsilon": f"{epsilon:.4g}",
+            "delta": f"{delta:.3g}",
+        }
+        for (number, mechanism, times, sensitivity, sigma, epsilon, delta), sites in sorted(groups.items())
+    ]  # fmt: skip
+    titles = {"round": "round", "sites": "sites", "mechanism": "mechanism", "sensitivity": "sensitivity Δ"}
+    titles |= {"sigma": "noise σ", "epsilon": "ε", "delta": "δ"}
+    return table("Every release", rows, titles, names=1)

@@ -1,0 +1,81 @@
+"""The audits of recognition on a small run: each says something of everything that sites could have told."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from rich.console import Console
+from tests.toy import run_toy, tree
+
+from fedvisage.audit.conduct import audit_run
+from fedvisage.audit.told import CENTRES, MEANS
+
+OWN = ("privacy-claim", "nearest-neighbour", "reversion", "membership")
+
+
+def audited(content: dict[str, Any], out: Path) -> dict[str, dict[str, Any]]:
+    run_toy(content, out)
+    found = audit_run(out, None, out.parent / "cache", Console(file=io.StringIO()))
+    return {record["name"]: record for record in found}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("audited") / "run"
+
+
+@pytest.fixture(scope="module")
+def records(sets: Mapping[str, Path], out: Path) -> dict[str, dict[str, Any]]:
+    return audited(tree(sets, "privacyface"), out)
+
+
+def test_all_four_apply(records: dict[str, dict[str, Any]]) -> None:
+    assert all(records[name]["applies"] for name in OWN)
+
+
+def test_the_claim_stands_and_the_broken_ones_do_not(records: dict[str, dict[str, Any]]) -> None:
+    rows = {row["mechanism"]: row["claim"] for row in records["privacy-claim"]["rows"]}
+    assert {claim for name, claim in rows.items() if name.startswith("private")} == {"stands"}
+    assert {claim for name, claim in rows.items() if not name.startswith("private")} == {"proved wrong"}
+
+
+@pytest.mark.parametrize("name", ["nearest-neighbour", "reversion"])
+def test_class_centres_means_and_noisy_clusters_of_several_epsilon_are_attacked(
+    name: str, records: dict[str, dict[str, Any]]
+) -> None:
+    kinds = [row["told"] for row in records[name]["rows"]]
+    assert kinds[:2] == [CENTRES, MEANS]
+    for epsilon in ("0.3", "1", "8"):
+        assert f"p̂ of Algorithm 1, ε {epsilon}" in kinds
+
+
+def test_rates_are_rates_and_stand_beside_chance(records: dict[str, dict[str, Any]]) -> None:
+    for row in records["nearest-neighbour"]["rows"]:
+        rates = [row[key] for key in ("top-1", "by chance, top-1", "top-5", "by chance, top-5")]
+        assert all(0 <= rate <= 1 for rate in rates)
+        assert row["top-1"] <= row["top-5"]
+
+
+@pytest.mark.parametrize("name", ["nearest-neighbour", "reversion"])
+def test_there_is_a_picture_and_the_report_shows_it(name: str, records: dict[str, dict[str, Any]], out: Path) -> None:
+    (picture,) = records[name]["pictures"]
+    assert Image.open(out / "audit" / picture["file"]).size[1] > 32
+    assert picture["caption"] in (out / "report.html").read_text()
+
+
+def test_a_method_that_releases_nothing_is_spared_the_trial_of_its_claim(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    found = audited(tree(sets, "conventional", training__rounds=1), tmp_path / "run")
+    assert found["privacy-claim"]["why"] == "sites release no clusters"
+    assert found["nearest-neighbour"]["applies"]
+
+
+def test_attack_detection_has_nobody_to_find(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    found = audited(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
+    assert {found[name].get("why") for name in OWN[1:]} == {"nobody's identity is learned"}
