@@ -49,7 +49,7 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
     yield NOT_COVERED
     yield from _of_the_budget(run)
     if lines[-1]["cost"]["noise"] == "derived":
-        yield "The noise follows from the run's seed, so that it can be repeated. It is a rehearsal: it protects nobody."
+        yield "The noise follows from the run's seed, so that it can be repeated: a rehearsal, which protects nobody."
     else:
         yield "The noise came from the operating system of each site and is known to nobody."
 
