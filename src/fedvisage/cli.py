@@ -246,6 +246,19 @@ def site(
     start_site(kit, data, state)
 
 
+@app.command()
+def status(
+    kit: Annotated[Path, typer.Argument(help="The operator's kit.")],
+    as_json: AsJson = False,
+    metrics: Annotated[bool, typer.Option("--metrics", help="Print Prometheus' text format instead.")] = False,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
+) -> None:
+    """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
+    from fedvisage.federation.nvflare.status import print_status
+
+    print_status(kit, _console(), wait=wait, as_json=as_json, as_metrics=metrics)
+
+
 @data_app.command()
 def synth(
     destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],

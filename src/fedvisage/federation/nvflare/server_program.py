@@ -6,29 +6,29 @@ named after the run: a job that is submitted again finds it and continues.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
-from rich.console import Console
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federate import ROUNDS, federate
-from fedvisage.federation.ledger import read_lines
 from fedvisage.federation.nvflare.job import Job, read_job
 from fedvisage.federation.nvflare.kits import own_settings
 from fedvisage.federation.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
+from fedvisage.federation.nvflare.run_log import RunLog
 from fedvisage.federation.nvflare.transport import CollabTransport
 from fedvisage.federation.turn import Workspace
 from fedvisage.files import locked, sweep, write_atomically
 from fedvisage.methods import find
 from fedvisage.nn.precision import choose
-from fedvisage.progress import Reporter
 
 logger = logging.getLogger("fedvisage.server")
 
@@ -54,7 +54,8 @@ class ServerProgram:
             job = read_job(Path(workspace.get_app_config_dir(number)))
             directory = runs / job.run
             directory.mkdir(parents=True, exist_ok=True)
-            context.get_engine().register_app_command(PROGRESS, lambda topic, data, ctx: progress(directory, data))
+            answer = partial(progress, directory, job.recipe.training.rounds)
+            context.get_engine().register_app_command(PROGRESS, answer)
             with locked(directory, PATIENCE):
                 train(job, directory, list(call.clients), call.is_aborted)
             outcome = Outcome("finished")
@@ -82,16 +83,19 @@ def train(job: Job, directory: Path, proxies: list[Any], aborted: Callable[[], b
     schemas = Workspace(find(recipe.method.name), recipe, compute).schemas
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
     try:
-        trained = federate(recipe, directory, transport, schemas, compute, Reporter(Console(), quiet=True))
+        trained = federate(recipe, directory, transport, schemas, compute, RunLog(directory, job.run))
     finally:
         transport.close()
     write_trained(directory, trained)
 
 
-def progress(directory: Path, data: Any) -> dict[str, Any]:
-    """Tell the operator of rounds after the one that it knows of."""
+def progress(directory: Path, total: int, topic: str, data: Any, context: Any) -> dict[str, Any]:
+    """Tell the operator of rounds after the one that it knows of; a line may be about to be written."""
     known = int(data.get("after", 0)) if isinstance(data, dict) else 0
-    return {"rounds": [row for row in read_lines(directory / ROUNDS) if row["round"] > known]}
+    path = directory / ROUNDS
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
+    rows = [json.loads(line) for line in whole.splitlines()]
+    return {"of": total, "rounds": [row for row in rows if row["round"] > known]}
 
 
 def _check_same_recipe(path: Path, text: str) -> None:

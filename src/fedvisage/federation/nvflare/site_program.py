@@ -23,6 +23,7 @@ from fedvisage.federation.method import Message
 from fedvisage.federation.nvflare import wire
 from fedvisage.federation.nvflare.job import Job, read_job
 from fedvisage.federation.nvflare.kits import own_settings, write_json
+from fedvisage.federation.nvflare.run_log import RunLog
 from fedvisage.federation.schema import Refused
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.store import SiteStore
@@ -48,6 +49,7 @@ class SiteProgram:
         self._lock = threading.Lock()
         self._held = ExitStack()
         self._desk: SiteDesk | None = None
+        self._log: RunLog | None = None
         self._threads = 1
 
     @collab.publish
@@ -62,7 +64,7 @@ class SiteProgram:
 
     @collab.publish
     def commit(self, generation: int) -> wire.Parcel:  # noqa: D102
-        return self._answer(lambda: {"generation": torch.tensor(self._at_desk().commit(generation))})
+        return self._answer(lambda: self._commit(generation))
 
     def _answer(self, work: Callable[[], Message], ticket: str = "") -> wire.Parcel:
         """Do one thing at a time; whatever goes wrong becomes a reason that says no more than it may."""
@@ -81,12 +83,20 @@ class SiteProgram:
                 logger.exception("an order could not be carried out")
                 reason = f"{type(error).__name__} at the site; its log says more"
             logger.error("answered: %s", reason)
+            if self._log is not None:
+                self._log.note("failed", reason)
             return wire.pack_failure(reason, ticket)
 
     def _at_desk(self) -> SiteDesk:
         if self._desk is None:
             raise RunFailed("was asked before it was told where to begin")
         return self._desk
+
+    def _commit(self, generation: int) -> Message:
+        found = self._at_desk().commit(generation)
+        if self._log is not None:
+            self._log.advance(generation, 0, "committed")
+        return {"generation": torch.tensor(found)}
 
     def _restore(self, context: Any, generation: int) -> Message:
         if self._desk is None:
@@ -105,6 +115,7 @@ class SiteProgram:
         directory.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(locked(directory, PATIENCE))
         sweep(directory)
+        self._log = RunLog(directory, job.run)
         self._threads = job.recipe.runtime.threads
         torch.set_num_threads(self._threads)
         return _desk(name, job, Path(settings["data"]), directory)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import RunFailed
 from fedvisage.federation.nvflare import hardening
-from fedvisage.federation.nvflare.kits import Kit, own_settings, write_json
+from fedvisage.federation.nvflare.kits import STARTUP, Kit, own_settings, write_json
 
 
 def prepare_server(kit: Kit, state: Path | None = None) -> None:
     """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
+    _check_port(kit.path / "startup" / STARTUP["server"])
     runs = (state or kit.path / "runs").resolve()
     runs.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)})
@@ -27,3 +30,15 @@ def prepare_site(kit: Kit, data: Path, state: Path | None = None) -> None:
     kept = (state or kit.path / "state").resolve()
     kept.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"data": str(found.path.resolve()), "state": str(kept)})
+
+
+def _check_port(path: Path) -> None:
+    """Say plainly that another process has the port, perhaps this server's own that is still ending."""
+    target = json.loads(path.read_text(encoding="utf-8"))["servers"][0]["service"]["target"]
+    port = int(str(target).rpartition(":")[2])
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            raise RunFailed(f"port {port} is taken ({error.strerror}); is this server running already?") from error

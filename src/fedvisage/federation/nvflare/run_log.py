@@ -1,0 +1,39 @@
+"""A run's log at a server or site: a JSON object a line, with time, run and round."""
+
+from __future__ import annotations
+
+import io
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rich.console import Console
+
+from fedvisage.progress import Reporter
+
+LOG = "log.jsonl"
+
+
+class RunLog(Reporter):
+    """Writes what a person would see of a run into its log."""
+
+    def __init__(self, directory: Path, run: str) -> None:
+        """Continue the log of a run."""
+        super().__init__(Console(file=io.StringIO()), quiet=True)
+        self._path, self._run, self._round = directory / LOG, run, 0
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        """Note that a round has ended."""
+        self._round = done
+        self.note("round", note, of=total)
+
+    def say(self, text: str) -> None:
+        """Note a sentence."""
+        self.note("said", text)
+
+    def note(self, event: str, message: str, **values: str | int) -> None:
+        """Write a line."""
+        when = datetime.now(UTC).isoformat(timespec="milliseconds")
+        line = {"time": when, "run": self._run, "round": self._round, "event": event, **values, "message": message}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")

@@ -1,0 +1,92 @@
+"""The walk through docs/deploy.md, executed on this machine: every command of the page, in its order."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.toy import SITES
+
+from fedvisage.federation.nvflare.node import end
+from fedvisage.federation.nvflare.rehearsal import free_port
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "deploy.md"
+SMALLER = "input.size=32 training.rounds=2 training.batch=8 runtime.threads=1"
+PROGRAM = (sys.executable, "-m", "fedvisage")
+LASTING = ("server", "site")
+
+
+def files(text: str) -> dict[str, str]:
+    """Return the files that the page shows, by name."""
+    return dict(re.findall(r"^`(\S+\.yaml)`:\n+```yaml\n(.*?)```", text, flags=re.MULTILINE | re.DOTALL))
+
+
+def commands(text: str) -> list[list[str]]:
+    """Return the commands that the page shows, in order."""
+    lines = [line for block in re.findall(r"^```sh\n(.*?)```", text, flags=re.M | re.S) for line in block.splitlines()]
+    return [shlex.split(line.removeprefix("fedvisage ")) for line in lines]
+
+
+def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text, port, running = PAGE.read_text(), free_port(), dict[str, subprocess.Popen[bytes]]()
+    for name, content in files(text).items():
+        Path(name).write_text(content.replace("fed.example.org", "localhost").replace("8002", str(port)))
+    Path("sets").mkdir()
+    for own, toy in zip(("bank", "border", "phone", "user"), (*SITES, "U"), strict=True):
+        (Path("sets") / own).symlink_to(sets[toy])
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "FEDVISAGE_CACHE": str(tmp_path / "cache")}
+    said = {}
+    try:
+        for verb, *rest in commands(text):
+            if verb in LASTING:
+                log = (tmp_path / f"{len(running)}.log").open("wb")
+                running[" ".join([verb, *rest])] = subprocess.Popen(
+                    [*PROGRAM, verb, *rest], stdout=log, stderr=log, env=environment, start_new_session=True
+                )
+                continue
+            more = SMALLER.split() if verb == "run" else []
+            done = subprocess.run([*PROGRAM, verb, *rest[:1], *more, *rest[1:]], env=environment, capture_output=True)
+            assert done.returncode == 0, done.stderr.decode()
+            said[verb] = done.stdout.decode()
+        metrics = json.loads(Path("runs/first/metrics.json").read_text())
+        assert (metrics["rounds"], metrics["sites"]) == (2, ["bank", "border", "phone"])
+        assert all(name in said["status"] for name in metrics["sites"])
+        assert "round 2/2" in said["run"]
+        log = Path(next(Path("kits/server/runs").iterdir()), "log.jsonl").read_text().splitlines()
+        assert [json.loads(line)["round"] for line in log] == [1, 2]
+        assert str(sets[SITES[0]].resolve()) not in Path("runs/first/recipe.yaml").read_text()
+        server = next(process for command, process in running.items() if command.startswith("server"))
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(60) in (0, -signal.SIGTERM)
+    finally:
+        for process in running.values():
+            end(process.pid)
+            process.wait()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (["server", "nowhere"], "is no kit"),
+        (["site", "nowhere", "--data", "nowhere"], "is no kit"),
+        (["run", "nowhere.yaml", "--kit", "nowhere"], "add --on nvflare"),
+        (["provision", "wrong.yaml", "kits"], "server"),
+    ],
+)
+def test_mistakes_end_with_a_line_and_2(arguments: list[str], reason: str, tmp_path: Path) -> None:
+    (tmp_path / "wrong.yaml").write_text("sites: {A: {organisation: a}}\n")
+    done = subprocess.run([*PROGRAM, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert "Traceback" not in done.stderr
