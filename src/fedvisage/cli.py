@@ -34,6 +34,10 @@ Out = Annotated[Optional[Path], typer.Option("--out", help="Directory for the re
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
 Kit = Annotated[Optional[Path], typer.Option(help="The operator's kit of a federation.", show_default=False)]  # noqa: UP045
+Public = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(help="This machine's copy of the public identities of a recognition run.", show_default=False),
+]
 State = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(help="Where runs (or private state) are kept; default: in the kit.", show_default=False),
@@ -227,11 +231,12 @@ def provision(
 def server(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")],
     state: State = None,
+    public: Public = None,
 ) -> None:
     """Be the server of a federation, until stopped."""
     from fedvisage.federation.nvflare.commands import start_server
 
-    start_server(kit, state)
+    start_server(kit, state, public)
 
 
 @app.command()
@@ -239,11 +244,12 @@ def site(
     kit: Annotated[Path, typer.Argument(help="This site's kit.")],
     data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.", show_default=False)],
     state: State = None,
+    public: Public = None,
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.federation.nvflare.commands import start_site
 
-    start_site(kit, data, state)
+    start_site(kit, data, state, public)
 
 
 @app.command()

@@ -65,18 +65,6 @@ def gather(recipe: Recipe, method: Method, cache: Path, workers: int, say: Calla
     return Gathered(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
 
 
-def gather_user(recipe: Recipe, method: Method, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
-    """Open only the user's set: the sites open theirs where they are."""
-    user = _user(recipe, cache, workers, say, {})
-    return Gathered({}, user, _digest_of(user))
-
-
-def open_site(directory: Path, place: str, recipe: Recipe) -> tuple[SiteData, str]:
-    """Open one site's prepared set where it lies, and return it with its digest."""
-    found = _checked(PreparedSet.open(directory), place, recipe)
-    return _site(found, place), found.digest
-
-
 def _user(
     recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None], sites: dict[str, PreparedSet]
 ) -> View | None:

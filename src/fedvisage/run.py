@@ -105,7 +105,7 @@ def run(
         _write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         _write_or_compare(out / DATA, {**data.digests, **_start_digest(recipe)})
         _write_once(out / ENVIRONMENT, _json(environment.describe(compute, recipe.runtime.threads)))
-        if recipe.training.pretrain is not None:
+        if recipe.training.pretrain is not None and training is None:
             data = replace(data, first=_first(recipe, data, compute, cache, reporter))
         trained = (training or train_here)(recipe, out, data, compute, reporter)
         metrics = _judge(out, recipe, trained, data, compute)

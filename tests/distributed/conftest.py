@@ -1,4 +1,4 @@
-"""One federation for all tests of a worker that leave it as it was: starting it takes many seconds."""
+"""Federations that all tests of a worker share, as long as they leave them as they were: starting one takes long."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,5 +11,13 @@ from fedvisage.federation.nvflare.rehearsal import Rehearsal, rehearsal
 
 @pytest.fixture(scope="session")
 def federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    with rehearsal(tmp_path_factory.mktemp("federation"), {name: sets[name] for name in SITES}) as found:
+    with rehearsal(tmp_path_factory.mktemp("federation"), {name: str(sets[name]) for name in SITES}) as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def people_federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """Sites that have identities, and a public set on every machine."""
+    own, public = {name: str(sets[f"people-{name}"]) for name in SITES}, str(sets["people-P"])
+    with rehearsal(tmp_path_factory.mktemp("people"), own, public) as found:
         yield found

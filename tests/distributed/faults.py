@@ -92,7 +92,7 @@ class Scene:
 @contextmanager
 def scene(directory: Path, sets: Mapping[str, Path]) -> Iterator[Scene]:
     """Start a federation whose site B is connected through a cable."""
-    with rehearsal(directory, {name: sets[name] for name in SITES}) as members:
+    with rehearsal(directory, {name: str(sets[name]) for name in SITES}) as members:
         target = json.loads((members.sites["B"].path / "startup" / "fed_client.json").read_text())
         cable = Cable(int(target["servers"][0]["service"]["target"].rpartition(":")[2]))
         members.kill("B")

@@ -10,8 +10,9 @@ from tests.toy import recipe_of, silent
 
 from fedvisage.federate import Trained
 from fedvisage.federation.nvflare import operator
+from fedvisage.federation.nvflare.own_data import at_operator
 from fedvisage.federation.nvflare.rehearsal import Rehearsal
-from fedvisage.gather import Gathered, gather_user
+from fedvisage.gather import Gathered
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
@@ -40,5 +41,5 @@ def run_through(
         reporter or silent(),
         resume=resume,
         training=train,
-        gathering=gather_user,
+        gathering=at_operator,
     )

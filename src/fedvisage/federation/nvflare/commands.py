@@ -14,10 +14,11 @@ from fedvisage.federation.nvflare.federation_file import read_federation
 from fedvisage.federation.nvflare.job import check_travels
 from fedvisage.federation.nvflare.kits import Kit, open_kit, provision
 from fedvisage.federation.nvflare.node import serve
+from fedvisage.federation.nvflare.own_data import at_operator
 from fedvisage.federation.nvflare.rehearsal import train_in_rehearsal
 from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
 from fedvisage.federation.protect import check_real
-from fedvisage.gather import Gathered, gather, gather_user
+from fedvisage.gather import Gathered
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
@@ -30,10 +31,10 @@ def run_over_nvflare(
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
     if kit is None:
-        return run_and_report(recipe, out, cache, console, resume=resume, training=train_in_rehearsal, gathering=gather)
+        return run_and_report(recipe, out, cache, console, resume=resume, training=train_in_rehearsal)
     check_real(recipe)
     training = partial(_train, open_kit(kit, "operator"), wait)
-    return run_and_report(recipe, out, cache, console, resume=resume, training=training, gathering=gather_user)
+    return run_and_report(recipe, out, cache, console, resume=resume, training=training, gathering=at_operator)
 
 
 def _train(
@@ -53,15 +54,19 @@ def provision_from_file(path: Path, directory: Path, console: Console) -> None:
         console.print(f"{kit} → {owner}", markup=False, soft_wrap=True)
 
 
-def start_server(kit: Path, state: Path | None) -> None:
+def start_server(kit: Path, state: Path | None, public: Path | None) -> None:
     """Be the federation's server until stopped."""
     opened = open_kit(kit, "server")
-    prepare_server(opened, state)
+    prepare_server(opened, state, _entry(public))
     serve(opened.path)
 
 
-def start_site(kit: Path, data: Path, state: Path | None) -> None:
+def start_site(kit: Path, data: Path, state: Path | None, public: Path | None) -> None:
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
-    prepare_site(opened, data, state)
+    prepare_site(opened, str(data.resolve()), state, _entry(public))
     serve(opened.path)
+
+
+def _entry(directory: Path | None) -> str | None:
+    return None if directory is None else str(directory.resolve())

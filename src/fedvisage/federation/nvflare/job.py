@@ -18,6 +18,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
 from fedvisage.methods import find, options
 from fedvisage.recipe import Recipe
+from fedvisage.recognition import pools
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECIPE_FILE = "recipe.json"
@@ -40,7 +41,8 @@ def travelling(recipe: Recipe) -> Recipe:
     """Return a recipe without anything that is only its writer's: paths of data, and the user."""
     check_travels(recipe)
     tree = recipes.tree_of(recipe)
-    tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None}
+    public = None if recipe.data.public is None else ELSEWHERE
+    tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
     return recipes.validate(tree, options())
 
 
@@ -49,8 +51,8 @@ def check_travels(recipe: Recipe) -> None:
     method = find(recipe.method.name)
     if method.pooled:
         raise UserError("recipe.method.name", f"{method.name} merges all sites' data; use --on local")
-    if method.task == "recognition":
-        raise UserError("recipe.method.name", f"{method.name} is for recognition, which runs on --on local only so far")
+    if method.task == "recognition" and pools(recipe):
+        raise UserError("recipe.evaluation.recognition.impostors", "pooled shows sites each other's people; use public")
     if recipe.evaluation.features:
         raise UserError(
             "recipe.evaluation.features", "shows features of sites' images; leave it out, or use --on local"

@@ -12,6 +12,7 @@ from fedvisage import model
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federate import LEDGER, ROUNDS, Trained
 from fedvisage.files import write_atomically
+from fedvisage.metrics.personalised import OfSite
 
 RESULT = "fedvisage"
 """The folder of a job's workspace that holds the result."""
@@ -38,14 +39,22 @@ class Outcome:
 
 def write_trained(run: Path, trained: Trained) -> None:
     """Note what stands in no other file; this is the last file that a training writes."""
-    note = {"rounds": trained.rounds, "heldout": trained.heldout}
+    personal = {
+        model: {site: [list(one.tar.items()), list(one.tpir.items()), one.counts] for site, one in sites.items()}
+        for model, sites in trained.personal.items()
+    }
+    note = {"rounds": trained.rounds, "heldout": trained.heldout, "personal": personal}
     write_atomically(run / TRAINED, json.dumps(note).encode())
 
 
 def read_trained(run: Path) -> Trained:
     """Read a finished training back."""
     note = _read(run / TRAINED)
-    return Trained(model.load(run), int(note["rounds"]), dict(note["heldout"]))
+    personal = {
+        model: {site: OfSite(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
+        for model, sites in note["personal"].items()
+    }
+    return Trained(model.load(run), int(note["rounds"]), dict(note["heldout"]), personal)
 
 
 def leave(outcome: Outcome, run: Path, place: Path) -> None:

@@ -16,6 +16,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedvisage.data.batches import View
+from fedvisage.data.sources import without_part
 from fedvisage.federate import Trained
 from fedvisage.federation.nvflare import operator
 from fedvisage.federation.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
@@ -36,9 +38,16 @@ LOOK = 1.0
 
 def train_in_rehearsal(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
     """Train on a federation that lives as long as this takes."""
-    sets = {name: site.train.slices[0].set.path for name, site in data.sites.items()}
-    with rehearsal(out / "rehearsal", sets) as federation:
+    sets = {name: _entry(recipe.data.sites[name], site.train) for name, site in data.sites.items()}
+    known = data.people.public if data.people else None
+    public = None if known is None or recipe.data.public is None else _entry(recipe.data.public, known)
+    with rehearsal(out / "rehearsal", sets, public) as federation:
         return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
+
+
+def _entry(entry: str, opened: View) -> str:
+    """Return a data entry with the set's directory in the place of its name; a share of a set stays a share."""
+    return str(opened.slices[0].set.path.resolve()) + entry[len(without_part(entry)[0]) :]
 
 
 @dataclass(frozen=True)
@@ -81,7 +90,7 @@ class Rehearsal:
 
 
 @contextmanager
-def rehearsal(directory: Path, sets: Mapping[str, Path]) -> Iterator[Rehearsal]:
+def rehearsal(directory: Path, sets: Mapping[str, str], public: str | None = None) -> Iterator[Rehearsal]:
     """Provision a federation below a directory, start it, and end it; what runs and sites keep stays there."""
     kits = directory / "kits"
     shutil.rmtree(kits, ignore_errors=True)  # a federation before; its keys are of no use any more
@@ -95,9 +104,9 @@ def rehearsal(directory: Path, sets: Mapping[str, Path]) -> Iterator[Rehearsal]:
         {name: open_kit(kits / "sites" / name, "site") for name in sets},
         {},
     )
-    prepare_server(found.server, directory / "runs")
+    prepare_server(found.server, directory / "runs", public)
     for name, kit in found.sites.items():
-        prepare_site(kit, sets[name], directory / "sites" / name)
+        prepare_site(kit, sets[name], directory / "sites" / name, public)
     with ExitStack() as stack:
         stack.callback(found.kill_all)
         for name in ("server", *found.sites):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from fedvisage.federate import ROUNDS, federate
 from fedvisage.federation.nvflare.job import Job, read_job
 from fedvisage.federation.nvflare.kits import own_settings
 from fedvisage.federation.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
+from fedvisage.federation.nvflare.own_data import first_at_server
 from fedvisage.federation.nvflare.run_log import RunLog
 from fedvisage.federation.nvflare.transport import CollabTransport
 from fedvisage.federation.turn import Workspace
@@ -48,16 +49,16 @@ class ServerProgram:
         context, call = collab.fl_ctx, collab.context
         workspace, number = context.get_workspace(), context.get_job_id()
         place = Path(workspace.get_run_dir(number)) / RESULT
-        runs = Path(own_settings(Path(workspace.get_root_dir()))["state"])
-        directory = runs
+        own = own_settings(Path(workspace.get_root_dir()))
+        directory = Path(own["state"])
         try:
             job = read_job(Path(workspace.get_app_config_dir(number)))
-            directory = runs / job.run
+            directory = directory / job.run
             directory.mkdir(parents=True, exist_ok=True)
             answer = partial(progress, directory, job.recipe.training.rounds)
             context.get_engine().register_app_command(PROGRESS, answer)
             with locked(directory, PATIENCE):
-                train(job, directory, list(call.clients), call.is_aborted)
+                train(job, own, directory, list(call.clients), call.is_aborted)
             outcome = Outcome("finished")
         except RunAborted:
             raise
@@ -71,7 +72,7 @@ class ServerProgram:
         leave(outcome, directory, place)
 
 
-def train(job: Job, directory: Path, proxies: list[Any], aborted: Callable[[], bool]) -> None:
+def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool]) -> None:
     """Train from where the run's directory stands; a finished run is only handed out again."""
     recipe = job.recipe
     sweep(directory)
@@ -80,10 +81,12 @@ def train(job: Job, directory: Path, proxies: list[Any], aborted: Callable[[], b
         return
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
-    schemas = Workspace(find(recipe.method.name), recipe, compute).schemas
+    method, log = find(recipe.method.name), RunLog(directory, job.run)
+    schemas = Workspace(method, recipe, compute).schemas
+    first = first_at_server(recipe, method, own, compute, directory / "cache")
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
     try:
-        trained = federate(recipe, directory, transport, schemas, compute, RunLog(directory, job.run))
+        trained = federate(recipe, directory, transport, schemas, compute, log, first=first)
     finally:
         transport.close()
     write_trained(directory, trained)

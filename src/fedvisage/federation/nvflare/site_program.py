@@ -23,13 +23,13 @@ from fedvisage.federation.method import Message
 from fedvisage.federation.nvflare import wire
 from fedvisage.federation.nvflare.job import Job, read_job
 from fedvisage.federation.nvflare.kits import own_settings, write_json
+from fedvisage.federation.nvflare.own_data import at_site
 from fedvisage.federation.nvflare.run_log import RunLog
 from fedvisage.federation.schema import Refused
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.store import SiteStore
 from fedvisage.federation.turn import SiteDesk, Workspace
 from fedvisage.files import locked, sweep
-from fedvisage.gather import open_site
 from fedvisage.methods import find
 from fedvisage.nn.precision import choose
 
@@ -118,20 +118,23 @@ class SiteProgram:
         self._log = RunLog(directory, job.run)
         self._threads = job.recipe.runtime.threads
         torch.set_num_threads(self._threads)
-        return _desk(name, job, Path(settings["data"]), directory)
+        return _desk(name, job, settings, directory)
 
 
-def _desk(name: str, job: Job, data: Path, directory: Path) -> SiteDesk:
-    site, digest = open_site(data, "data", job.recipe)
-    _check_same_data(directory / DATA_FILE, {"data": digest})
+def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
+    method = find(job.recipe.method.name)
+    data = at_site(job.recipe, method, name, own, directory / "cache")
+    _check_same_data(directory / DATA_FILE, data.digests)
     compute = choose(job.recipe.runtime.device, job.recipe.runtime.precision)
-    workspace = Workspace(find(job.recipe.method.name), job.recipe, compute)
-    return SiteDesk(name, site.train, site.heldout, SiteStore(directory), workspace)
+    workspace, site = Workspace(method, job.recipe, compute), data.sites[name]
+    public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
+    store = SiteStore(directory)
+    return SiteDesk(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers)
 
 
-def _check_same_data(path: Path, digest: Mapping[str, str]) -> None:
+def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
     """Refuse to go on with other data than this site's part of the run began with."""
     if not path.exists():
-        write_json(path, dict(digest))
-    elif json.loads(path.read_text(encoding="utf-8")) != digest:
+        write_json(path, dict(digests))
+    elif json.loads(path.read_text(encoding="utf-8")) != digests:
         raise RunFailed("the data is not what this run began with")

@@ -7,29 +7,41 @@ import socket
 from pathlib import Path
 
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.sources import without_part
 from fedvisage.errors import RunFailed
 from fedvisage.federation.nvflare import hardening
 from fedvisage.federation.nvflare.kits import STARTUP, Kit, own_settings, write_json
 
 
-def prepare_server(kit: Kit, state: Path | None = None) -> None:
+def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None) -> None:
     """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
     _check_port(kit.path / "startup" / STARTUP["server"])
     runs = (state or kit.path / "runs").resolve()
     runs.mkdir(parents=True, exist_ok=True)
-    write_json(kit.own, own_settings(kit.path) | {"state": str(runs)})
+    write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public))
     resources = kit.path / "local" / "resources.json"
     tree = json.loads(resources.read_text(encoding="utf-8"))
     jobs, snapshots = str(kit.path / "jobs"), str(kit.path / "snapshots")
     write_json(resources, hardening.server_resources(tree, jobs, snapshots))
 
 
-def prepare_site(kit: Kit, data: Path, state: Path | None = None) -> None:
+def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | None = None) -> None:
     """Settle whose data a site trains on: its own prepared set, looked at before anything starts."""
-    found = PreparedSet.open(data)
+    _check_set(data)
     kept = (state or kit.path / "state").resolve()
     kept.mkdir(parents=True, exist_ok=True)
-    write_json(kit.own, own_settings(kit.path) | {"data": str(found.path.resolve()), "state": str(kept)})
+    write_json(kit.own, own_settings(kit.path) | {"data": data, "state": str(kept)} | _public(public))
+
+
+def _public(entry: str | None) -> dict[str, str]:
+    if entry is None:
+        return {}
+    _check_set(entry)
+    return {"public": entry}
+
+
+def _check_set(entry: str) -> None:
+    PreparedSet.open(Path(without_part(entry)[0].strip()))
 
 
 def _check_port(path: Path) -> None:
