@@ -23,7 +23,7 @@ from fedvisage.federation.method import Message, Method, Task
 from fedvisage.federation.protect import check_protection
 from fedvisage.federation.schema import Schema
 from fedvisage.federation.scoring import Scorer, members_of
-from fedvisage.federation.store import SiteStore
+from fedvisage.federation.store import Shelf, SiteStore
 from fedvisage.federation.transport import LocalTransport
 from fedvisage.federation.turn import SiteDesk, Workspace
 from fedvisage.files import locked, needing_room, read_tensors, sweep, write_atomically, write_tensors
@@ -154,12 +154,13 @@ def _desks(recipe: Recipe, out: Path, data: Gathered, compute: Compute) -> tuple
     workspace = Workspace(find(recipe.method.name), recipe, compute)
     public = data.people.public if data.people else None
     strangers = data.people.strangers if data.people else {}
+    shelf = Shelf()
     desks = [
         SiteDesk(
             name,
             site.train,
             site.heldout,
-            SiteStore(out / "sites" / name),
+            SiteStore(out / "sites" / name, shelf),
             workspace,
             public=public,
             strangers=strangers.get(name),

@@ -8,7 +8,7 @@ import torch
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.checkpoint import Checkpoints, Progress
 from fedvisage.federation.ledger import JsonLines, read_lines
-from fedvisage.federation.store import SiteStore
+from fedvisage.federation.store import Shelf, SiteStore
 
 
 def stored(directory: Path) -> SiteStore:
@@ -49,6 +49,29 @@ def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> N
     store.restore(2)
     assert number_in(store) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["generation-000002.safetensors"]
+
+
+@pytest.mark.parametrize("room", [0, 10, 1000])
+def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) -> None:
+    """No room, room for one of two sites, room for both; what a turn does to its copy is not there in the next."""
+    shelf = Shelf(room)
+    stores = [SiteStore(tmp_path / name, shelf) for name in "AB"]
+    for value, store in enumerate(stores):
+        store.save({"number": torch.tensor(value), "mask": torch.tensor([True])})
+    for value, store in enumerate(stores):
+        for _ in range(2):
+            assert number_in(store) == value
+            store.load()["number"].add_(5)
+    files = {path.parent.name for path in tmp_path.rglob("working*")}
+    assert files == {0: {"A", "B"}, 10: {"B"}, 1000: set()}[room]
+    for value, store in enumerate(stores):
+        assert store.commit(1) == 1
+        again = SiteStore(tmp_path / "AB"[value])
+        again.restore(1)
+        assert number_in(again) == number_in(store) == value
+        store.save({"number": torch.tensor(7)})
+        store.restore(1)
+        assert number_in(store) == value
 
 
 def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -> None:
