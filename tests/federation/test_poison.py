@@ -17,10 +17,11 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Message
 from fedvisage.federation.poison import Flipped
-from fedvisage.federation.protect import check_real
+from fedvisage.federation.protect import check_protection, check_real
 from fedvisage.federation.robust.norm_clip import norm_of_update
 from fedvisage.federation.transport import LocalTransport, Reply
 from fedvisage.federation.turn import Order
+from fedvisage.methods import METHODS
 
 
 class Listening(LocalTransport):
@@ -117,6 +118,12 @@ def test_a_rule_keeps_a_hostile_site_from_carrying_the_model_away(
 def test_poison_that_cannot_be_is_refused(poison: Any, problem: str, sets: Mapping[str, Path]) -> None:
     with pytest.raises(UserError, match=problem):
         recipe_of(tree(sets, federation__poisoned=poison))
+
+
+def test_flipped_labels_are_refused_where_there_are_no_attacks(sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(tree(sets, "fedavg", federation__poisoned={"sites": ["A"], "how": "label-flip"}))
+    with pytest.raises(UserError, match="fedavg learns identities"):
+        check_protection(recipe, METHODS["fedavg"])
 
 
 @pytest.mark.parametrize(

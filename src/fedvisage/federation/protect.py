@@ -10,9 +10,8 @@ from fedvisage.recipe import Recipe
 def check_protection(recipe: Recipe, method: Method) -> None:
     """Refuse what this method, its way of weighing sites, or another protection would undo or ignore."""
     federation = recipe.federation
-    rule = federation.combine.rule
     wanted = {
-        "combine": rule != "mean",
+        "combine": federation.combine.rule != "mean",
         "secure": federation.secure is not None,
         "dp": federation.dp is not None,
         "poisoned": federation.poisoned is not None,
@@ -24,19 +23,28 @@ def check_protection(recipe: Recipe, method: Method) -> None:
                 f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
                 "use an averaging method (`fedvisage methods` says which)",
             )
-    if wanted["combine"] and wanted["secure"]:
+    if wanted["combine"]:
+        _check_rule(recipe)
+    if wanted["dp"]:
+        _check_noise(recipe, method)
+    if federation.poisoned is not None and federation.poisoned.how == "label-flip" and method.task != "pad":
         raise UserError(
-            "recipe.federation.combine",
-            f"{rule} has to see single uploads, which federation.secure hides; use one of the two",
+            "recipe.federation.poisoned.how",
+            f"label-flip exchanges bona fide images and attacks, and {method.name} learns identities; use another",
         )
-    if wanted["combine"] and weighs_by_examples(recipe):
+
+
+def _check_rule(recipe: Recipe) -> None:
+    """Refuse what would keep a robust rule from seeing uploads, or let a claim outweigh it."""
+    place, rule = "recipe.federation.combine", recipe.federation.combine.rule
+    if recipe.federation.secure is not None:
+        raise UserError(place, f"{rule} has to see single uploads, which federation.secure hides; use one of the two")
+    if weighs_by_examples(recipe):
         raise UserError(
-            "recipe.federation.combine",
+            place,
             f"{rule} counts sites alike: a number of examples is a claim, with which a hostile site could outweigh all "
             "others; set method.weight: uniform",
         )
-    if wanted["dp"]:
-        _check_noise(recipe, method)
 
 
 def _check_noise(recipe: Recipe, method: Method) -> None:
