@@ -22,13 +22,14 @@ from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedvisage.data.batches import View
 from fedvisage.errors import UserError
-from fedvisage.federation.message import under
+from fedvisage.federation.message import digest_of, under
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
 from fedvisage.federation.releases import COST
 from fedvisage.federation.server import Server
@@ -51,6 +52,7 @@ from fedvisage.settings import Section
 PAPER = "Meng et al., Improving Federated Learning Face Recognition via Privacy-Agnostic Clusters, 2022"
 CLUSTERS = "clusters"
 PUBLIC_CENTRES = "public W"
+CANDIDATE_IMAGES = 4
 
 
 class ConsensusOptions(faces.CosFaceOptions):
@@ -143,11 +145,27 @@ def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple
 
 
 def public_directions(site: Site) -> Tensor:
-    """Return the mean features of public people under the model that was lent: the same at every site."""
+    """Return mean features of public people under the model that was lent: the same at every site.
+
+    A few images of each are enough, since any directions will do. The sites of a process share what they work out.
+    """
     people = public_people(site)
-    chosen = np.isin(site.public.subjects, people.identities)  # type: ignore[union-attr]
-    features = normalize(torch.from_numpy(site.public_features("model")[chosen]))
-    return faces.means_of(features, people)
+    whose = np.searchsorted(people.identities, people.subjects)
+    few = people.subset(np.flatnonzero(turn_of(whose) < CANDIDATE_IMAGES).astype(np.int64))
+    lent = digest_of(under("model.", site.lent))
+    if site.common.get("directions of") != lent:
+        site.common["directions of"] = lent
+        site.common["directions"] = faces.means_of(normalize(site.embed(site.net["model"], few)), few)
+    found: Tensor = site.common["directions"]
+    return found
+
+
+def turn_of(whose: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return how many images of the same person come before each."""
+    order = np.argsort(whose, kind="stable")
+    turns = np.empty(len(whose), np.int64)
+    turns[order] = np.arange(len(whose)) - np.searchsorted(whose[order], whose[order])
+    return turns
 
 
 def centres_at_start(site: Site, message: Message) -> Tensor:
