@@ -65,7 +65,7 @@ def _public_identities(entry: str, cache: Path, workers: int, say: Callable[[str
 
         return parse_identities(line[1:]).trained_on
     view = View.of(PreparedSet.open(resolve(name, cache, workers=workers, say=say)), "train")
-    return len(_share(view, part).identities)
+    return len(share_of(view, part).identities)
 
 
 def gather_identities(
@@ -82,7 +82,7 @@ def gather_identities(
             raise UserError(
                 place, "is no identity set; make one with `fedvisage data people` or `data import identities`"
             )
-        return _share(View.of(opened[name], split), part)
+        return share_of(View.of(opened[name], split), part)
 
     places = {f"data.sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
     sites = {
@@ -112,7 +112,7 @@ def gather_identities(
     return Gathered(merged(apart) if method.pooled else apart, user, digests, people)
 
 
-def _share(view: View, part: Part | None) -> View:
+def share_of(view: View, part: Part | None) -> View:
     """Return the images of a share of a set's people; which people follows from the whole set, not from a split."""
     if part is None:
         return view

@@ -20,7 +20,7 @@ from fedvisage.federation.personal import PERSONAL, UNMEASURED, faces_of, has_di
 from fedvisage.federation.scoring import Scorer, members_of
 from fedvisage.federation.server import Server
 from fedvisage.files import write_atomically, write_tensors
-from fedvisage.gather import Gathered, People
+from fedvisage.gather import People
 from fedvisage.metrics import generic
 from fedvisage.metrics.decision import threshold_at_fmr, within_counts
 from fedvisage.metrics.personalised import OfSite, figures_of_site
@@ -213,12 +213,14 @@ def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float 
 
 
 def judge(
-    out: Path, scorer: Scorer, finished: Message, data: Gathered, thresholds: Mapping[str, Threshold]
+    out: Path | None, scorer: Scorer, finished: Message, user: View | None, thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
     """Judge the generic model on the user's set, and write the files that its figures can be worked out from."""
-    if data.user is None:
+    if user is None:
         return {}
-    judged = judge_generic(scorer, finished, data.user, thresholds)
+    judged = judge_generic(scorer, finished, user, thresholds)
+    if out is None:
+        return {"generic": judged.figures}
     write_atomically(out / "scores.csv", _pairs_as_csv(judged).encode())
     write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in judged.counts.items()})
     return {"generic": judged.figures}

@@ -9,15 +9,16 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from fedvisage import evaluation, model
+from fedvisage import evaluation, model, recognition
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, without_selection
-from fedvisage.data.sources import resolve
+from fedvisage.data.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.scoring import Scorer
 from fedvisage.files import write_atomically
+from fedvisage.gather_identities import share_of
 from fedvisage.methods import find, options
 from fedvisage.metrics.scores import write_scores
 from fedvisage.nn.precision import choose
@@ -47,16 +48,29 @@ def evaluate_run(
     entry = data or recipe.data.user
     if entry is None:
         raise UserError("--data", "the run has no user; name a prepared set")
-    source, meant = without_selection(entry)
+    name, part = without_part(entry)
+    source, meant = without_selection(name)
     found = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads))
     if found.size != recipe.input.size:
         raise UserError(entry, f"images are {found.size}×{found.size}, the model wants {recipe.input.size}")
+    if saved.task == "recognition" and found.rows.group is None:
+        raise UserError(entry, "is no identity set, and this model recognises people")
+    if saved.task == "recognition" and recipe.evaluation.adapt is not None:
+        raise UserError("--adapt", "is for attack detection; leave it out")
     view = View.of(found, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
-    judged = evaluation.judge(scorer, saved, select(view, meant, entry), found.name)
-    figures = {"method": recipe.method.name, "user": found.name, "seed": recipe.runtime.seed, **judged.figures}
+    view = select(share_of(view, part), meant, entry)
+    figures = {"method": recipe.method.name, "user": found.name, "seed": recipe.runtime.seed}
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-        write_scores(out / "scores.csv", judged.scores)
+    if saved.task == "recognition":
+        figures |= {"task": saved.task, **recognition.threshold_figures(recipe, saved.thresholds)}
+        figures |= recognition.judge(out, scorer, saved.finished, view, saved.thresholds)
+    else:
+        judged = evaluation.judge(scorer, saved, view, found.name)
+        figures |= judged.figures
+        if out is not None:
+            write_scores(out / "scores.csv", judged.scores)
+    if out is not None:
         write_atomically(out / "metrics.json", (json.dumps(figures, indent=2, ensure_ascii=False) + "\n").encode())
     if as_json:
         print(json.dumps(figures, indent=2, ensure_ascii=False))

@@ -86,6 +86,8 @@ def run(
     """
     method = find(recipe.method.name)
     if method.task == "recognition":
+        if gathering is not None:
+            raise UserError("--on", f"{method.name} is for recognition, which runs with --on local in this version")
         recipe = settled(recipe, cache, recipe.runtime.threads, reporter.say)
     done = _finished(out, recipe, resume)
     if done is not None:
@@ -203,7 +205,7 @@ def _judge_recognition(out: Path, recipe: Recipe, trained: Trained, data: Gather
     found = trained.personal
     if method.pooled and data.people is not None:
         found = recognition.personal_of_merged(scorer, saved.finished, data.people)
-    figures = recognition.judge(out, scorer, saved.finished, data, saved.thresholds)
+    figures = recognition.judge(out, scorer, saved.finished, data.user, saved.thresholds)
     return {
         **recognition.threshold_figures(recipe, saved.thresholds),
         **figures,

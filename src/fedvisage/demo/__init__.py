@@ -1,4 +1,4 @@
-"""The demonstration: FedPAD and its baselines at toy size, from rendered faces to a report."""
+"""The demonstration: FedPAD and FedFR with baselines at toy size, from rendered faces to a report."""
 
 from __future__ import annotations
 
@@ -9,23 +9,30 @@ from rich.console import Console
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.show import contact_sheet
-from fedvisage.data.sources import resolve
+from fedvisage.data.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.report.page import write_report
 from fedvisage.study import conduct, read
 
 
 def demonstrate(out: Path, cache: Path, console: Console, *, resume: bool = False) -> None:
-    """Run the packaged study, then draw every run's report and a contact sheet of every set."""
+    """Run the packaged studies, then draw every run's report and a contact sheet of every set."""
     if out.exists() and any(out.iterdir()) and not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
-    console.print("Rendering four sets of faces and attacks, then training four methods on three of them.")
-    with as_file(files(__name__) / "study.yaml") as path:
+    console.print("Rendering faces and attacks, then training four methods on three sites.")
+    _show(out, "study.yaml", cache, console)
+    console.print("Rendering people, then training two methods of recognition at three sites.")
+    _show(out / "people", "people.yaml", cache, console)
+
+
+def _show(out: Path, study: str, cache: Path, console: Console) -> None:
+    """Conduct a packaged study, and say where its table, pictures and reports are."""
+    with as_file(files(__name__) / study) as path:
         conduct(path, out, cache, console)
         sets = read(path).sets
     reports = [write_report(run) for run in sorted((out / "cells").iterdir())]
     (out / "pictures").mkdir(exist_ok=True)
-    for name, entry in sets.items():
+    for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():
         contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")
     console.print(f"table:    {out / 'table.md'}", markup=False, soft_wrap=True)
     console.print(f"pictures: {out / 'pictures'} (what each set looks like)", markup=False, soft_wrap=True)

@@ -1,0 +1,152 @@
+"""A recognition run from its first model to its report, judged on other people, and two faces compared with it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from safetensors.numpy import load_file
+from tests.toy import make_people, run_toy, tree
+
+from fedvisage import model
+from fedvisage.errors import UserError
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.predict import predict_path
+from fedvisage.predict_faces import compare_faces
+from fedvisage.rejudge import evaluate_run
+from fedvisage.report.page import write_report
+
+
+@pytest.fixture(scope="module")
+def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("recognition") / "run"
+    run_toy(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}), out)
+    return out
+
+
+def test_pre_training_happens_once_for_what_decides_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    def cached() -> set[str]:
+        return {path.name for path in (tmp_path / "cache").glob("pretrained-*")}
+
+    run_toy(tree(sets, "pretrained", training__rounds=1), tmp_path / "one")
+    first = cached()
+    assert len(first) == 1
+    run_toy(tree(sets, "fedavg", training__rounds=1), tmp_path / "two")
+    assert cached() == first
+    run_toy(tree(sets, "pretrained", training__rounds=1, runtime__seed=1), tmp_path / "three")
+    assert len(cached()) == 2
+    kept = load_file(tmp_path / "cache" / next(iter(first)))
+    delivered = load_file(tmp_path / "one" / "model.safetensors")
+    assert all(np.array_equal(kept[name], value) for name, value in delivered.items())
+    assert kept["centres.weight"].shape == (4, 16)
+
+
+def test_pre_training_needs_public_people(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedavg")
+    content["data"] |= {"public": None, "public_identities": None}
+    with pytest.raises(UserError, match=r"needs data.public"):
+        run_toy(content, tmp_path / "run")
+
+
+def test_without_public_people_there_are_no_personal_figures_and_it_says_so(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fedavg", training__rounds=1, training__pretrain=None)
+    content["data"] |= {"public": None, "public_identities": None}
+    metrics = run_toy(content, tmp_path / "run")
+    assert metrics["personalised"] is None
+    assert metrics["generic"]["tar_at_far"]
+
+
+def test_figures_stand_by_model_site_and_group(finished: Path) -> None:
+    metrics = json.loads((finished / "metrics.json").read_text())
+    personal = metrics["personalised"]
+    assert list(personal["models"]) == ["generic", "local", "own"]
+    assert (personal["model"], personal["impostors"]) == ("own", "public")
+    assert list(personal["sites"]) == ["A", "B", "C"]
+    rates = [site["tar_at_far"]["1e-1"] for site in personal["sites"].values()]
+    assert personal["tar_at_far"]["1e-1"] == pytest.approx(np.mean(rates))
+    assert personal["sites_measured"] == {"1e-6": 0, "1e-5": 0, "1e-4": 0, "1e-3": 0, "1e-2": 0, "1e-1": 3}
+    assert set(metrics["generic"]["groups"]) == {"group-0"}, "the other group has one person, hence no impostors"
+    assert metrics["threshold_source"]["fmr"] <= 0.05
+    lines = (finished / "scores.csv").read_text().splitlines()
+    assert lines[0] == "first,second,same,similarity"
+
+
+def test_the_page_shows_what_was_measured(finished: Path) -> None:
+    page = write_report(finished).read_text()
+    for words in ("The generic model, on the benchmark", "customised model", "held-out public people", "FAR on a log"):
+        assert words in page
+    assert "HTER" not in page
+
+
+def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    console = Console(file=io.StringIO())
+    recorded = json.loads((finished / "metrics.json").read_text())["generic"]
+    again = evaluate_run(finished, None, tmp_path / "again", tmp_path, console, adapt=None, as_json=False)
+    assert again["generic"] == recorded
+    others = make_people(tmp_path / "others", "X", 77, identities=4)
+    elsewhere = evaluate_run(finished, str(others), None, tmp_path, console, adapt=None, as_json=False)
+    assert elsewhere["generic"]["identities"] == 4
+    assert elsewhere["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
+    with pytest.raises(UserError, match="is no identity set"):
+        evaluate_run(finished, str(sets["U"]), None, tmp_path, console, adapt=None, as_json=False)
+    with pytest.raises(UserError, match="is for attack detection"):
+        evaluate_run(finished, None, None, tmp_path, console, adapt="gated", as_json=False)
+
+
+def test_faces_are_compared_at_the_sites_threshold(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedvisage.faces.synthetic.identities import Identities, album, photograph_person
+
+    images, _ = photograph_person(album(Identities(images=2, size=112), 0), 112)
+    (tmp_path / "gallery").mkdir()
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
+    Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
+    face, console = tmp_path / "gallery" / "0.png", Console(file=io.StringIO(), width=200)
+    compare_faces(finished, face, tmp_path / "gallery", console, member="", crop="face", as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    matches = said["matches"]
+    assert matches[0]["path"].endswith("0.png")
+    assert matches[0]["similarity"] == pytest.approx(1.0, abs=1e-5)
+    assert matches[0]["decision"] == "same person"
+    assert matches[-1]["reason"] == "no face found"
+    for one in matches[:2]:
+        assert (one["decision"] == "same person") == (one["similarity"] >= said["threshold"]["similarity"])
+    assert said["threshold"]["fmr"] <= 0.05
+    compare_faces(finished, face, face, console, member="", crop="face", as_json=False)
+    with pytest.raises(UserError, match="no face found"):
+        compare_faces(finished, tmp_path / "gallery" / "wall.png", face, console, member="", crop="face", as_json=False)
+    with pytest.raises(UserError, match="name a picture"):
+        predict_path(finished, face, console, member="", crop="face", as_json=False)
+    with pytest.raises(UserError, match="leave --member out"):
+        compare_faces(finished, face, face, console, member="A", crop="face", as_json=False)
+
+
+def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
+    saved = model.load(finished)
+    assert saved.task == "recognition"
+    threshold = saved.thresholds[""]
+    assert isinstance(threshold, Threshold)
+    assert -1 <= threshold.value <= 1
+    assert "similarity" in json.loads((finished / "model.json").read_text())["thresholds"][""]
+
+
+def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, training__rounds=1), tmp_path / "run")
+    with pytest.raises(UserError, match="leave --against out"):
+        compare_faces(tmp_path / "run", tmp_path, tmp_path, Console(), member="", crop="none", as_json=False)
+
+
+def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, "centralised", training__rounds=1), tmp_path / "run")
+    assert list(metrics["personalised"]["sites"]) == ["A", "B", "C"]
+    assert metrics["personalised"]["model"] == "generic"
