@@ -21,14 +21,8 @@ def test_a_site_needs_as_many_people_as_its_least_cluster_and_two_at_least() -> 
 
 
 def test_clusters_that_could_fill_the_sphere_are_warned_of() -> None:
-    tree = {
-        "method": {"name": "privacyface", "delta": 1e-5},
-        "data": {"sites": {"A": "nowhere"}},
-        "training": {"rounds": 1},
-    }
-    assert crowded(recipe_of(tree)) is None
-    tree["method"] = {"name": "privacyface", "delta": 1e-5, "rho": 1.55, "queries": 4}
-    assert "lower the margin" in (crowded(recipe_of(tree)) or "")
+    assert crowded(shortest("privacyface", delta=1e-5)) is None
+    assert "lower the margin" in (crowded(shortest("privacyface", delta=1e-5, rho=1.56, queries=4)) or "")
 
 
 def test_the_defaults_are_the_paper_s() -> None:
