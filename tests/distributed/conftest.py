@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from tests.toy import SITES
+from tests.toy import SITES, of_task, site_sets
 
 from fedvisage.federation.nvflare.rehearsal import Rehearsal, rehearsal
 
@@ -18,6 +18,7 @@ def federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture(scope="session")
 def people_federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
     """Sites that have identities, and a public set on every machine."""
-    own, public = {name: str(sets[f"people-{name}"]) for name in SITES}, str(sets["people-P"])
+    own = {name: str(path) for name, path in site_sets(sets, "fedfr").items()}
+    public = str(of_task(sets["U"].with_name("P"), "fedfr"))
     with rehearsal(tmp_path_factory.mktemp("people"), own, public) as found:
         yield found

@@ -115,7 +115,7 @@ class Fault:
     changes: Mapping[str, Any] = field(default_factory=dict)
 
 
-SHORT = {"federation__deadline": 15.0, "federation__sit_out": 1, "training__rounds": 14}
+SHORT = {"federation__deadline": 30.0, "federation__sit_out": 1, "training__rounds": 14}
 ALL = "SIGKILL to all its processes"
 
 FAULTS = (
@@ -123,11 +123,11 @@ FAULTS = (
     Fault("the server's process for the job dies", "SIGKILL", lambda s: s.kill_job("server"), True),
     Fault("the server dies, and is started again", "SIGKILL", lambda s: s.kill_parent("server"), True),
     Fault("a site's machine goes off, and on again", ALL, lambda s: end(s.members.processes["B"].pid), False, SHORT),
-    Fault("a site does not answer for 25 s", "SIGSTOP, later SIGCONT", lambda s: s.hang(25), False, SHORT),
+    Fault("a site does not answer for 45 s", "SIGSTOP, later SIGCONT", lambda s: s.hang(45), False, SHORT),
     Fault(
-        "a site's network is cut for 25 s", "connections closed and refused", lambda s: s.cable.cut(25), False, SHORT
+        "a site's network is cut for 45 s", "connections closed and refused", lambda s: s.cable.cut(45), False, SHORT
     ),
-    Fault("a site cannot write for 5 s", "a directory in the file's place", lambda s: s.block_disk(5), False, SHORT),
+    Fault("a site cannot write for 10 s", "a directory in the file's place", lambda s: s.block_disk(10), False, SHORT),
     Fault("a site's machine goes off for good", ALL, lambda s: s.members.kill("B"), False, SHORT),
 )
 """The last one leaves the federation without site B."""
