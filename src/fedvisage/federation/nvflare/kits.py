@@ -32,6 +32,9 @@ STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.jso
 OWN = "fedvisage.json"
 """In a kit's ``local`` directory: settings that are this machine's own and never travel."""
 
+REHEARSAL = "rehearsal"
+"""Among these settings: all members are processes of one machine, so that nobody is to be protected from anybody."""
+
 
 @dataclass(frozen=True)
 class Kit:

@@ -21,7 +21,7 @@ from fedvisage.data.sources import without_part
 from fedvisage.federate import Trained
 from fedvisage.federation.nvflare import operator
 from fedvisage.federation.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
-from fedvisage.federation.nvflare.kits import Kit, open_kit, provision
+from fedvisage.federation.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings, provision, write_json
 from fedvisage.federation.nvflare.node import end
 from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
 from fedvisage.gather import Gathered
@@ -107,6 +107,7 @@ def rehearsal(directory: Path, sets: Mapping[str, str], public: str | None = Non
     prepare_server(found.server, directory / "runs", public)
     for name, kit in found.sites.items():
         prepare_site(kit, sets[name], directory / "sites" / name, public)
+        write_json(kit.own, own_settings(kit.path) | {REHEARSAL: "yes"})
     with ExitStack() as stack:
         stack.callback(found.kill_all)
         for name in ("server", *found.sites):

@@ -22,9 +22,10 @@ from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.method import Message
 from fedvisage.federation.nvflare import wire
 from fedvisage.federation.nvflare.job import Job, read_job
-from fedvisage.federation.nvflare.kits import own_settings, write_json
+from fedvisage.federation.nvflare.kits import REHEARSAL, own_settings, write_json
 from fedvisage.federation.nvflare.own_data import at_site
 from fedvisage.federation.nvflare.run_log import RunLog
+from fedvisage.federation.protect import check_real
 from fedvisage.federation.schema import Refused
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.store import SiteStore
@@ -111,6 +112,8 @@ class SiteProgram:
         if name not in job.recipe.data.sites:
             raise RunFailed("is not among the recipe's sites")
         settings = own_settings(Path(workspace.get_root_dir()))
+        if REHEARSAL not in settings:
+            check_real(job.recipe)  # whatever the operator's command let pass
         directory = Path(settings["state"]) / job.run
         directory.mkdir(parents=True, exist_ok=True)
         self._held.enter_context(locked(directory, PATIENCE))

@@ -1,0 +1,174 @@
+"""What kits, jobs and parcels may hold, without a federation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from tests.toy import recipe_of, tree
+
+from fedvisage.errors import UserError
+from fedvisage.federation.nvflare import hardening, wire
+from fedvisage.federation.nvflare.federation_file import read_federation
+from fedvisage.federation.nvflare.job import Job, read_job, travelling, write_job
+from fedvisage.federation.nvflare.kits import open_kit, provision
+from fedvisage.federation.nvflare.rehearsal import free_port
+from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
+from fedvisage.federation.turn import Order
+
+
+def description(**changes: Any) -> dict[str, Any]:
+    return {
+        "server": {"host": "localhost", "port": free_port()},
+        "operator": {"email": "operator@example.org"},
+        "sites": {"bank": {"organisation": "bank"}},
+        **changes,
+    }
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("kits")
+    (directory / "federation.yaml").write_text(yaml.safe_dump(description()))
+    provision(read_federation(directory / "federation.yaml"), directory / "made")
+    return directory / "made"
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Return all texts in a tree of plain values."""
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for entry in value:
+            yield from texts(entry)
+    elif isinstance(value, str):
+        yield value
+
+
+@pytest.mark.parametrize(("kit", "ours"), [("server", hardening.SERVER_CLASS), ("sites/bank", hardening.SITE_CLASS)])
+def test_kits_allow_two_classes_and_send_no_logs(kits: Path, kit: str, ours: str) -> None:
+    resources = json.loads((kits / kit / "local" / "resources.json").read_text())
+    collab = hardening.CONTROLLER if kit == "server" else hardening.EXECUTOR
+    assert sorted(resources["class_allow_list"]) == sorted([ours, collab])
+    assert resources["allow_log_streaming"] is False
+    assert not any("log" in component["id"] for component in resources["components"])
+
+
+@pytest.mark.parametrize("kit", ["server", "sites/bank"])
+def test_nobody_may_bring_code_or_open_a_shell(kits: Path, kit: str) -> None:
+    roles = json.loads((kits / kit / "local" / "authorization.json").read_text())["permissions"]
+    for rights in roles.values():
+        assert isinstance(rights, dict), "each right is named"
+        assert rights["byoc"] == rights["shell_commands"] == rights["operate"] == "none"
+    assert not (kits / kit / "local" / "authorization.json.default").exists(), "NVFlare's own rights are gone"
+
+
+def test_the_key_of_the_authority_is_in_no_kit(kits: Path) -> None:
+    (key,) = [path for path in (kits / "authority").rglob("*.json") if "root_pri_key" in path.read_text()]
+    secret = json.loads(key.read_text())["root_pri_key"]
+    for kit in (kits / "server", kits / "operator", kits / "sites"):
+        assert not any(secret in path.read_text(errors="ignore") for path in kit.rglob("*") if path.is_file())
+
+
+def test_stores_of_a_started_server_lie_in_its_kit(kits: Path) -> None:
+    kit = open_kit(kits / "server", "server")
+    prepare_server(kit)
+    found = set(texts(json.loads((kit.path / "local" / "resources.json").read_text())))
+    assert not any(text.startswith("/tmp/nvflare") for text in found)
+    assert {str(kit.path / "jobs"), str(kit.path / "snapshots")} <= found
+
+
+def test_a_kit_is_for_one_kind_of_machine(kits: Path, sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match="is the kit of a site"):
+        open_kit(kits / "sites" / "bank", "server")
+    with pytest.raises(UserError, match="is not empty"):
+        provision(read_federation(kits.parent / "federation.yaml"), kits)
+    with pytest.raises(UserError):
+        prepare_site(open_kit(kits / "sites" / "bank", "site"), "nowhere")
+    prepare_site(open_kit(kits / "sites" / "bank", "site"), str(sets["A"]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"server": {"host": "a b"}}, "server.host"),
+        ({"server": {"host": "a", "port": 0}}, "server.port"),
+        ({"sites": {}}, "sites"),
+        ({"sites": {"../x": {"organisation": "x"}}}, "sites"),
+        ({"sites": {"server": {"organisation": "x"}}}, "sites"),
+        ({"operator": {"email": "nobody"}}, "operator.email"),
+        ({"more": 1}, "more"),
+    ],
+)
+def test_mistakes_in_the_description(changes: dict[str, Any], place: str, tmp_path: Path) -> None:
+    path = tmp_path / "federation.yaml"
+    path.write_text(yaml.safe_dump(description(**changes)))
+    with pytest.raises(UserError) as error:
+        read_federation(path)
+    assert place in error.value.place
+
+
+def test_a_job_is_four_files_without_a_path_of_anyone(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = recipe_of(tree(sets))
+    write_job(tmp_path / "job", Job("first", travelling(recipe)), ("A", "B"))
+    files = sorted(path for path in (tmp_path / "job").rglob("*") if path.is_file())
+    assert [path.suffix for path in files] == [".json"] * 4
+    known = set().union(*(set(texts(json.loads(path.read_text()))) for path in files))
+    assert not any(str(path) in known for path in sets.values())
+    assert read_job(tmp_path / "job" / "app" / "config") == Job("first", travelling(recipe))
+
+
+@pytest.mark.parametrize("run", ["", "../x", "A", "a/b", "a" * 64, 3, None])
+def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    write_job(tmp_path / "job", Job("first", travelling(recipe_of(tree(sets)))), ("A",))
+    path = tmp_path / "job" / "app" / "config" / "recipe.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"run": run}))
+    with pytest.raises(UserError, match="name"):
+        read_job(path.parent)
+
+
+def test_only_what_can_run_between_machines_travels(sets: Mapping[str, Path]) -> None:
+    for changes in ({"method": "pooled"}, {"evaluation__features": 3}, {"training__start": "weights.safetensors"}):
+        with pytest.raises(UserError, match="local"):
+            travelling(recipe_of(tree(sets, **changes)))
+
+
+def test_parcels_bring_tensors_exactly() -> None:
+    weight = torch.nn.Parameter(torch.randn(3, 4).t())
+    order = Order("train", 3, {"a.weight": weight, "n": torch.tensor(7)}, 2, "ticket")
+    found = wire.unpack_order(wire.pack_order(order))
+    assert (found.call, found.round, found.visit, found.ticket) == ("train", 3, 2, "ticket")
+    assert type(found.message["a.weight"]) is torch.Tensor
+    assert found.message["a.weight"].is_contiguous()
+    assert torch.equal(found.message["a.weight"], weight)
+    assert int(found.message["n"]) == 7
+
+
+@pytest.mark.parametrize(
+    "parcel",
+    [
+        None,
+        [],
+        {},
+        {"words": {}, "tensors": None},
+        {"words": None, "tensors": {}},
+        {"words": {"ticket": 3}, "tensors": {}},
+        {"words": {"ticket": "t"}, "tensors": {1: torch.zeros(1)}},
+        {"words": {"ticket": "t"}, "tensors": {"a": [1.0]}},
+        {"words": {"ticket": "t"}, "tensors": {"a": torch.eye(2).to_sparse()}},
+        {"words": {"ticket": "t"}, "tensors": {"a": torch.zeros(1, device="meta")}},
+    ],
+)
+def test_what_is_no_reply_is_refused(parcel: object) -> None:
+    reply = wire.unpack_reply("A", parcel)
+    assert reply.message is None
+    assert reply.failure.startswith("refused")
+
+
+def test_a_reason_is_cut_short() -> None:
+    assert len(wire.unpack_reply("A", wire.pack_failure("x" * 10_000)).failure) <= 300
