@@ -12,7 +12,19 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import adaptation, clustering, data, fedgpad, memory, overhead, precision, secure, split, startup
+from benchmarks import (
+    adaptation,
+    clustering,
+    data,
+    fedgpad,
+    memory,
+    overhead,
+    precision,
+    recognition,
+    secure,
+    split,
+    startup,
+)
 from fedvisage.environment import describe
 from fedvisage.nn.precision import choose
 
@@ -33,6 +45,11 @@ MEASURES = (
     split.measure_bytes,
     clustering.measure,
     clustering.measure_large,
+    recognition.measure_mining,
+    recognition.measure_verification,
+    recognition.measure_identification,
+    recognition.measure_softmax,
+    recognition.measure_sites,
 )
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 

@@ -1,0 +1,181 @@
+"""Recognition's large computations against the bare matrix product, a thousand sites, and a site's training step."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.measurement import Measurement, processor_seconds
+from fedvisage.metrics.hard_negatives import hard_negatives
+from fedvisage.metrics.identification import identify
+from fedvisage.metrics.similarity import COLUMNS, ROWS, Faces, Features, unit
+from fedvisage.metrics.verification import verify_against
+from fedvisage.nn.losses.cosface import cosface
+from fedvisage.nn.losses.sampled import sample_classes
+
+DIMENSION = 512
+CHILD = "import sys; from benchmarks.recognition import peak_of; print(peak_of(sys.argv[1], *map(int, sys.argv[2:])))"
+SITES = """
+import sys, time
+from pathlib import Path
+from rich.console import Console
+from fedvisage import recipe as recipes
+from fedvisage.environment import peak_rss_mb
+from fedvisage.methods import options
+from fedvisage.progress import Reporter
+from fedvisage.run import run
+count, cache, out = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
+tree = {
+    "method": {"name": "fedfr", "network": {"name": "mobilefacenet", "width": 64, "embedding": 512}},
+    "data": {
+        "sites": {f"site[1-{count}]": f"synth: people identities={count} images=4 size=32 part=*/{count}"},
+        "public": "synth: people identities=8 images=4 size=32 first=100000 test=0 heldout=0.25",
+    },
+    "input": {"size": 32, "colour": "rgb"},
+    "training": {"rounds": 1, "local": {"batches": 1}, "batch": 4},
+    "runtime": {"threads": 1, "precision": "fp32"},
+}
+began = time.process_time()
+run(recipes.validate(tree, options()), out, cache, Reporter(Console(), quiet=True))
+print(peak_rss_mb(), time.process_time() - began)
+"""
+
+
+def features(count: int, seed: int) -> Features:
+    """Return unit vectors, in groups that lie near each other as images of a person do."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((max(1, count // 100), DIMENSION), dtype=np.float32)
+    found = np.empty((count, DIMENSION), np.float32)
+    for start in range(0, count, 4096):
+        rows = np.arange(start, min(start + 4096, count))
+        found[rows] = unit(centres[rows % len(centres)] + rng.standard_normal((len(rows), DIMENSION), dtype=np.float32))
+    return found
+
+
+def product(first: Features, second: Features) -> None:
+    """Work out all similarities and forget them, in blocks that fit a core's cache."""
+    room = np.empty((ROWS, COLUMNS), np.float32)
+    for top in range(0, len(first), ROWS):
+        some = first[top : top + ROWS]
+        for left in range(0, len(second), COLUMNS):
+            others = second[left : left + COLUMNS]
+            np.matmul(some, others.T, out=room[: len(some), : len(others)])
+
+
+def measure_mining(cache: Path, public: int = 600_000, local: int = 6_000) -> Measurement:
+    """Find hard negatives among public features, beside the bare product; memory in a process of its own."""
+    first, second = features(public, 0), features(local, 1)
+    bare = processor_seconds(lambda: product(first, second))
+    ours = processor_seconds(lambda: hard_negatives(first, second, 0.4))
+    memory = _child("mining", public, local)
+    return Measurement(
+        f"hard negatives of {public:,} public × {local:,} local features against the bare product (time); peak memory",
+        "≤ 1.5; < 2 GB",
+        f"{ours / bare:.2f} ({ours:.1f} / {bare:.1f} s of processor); {memory / 1e9:.2f} GB",
+        ours / bare <= 1.5 and memory < 2e9,
+    )
+
+
+def measure_verification(cache: Path, local: int = 4_000, others: int = 157_500) -> Measurement:
+    """TAR@FAR over all pairs of a site's test images and everybody else's: 630 million at FedFR's size."""
+    own, rest = _faces(local, 0, 0), _faces(others, 1, 10_000)
+    bare = processor_seconds(lambda: product(own.features, rest.features))
+    strict = processor_seconds(lambda: verify_against(own, rest, (1e-6, 1e-5, 1e-4, 1e-3)))
+    loose = processor_seconds(lambda: verify_against(own, rest, (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)))
+    memory = _child("verification", local, others)
+    return Measurement(
+        f"TAR@FAR over {local * others / 1e6:.0f} million impostor pairs against the bare product; peak memory",
+        "≤ 2 to FAR 1e-3, ≤ 4 to 0.1; < 2 GB",
+        f"{strict / bare:.2f} and {loose / bare:.2f} ({bare:.1f} s of processor); {memory / 1e9:.2f} GB",
+        strict / bare <= 2 and loose / bare <= 4 and memory < 2e9,
+    )
+
+
+def measure_identification(cache: Path, probes: int = 160_000, gallery: int = 100) -> Measurement:
+    """TPIR of many probes against a small gallery."""
+    enrolled = Faces(features(gallery, 2), np.arange(gallery))
+    probe = Faces(features(probes, 3), np.arange(probes) % 4_000)
+    bare = processor_seconds(lambda: product(probe.features, enrolled.features))
+    ours = processor_seconds(lambda: identify([enrolled], probe, (1e-5, 1e-4), "published"))
+    return Measurement(
+        f"TPIR of {probes:,} probes × {gallery} galleries against the bare product",
+        "≤ 2",
+        f"{ours / bare:.2f} ({ours:.2f} / {bare:.2f} s of processor)",
+        ours / bare <= 2,
+    )
+
+
+def measure_softmax(cache: Path, counts: tuple[int, ...] = (10_000, 100_000, 1_000_000)) -> Measurement:
+    """A step of CosFace on a sample of the classes, beside one on all ten thousand: does it grow with the classes?"""
+    whole = _softmax_step(counts[0], None)
+    sampled = [_softmax_step(count, 1_000) for count in counts]
+    times = ", ".join(f"{1000 * seconds:.1f} ms at {count:,}" for count, seconds in zip(counts, sampled, strict=True))
+    return Measurement(
+        "step of CosFace over 1,000 sampled classes as identities grow (64 features, forward and backward)",
+        "grows less than tenfold",
+        f"{times}; over all {counts[0]:,}: {1000 * whole:.1f} ms",
+        sampled[-1] < 10 * sampled[0],
+    )
+
+
+def measure_sites(cache: Path, few: int = 10, many: int = 1_000) -> Measurement:
+    """A round of FedFR at sites of one identity each: peak memory, and time a site."""
+    (small, short), (large, long) = (_round_at(count, cache) for count in (few, many))
+    each = (long / many) / (short / few)
+    return Measurement(
+        f"FedFR at {many:,} sites of one identity against {few}: peak memory; time a site",
+        "≤ 1.5; ≤ 1.2",
+        f"{large / small:.2f} ({large:.0f} / {small:.0f} MiB); {each:.2f}",
+        large / small <= 1.5 and each <= 1.2,
+    )
+
+
+def peak_of(kind: str, first: int, second: int) -> int:
+    """Return the peak memory in bytes of one of the computations in this process."""
+    from fedvisage.environment import peak_rss_mb
+
+    if kind == "mining":
+        hard_negatives(features(first, 0), features(second, 1), 0.4)
+    else:
+        verify_against(_faces(first, 0, 0), _faces(second, 1, 10_000), (1e-6, 1e-5, 1e-4, 1e-3))
+    return round(peak_rss_mb() * 2**20)
+
+
+def _faces(count: int, seed: int, first: int) -> Faces:
+    return Faces(features(count, seed), first + np.arange(count) % max(1, count // 40))
+
+
+def _softmax_step(identities: int, sampled: int | None, repeats: int = 5) -> float:
+    generator, rng = torch.Generator().manual_seed(0), np.random.default_rng(0)
+    centres = torch.randn(identities, DIMENSION, generator=generator)
+    images = torch.randn(64, DIMENSION, generator=generator, requires_grad=True)
+    labels = torch.randint(0, identities, (64,), generator=generator)
+
+    def step() -> None:
+        rows, own = centres, labels
+        if sampled is not None:
+            sample = sample_classes(labels, identities, sampled, rng)
+            rows, own = centres[sample.classes], sample.labels
+        cosface(images, rows.detach().requires_grad_(), own).backward()  # type: ignore[no-untyped-call]
+
+    step()
+    return min(processor_seconds(step) for _ in range(repeats))
+
+
+def _child(kind: str, first: int, second: int) -> int:
+    return int(subprocess.check_output([sys.executable, "-c", CHILD, kind, str(first), str(second)], text=True))
+
+
+def _round_at(count: int, cache: Path) -> tuple[float, float]:
+    """Return peak memory and processor time of a run, the second of two: the first renders."""
+    for _ in range(2):
+        with tempfile.TemporaryDirectory() as out:
+            command = [sys.executable, "-c", SITES, str(count), str(cache), out + "/run"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+    peak, seconds = done.stdout.split()[-2:]
+    return float(peak), float(seconds)
