@@ -124,6 +124,7 @@ class CollabTransport:
             self._stop_if_aborted(0.0 if late else GRACE)
             reason = f"did not answer within {seconds:g} s" if late else "could not be reached"
             self._absent[name] = (self._round + self._settings.sit_out, reason)
+            self._behind.add(name)  # what it did for an order that it never answered must not count
             logger.warning("%s %s: %s", name, reason, error)
             return Reply(name, None, reason)
 
