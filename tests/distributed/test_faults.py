@@ -49,6 +49,6 @@ def test_fault(fault: Fault, place: Scene, sets: Mapping[str, Path], whole: dict
     if fault.same_bytes:
         assert finding.equal
     else:
-        assert list(finding.without) == ["B"], "the other sites went on"
-    if "for good" not in fault.name and not fault.same_bytes:
-        assert len(finding.without["B"]) < 8, "the site came back"
+        assert set(finding.without) <= {"B"}, "the other sites went on"
+        assert finding.without or finding.reasons, "something went wrong"
+        assert "for good" in fault.name or len(finding.without.get("B", ())) < 10, "the site came back"

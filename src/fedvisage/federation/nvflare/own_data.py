@@ -10,13 +10,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fedvisage.errors import RunFailed
 from fedvisage.federation.method import Message, Method
 from fedvisage.gather import Gathered, gather
 from fedvisage.gather_identities import PUBLIC, gather_identities
 from fedvisage.nn.precision import Compute
 from fedvisage.pretraining import pretrained
 from fedvisage.recipe import Recipe
+
+
+class NotReady(Exception):
+    """A machine cannot take part; the reason quotes nothing of its data, so that it may be told to others."""
 
 
 def at_site(recipe: Recipe, method: Method, name: str, own: Mapping[str, str], cache: Path) -> Gathered:
@@ -38,7 +41,7 @@ def first_at_server(recipe: Recipe, method: Method, own: Mapping[str, str], comp
     found = _open(_with(recipe, {}, _public(recipe, own)), method, cache, 1, _silent)
     public = found.people.public if found.people else None
     if public is None:
-        raise RunFailed("has no public set to pre-train on")
+        raise NotReady("has no public set to pre-train on")
     return pretrained(recipe, public, found.digests[PUBLIC], compute, cache, _silent)
 
 
@@ -56,7 +59,7 @@ def _public(recipe: Recipe, own: Mapping[str, str]) -> str | None:
     if recipe.data.public is None:
         return None
     if "public" not in own:
-        raise RunFailed("has no copy of the public set; it is given with --public")
+        raise NotReady("has no copy of the public set; it is given with --public")
     return own["public"]
 
 

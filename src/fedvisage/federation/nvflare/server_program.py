@@ -23,7 +23,7 @@ from fedvisage.federate import ROUNDS, federate
 from fedvisage.federation.nvflare.job import Job, read_job
 from fedvisage.federation.nvflare.kits import own_settings
 from fedvisage.federation.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
-from fedvisage.federation.nvflare.own_data import first_at_server
+from fedvisage.federation.nvflare.own_data import NotReady, first_at_server
 from fedvisage.federation.nvflare.run_log import RunLog
 from fedvisage.federation.nvflare.transport import CollabTransport
 from fedvisage.federation.turn import Workspace
@@ -64,7 +64,7 @@ class ServerProgram:
             raise
         except UserError as error:
             outcome = Outcome("refused", error.place, error.message)
-        except RunFailed as error:
+        except (RunFailed, NotReady) as error:
             outcome = Outcome("failed", "", str(error))
         except Exception as error:
             logger.exception("the run broke")

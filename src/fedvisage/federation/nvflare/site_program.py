@@ -18,12 +18,12 @@ from typing import Any
 import torch
 from nvflare.collab import collab
 
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.errors import UserError
 from fedvisage.federation.method import Message
 from fedvisage.federation.nvflare import wire
 from fedvisage.federation.nvflare.job import Job, read_job
 from fedvisage.federation.nvflare.kits import REHEARSAL, own_settings, write_json
-from fedvisage.federation.nvflare.own_data import at_site
+from fedvisage.federation.nvflare.own_data import NotReady, at_site
 from fedvisage.federation.nvflare.run_log import RunLog
 from fedvisage.federation.protect import check_real
 from fedvisage.federation.schema import Refused
@@ -40,6 +40,9 @@ PATIENCE = 60.0
 """Seconds to wait for a process of an earlier job that still holds the run."""
 
 DATA_FILE = "data.json"
+
+PLACES = ("recipe", "data.")
+"""How places in a recipe begin: these may be told."""
 
 
 class SiteProgram:
@@ -73,13 +76,12 @@ class SiteProgram:
             try:
                 torch.set_num_threads(self._threads)  # in every call: threads of a pool do not inherit it
                 return wire.pack_reply(work(), ticket)
-            except (TrainingBroke, Refused) as error:
+            except (TrainingBroke, Refused, NotReady) as error:
                 reason = str(error)
-            except RunFailed as error:
-                reason = f"{error} (at the site)"
             except UserError as error:
                 logger.error("%s", error)
-                reason = f"{error.place} was refused at the site; its log says why"
+                place = error.place if error.place.startswith(PLACES) else "a file"  # which may be named after a person
+                reason = f"{place} was refused at the site; its log says why"
             except Exception as error:
                 logger.exception("an order could not be carried out")
                 reason = f"{type(error).__name__} at the site; its log says more"
@@ -90,7 +92,7 @@ class SiteProgram:
 
     def _at_desk(self) -> SiteDesk:
         if self._desk is None:
-            raise RunFailed("was asked before it was told where to begin")
+            raise NotReady("was asked before it was told where to begin")
         return self._desk
 
     def _commit(self, generation: int) -> Message:
@@ -110,7 +112,7 @@ class SiteProgram:
         workspace, name = context.get_workspace(), context.get_identity_name()
         job = read_job(Path(workspace.get_app_config_dir(context.get_job_id())))
         if name not in job.recipe.data.sites:
-            raise RunFailed("is not among the recipe's sites")
+            raise NotReady("is not among the recipe's sites")
         settings = own_settings(Path(workspace.get_root_dir()))
         if REHEARSAL not in settings:
             check_real(job.recipe)  # whatever the operator's command let pass
@@ -140,4 +142,4 @@ def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
     if not path.exists():
         write_json(path, dict(digests))
     elif json.loads(path.read_text(encoding="utf-8")) != digests:
-        raise RunFailed("the data is not what this run began with")
+        raise NotReady("the data is not what this run began with")

@@ -1,0 +1,48 @@
+"""What a site says when something goes wrong there: a reason, and nothing that an exception quotes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.nvflare.own_data import NotReady
+from fedvisage.federation.nvflare.site_program import SiteProgram
+from fedvisage.federation.nvflare.wire import unpack_reply
+from fedvisage.federation.schema import Refused
+from fedvisage.federation.site import TrainingBroke
+
+SECRET = "/srv/secret-subject-A3.png"
+
+
+def raising(error: Exception) -> Callable[[], dict[str, object]]:
+    def work() -> dict[str, object]:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize(
+    "error",
+    [ValueError(SECRET), OSError(2, "gone", SECRET), KeyError(SECRET), RunFailed(SECRET), UserError("data", SECRET)],
+)
+def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
+    reply = unpack_reply("A", SiteProgram()._answer(raising(error), "ticket"))  # type: ignore[arg-type]
+    assert reply.message is None
+    assert "its log says" in reply.failure
+    assert "secret" not in reply.failure
+    assert reply.ticket == "ticket"
+
+
+@pytest.mark.parametrize(
+    "error", [TrainingBroke("the loss is not finite"), Refused("a", "is missing"), NotReady("no set")]
+)
+def test_reasons_of_our_own_are_told(error: Exception) -> None:
+    reply = unpack_reply("A", SiteProgram()._answer(raising(error)))  # type: ignore[arg-type]
+    assert reply.failure == str(error)
+
+
+def test_an_order_before_the_beginning_is_answered_with_a_reason() -> None:
+    parcel = SiteProgram().carry_out({"words": {"ticket": "first"}, "tensors": {}})
+    assert "before it was told where to begin" in unpack_reply("A", parcel).failure
