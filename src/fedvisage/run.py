@@ -86,8 +86,6 @@ def run(
     """
     method = find(recipe.method.name)
     if method.task == "recognition":
-        if gathering is not None:
-            raise UserError("--on", f"{method.name} is for recognition, which runs with --on local in this version")
         recipe = settled(recipe, cache, recipe.runtime.threads, reporter.say)
     done = _finished(out, recipe, resume)
     if done is not None:
