@@ -29,7 +29,9 @@ def attack(subject: Subject) -> Finding:
         f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity at once. "
         "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find."
     )
-    return Finding(says, {}, rows, {"faces": ("Each row: the three nearest faces of one vector", picture(found, view))})
+    shown = "; ".join(kinds(found))
+    caption = f"The three nearest faces of up to {SHOWN} vectors of each kind, from the top: {shown}"
+    return Finding(says, {}, rows, {"faces": (caption, picture(found, view))})
 
 
 def gallery(subject: Subject) -> View:

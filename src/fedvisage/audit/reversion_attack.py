@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
+from fedvisage.audit.nearest_attack import gallery
 from fedvisage.audit.reversion import Schooling, identified, rebuilt, train_reversion
 from fedvisage.audit.told import Told, obstacle, seen, told
 from fedvisage.data.batches import View
@@ -33,20 +34,21 @@ def attack(subject: Subject) -> Finding:
     public = torch.from_numpy(model.faces(people.public).features)
     net = train_reversion(public, resized(images_of(people.public), size), SCHOOLING)
     threshold = next((one.value for one in subject.saved.thresholds.values()), 1.0)
-    rows, drawn = [], []
+    photos, rows, drawn = model.faces(gallery(subject)), [], []
     for one in told(subject, model):
         faces = rebuilt(net, torch.from_numpy(one.vectors))
         features = embedded(subject, model.scorer.net["model"], faces)
-        photos = model.faces(people.apart[one.site].heldout)
         rows.append((one.kind, *identified(features, photos, one.right, threshold), len(faces)))
         drawn.append((one, faces[:SHOWN]))
     table = summed(rows)
     says = (
         f"At the run's threshold (false match rate {_rate(subject)}), {100 * float(table[0]['matches']):.2f} % of "
         "comparisons of a face rebuilt from a class centre with photographs of that person match, and "
-        f"{100 * float(table[0]['matches with others']):.2f} % of those with other people of the site."
+        f"{100 * float(table[0]['matches with others']):.2f} % of those with anybody else. A face rebuilt from a "
+        "cluster is compared with everybody of its site, and with everybody else."
     )
-    return Finding(says, {}, table, {"faces": ("Each row: faces rebuilt from one kind of vector", picture(drawn))})
+    kinds = "; ".join(str(row["told"]) for row in table)
+    return Finding(says, {}, table, {"faces": (f"Rebuilt from, row by row: {kinds}", picture(drawn))})
 
 
 def images_of(view: View) -> Tensor:
