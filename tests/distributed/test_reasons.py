@@ -23,10 +23,17 @@ def raising(error: Exception) -> Callable[[], dict[str, object]]:
     return work
 
 
-@pytest.mark.parametrize(
-    "error",
-    [ValueError(SECRET), OSError(2, "gone", SECRET), KeyError(SECRET), RunFailed(SECRET), UserError("data", SECRET)],
+QUOTING = (
+    ValueError(SECRET),
+    OSError(2, "gone", SECRET),
+    KeyError(SECRET),
+    RunFailed(SECRET),
+    UserError("data.sites.A", SECRET),
+    UserError(SECRET, "is gone"),
 )
+
+
+@pytest.mark.parametrize("error", QUOTING)
 def test_what_an_exception_quotes_stays_at_the_site(error: Exception) -> None:
     reply = unpack_reply("A", SiteProgram()._answer(raising(error), "ticket"))  # type: ignore[arg-type]
     assert reply.message is None
