@@ -22,8 +22,9 @@ SIZE = 32
 SITES = ("A", "B", "C")
 SPECIES = ("bonafide", "print", "replay")
 ROUNDS = 3
-NETWORK = {"width": 8, "depth": 2, "heads": 2, "stem": 8, "stages": [1, 1, 1], "name": "sphere20", "embedding": 16}
-"""Sizes of a narrow network; a method takes those that its network has."""
+NETWORK = {"width": 8, "depth": 2, "heads": 2, "stem": 8, "stages": [1, 1, 1]}
+FACES = {"name": "sphere20", "embedding": 16}
+"""Sizes of narrow networks, and what those for faces have besides; a method takes what its network has."""
 
 FEW_PEOPLE = {"minimum": 2, "delta": 0.01}
 """What PrivacyFace's methods need where a site has three people."""
@@ -139,7 +140,7 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
     network = options()[method].model_fields.get("network")
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})
-        found["method"]["network"] = {key: value for key, value in NETWORK.items() if key in known}
+        found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in known}
     for key, value in changes.items():
         *parents, last = key.split("__")
         section = found

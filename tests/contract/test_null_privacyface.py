@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.toy import make_people, run_toy, tree
+from tests.toy import make_people, of_task, run_toy, tree
 
 from fedvisage.errors import UserError
 
@@ -41,7 +41,7 @@ def test_without_public_fine_tuning_that_is_fedavg(sets: Mapping[str, Path], tmp
 
 
 def test_a_site_s_own_clusters_are_no_negatives_to_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    alone = {"data__sites": {"A": str(sets["people-A"])}}
+    alone = {"data__sites": {"A": str(of_task(sets["A"], "privacyface"))}}
     plain = finished(sets, tmp_path / "plain", "conventional", own={}, **alone)
     assert finished(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
 
@@ -83,7 +83,7 @@ def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
 def test_what_is_told_has_the_same_size_whatever_a_site_has_found(sets: Mapping[str, Path], tmp_path: Path) -> None:
     many = make_people(tmp_path / "six people", "A", 5, identities=6)
     sizes = []
-    for name, path in (("few", sets["people-A"]), ("many", many)):
+    for name, path in (("few", of_task(sets["A"], "privacyface")), ("many", many)):
         finished(sets, tmp_path / name, "privacyface", own={"queries": 3}, data__sites__A=str(path))
         lines = [json.loads(line) for line in (tmp_path / name / "ledger.jsonl").read_text().splitlines()]
         sizes.append({line["bytes"] for line in lines if line["call"] == "cluster" and line["direction"] == "up"})

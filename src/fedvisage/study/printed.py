@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from statistics import fmean
 
 import numpy as np
 from pydantic import model_validator
@@ -53,9 +54,9 @@ def quoted(tables: Sequence[Printed], row: str, user: str, site: str | None = No
 
 
 def quoted_mean(tables: Sequence[Printed], row: str, users: Collection[str]) -> dict[str, float]:
-    """Return the mean over users of what was printed, where all of them have a line."""
+    """Return the mean over users of what was printed, where all of them have a line; their order is no matter."""
     found = [quoted(tables, row, user) for user in users]
-    return {name: float(np.mean([line[name] for line in found])) for name in found[0]} if all(found) else {}
+    return {name: fmean(line[name] for line in found) for name in found[0]} if all(found) else {}
 
 
 def slips(tables: Sequence[Printed], rows: Sequence[str], users: Sequence[str]) -> list[str]:
