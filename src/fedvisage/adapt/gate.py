@@ -19,7 +19,7 @@ from scipy.stats import rankdata
 from fedvisage.data.batches import Positions
 from fedvisage.federation.scoring import Logits
 
-SAMPLED, SMALLEST_GLIMPSE = 0.25, 128
+SAMPLED, SMALLEST_GLIMPSE = 0.25, 64
 SMALLEST_BATCH = 16
 FEWEST_VIDEOS = 4
 RAREST_CLASS = 0.05
@@ -50,7 +50,7 @@ def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
 
 
 def sampled(batches: Sequence[Positions]) -> Sequence[Positions]:
-    """Return those of a unit's mixed batches that are enough for a glimpse: a quarter of the images, at least 128."""
+    """Return those of a unit's mixed batches that are enough for a glimpse: a quarter of the images, at least 64."""
     whole = sum(len(batch) for batch in batches)
     ends = np.cumsum([len(batch) for batch in batches])
     return batches[: 1 + int(np.searchsorted(ends, min(whole, max(SMALLEST_GLIMPSE, whole * SAMPLED))))]
@@ -59,13 +59,14 @@ def sampled(batches: Sequence[Positions]) -> Sequence[Positions]:
 def collapsed(source: Logits, adapted: Logits, sample: Logits, threshold: float) -> str:
     """Return why an adaptation must be taken back, or nothing.
 
-    ``source`` is what the source model said of those images whose adapted logits are ``sample``.
+    ``source`` is what the source model said of those images whose adapted logits are ``sample``; where it was not asked
+    about any, the order of scores is not looked at.
     """
     if not np.isfinite(adapted).all():
         return "scores are not finite"
     if rarest_share(adapted, threshold) < LOST_CLASS:
         return "one class is left"
-    if rank_correlation(source, sample) < LEAST_AGREEMENT:
+    if len(source) and rank_correlation(source, sample) < LEAST_AGREEMENT:
         return "the order of scores has changed"
     return ""
 

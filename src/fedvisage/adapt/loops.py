@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from fedvisage.adapt.gate import sampled
 from fedvisage.adapt.learner import Learner
 from fedvisage.data.batches import Positions, View, mixed_batches
 from fedvisage.federation.scoring import Logits
@@ -22,13 +23,19 @@ Decided = Iterator[tuple[Positions, Logits]]
 
 
 def settled(learner: Learner, units: Units) -> Decided:
-    """Step on mixed batches of all images, then settle BatchNorm's statistics and decide."""
+    """Step on mixed batches of all images, then settle BatchNorm's statistics and decide, on a sample first.
+
+    If what becomes of the sample makes the learner go back, the rest is decided by the source model.
+    """
     for unit in units:
         batches = parts_of(unit, learner.view, learner.settings, learner.scorer.recipe.runtime.seed)
         with learner.collecting():
             for positions in batches:
                 learner.step(positions)
-        yield np.concatenate(batches), np.concatenate([learner.decide(positions) for positions in batches])
+        first = len(sampled(batches))
+        for part in (batches[:first], batches[first:]):
+            if part:
+                yield np.concatenate(part), np.concatenate([learner.decide(positions) for positions in part])
 
 
 def two_pass(learner: Learner, units: Units) -> Decided:

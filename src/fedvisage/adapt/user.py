@@ -79,16 +79,19 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
             outcome.skipped[reason] += len(unit)
         else:
             passed.append(unit)
-    logits, decided = np.zeros(len(view)), np.zeros(len(view), bool)
+    logits, decided, reason = np.zeros(len(view)), np.zeros(len(view), bool), ""
     with Learner(scorer, view, settings) as learner:
         for positions, adapted in LOOPS[settings.loop](learner, passed):
-            reason = _collapsed(positions, adapted, source, opinion) if settings.gate else ""
-            if reason:
-                outcome.taken_back[reason] += len(positions)
+            if learner.moved or not reason:
+                reason = _collapsed(positions, adapted, source, opinion) if settings.gate else ""
+            if reason and learner.moved:
                 learner.reset()
             else:
-                outcome.adapted += len(positions)
                 logits[positions], decided[positions] = adapted, True
+            if reason:
+                outcome.taken_back[reason] += len(positions)
+            else:
+                outcome.adapted += len(positions)
     for position, logit in opinion.items():
         if not decided[position]:
             logits[position], decided[position] = logit, True
