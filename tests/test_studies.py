@@ -15,6 +15,7 @@ from fedvisage import recipe as recipes
 from fedvisage.methods import options
 from fedvisage.study import cells_of, conduct, read
 from fedvisage.study.printed import quoted, quoted_mean, slips
+from fedvisage.study.smoke import smoke
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "recipes" / "studies"
@@ -54,6 +55,11 @@ def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
     for cell in cells:
         assert study.sets[cell.user] == cell.recipe.data.user
         assert study.sets[cell.user] not in cell.recipe.data.sites.values()
+
+
+@pytest.mark.parametrize("path", STUDIES, ids=named)
+def test_every_cell_is_a_valid_recipe_at_smoke_size_too(path: Path) -> None:
+    assert cells_of(smoke(read(path)), Path("cells"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -26,7 +26,7 @@ CHANGES = (
     "evaluation.features=0",
     "runtime.threads=1",
 )
-NARROW = "method.network.width=8"
+NARROW, FEW_HEADS = "method.network.width=8", "method.network.heads=2"
 FEW = "method.minimum=2"
 
 
@@ -78,5 +78,7 @@ def _narrow(study: Study, name: str) -> Row:
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
     known = find(method["name"]).options.model_fields
     own = [change for field, change in (("network", NARROW), ("minimum", FEW)) if field in known]
+    if "network" in known and "heads" in getattr(known["network"].annotation, "model_fields", {}):
+        own.append(FEW_HEADS)
     own += ["training.pretrain.epochs=1"] if study.public is not None else []
     return row.model_copy(update={"set": [*row.set, *own]})
