@@ -33,7 +33,7 @@ def test_the_threshold_of_the_sites_says_what_one_class_is() -> None:
 
 
 def test_an_adaptation_that_keeps_order_and_both_classes_stands() -> None:
-    assert collapsed(SPREAD, 2 * SPREAD + 0.5, 2 * SPREAD + 0.5, threshold=0.0) == ""
+    assert collapsed(SPREAD, 2 * SPREAD + 0.5, threshold=0.0) == ""
 
 
 def test_collapses_are_told_apart() -> None:
@@ -42,15 +42,7 @@ def test_collapses_are_told_apart() -> None:
         (-SPREAD, "the order of scores has changed"),
         (np.full(64, np.nan), "scores are not finite"),
     ):
-        assert collapsed(SPREAD, adapted, adapted, threshold=0.0) == reason
-
-
-def test_a_collapse_is_seen_in_all_images_and_the_order_in_those_that_the_source_model_was_asked_about() -> None:
-    everything = np.concatenate([SPREAD + 4, SPREAD - 4])
-    assert collapsed(SPREAD, everything, SPREAD + 4, threshold=0.0) == ""
-    assert collapsed(SPREAD, np.append(everything, np.nan), SPREAD + 4, 0.0) == "scores are not finite"
-    assert collapsed(SPREAD, everything, 4 - SPREAD, threshold=0.0) == "the order of scores has changed"
-    assert collapsed(SPREAD[:0], everything, SPREAD[:0], threshold=0.0) == ""
+        assert collapsed(SPREAD, adapted, threshold=0.0) == reason
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,20 @@ def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, user: 
     assert not np.allclose(plain, logits)
 
 
+@pytest.mark.parametrize(("lr", "stands"), [(5e-3, True), (50.0, False)])
+def test_the_gate_asks_about_a_sample_and_nothing_passes_more_than_twice_besides(
+    scorer: Scorer, user: View, balanced: Source, lr: float, stands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step and a decision for every image, the source model's opinion of a sample; also for what is taken back."""
+    monkeypatch.setattr("fedvisage.adapt.gate.SMALLEST_GLIMPSE", 16)
+    passed: list[int] = []
+    scorer.net["model"].register_forward_pre_hook(lambda _, images: passed.append(len(images[0])))
+    _, outcome = adapted_logits(scorer, user, Adapt(batch=9, lr=lr), balanced)
+    assert (outcome.adapted == len(user)) is stands
+    assert (sum(outcome.taken_back.values()) == len(user)) is not stands
+    assert sum(passed) == 2 * len(user) + 18
+
+
 def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, user: View, balanced: Source) -> None:
     """The first batch is decided before any step; the second one, which that step has ruined, is taken back."""
     logits, outcome = adapted_logits(scorer, user, Adapt(loop="online", lr=50.0, batch=18), balanced)

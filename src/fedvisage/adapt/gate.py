@@ -51,22 +51,18 @@ def closed(glimpse: Glimpse, threshold: float, scatter: float) -> str:
 
 def sampled(batches: Sequence[Positions]) -> Sequence[Positions]:
     """Return those of a unit's mixed batches that are enough for a glimpse: a quarter of the images, at least 64."""
-    whole = sum(len(batch) for batch in batches)
     ends = np.cumsum([len(batch) for batch in batches])
-    return batches[: 1 + int(np.searchsorted(ends, min(whole, max(SMALLEST_GLIMPSE, whole * SAMPLED))))]
+    enough = min(ends[-1], max(SMALLEST_GLIMPSE, ends[-1] * SAMPLED))
+    return batches[: 1 + int(np.searchsorted(ends, enough))]
 
 
-def collapsed(source: Logits, adapted: Logits, sample: Logits, threshold: float) -> str:
-    """Return why an adaptation must be taken back, or nothing.
-
-    ``source`` is what the source model said of those images whose adapted logits are ``sample``; where it was not asked
-    about any, the order of scores is not looked at.
-    """
+def collapsed(source: Logits, adapted: Logits, threshold: float) -> str:
+    """Return why an adaptation must be taken back, or nothing."""
     if not np.isfinite(adapted).all():
         return "scores are not finite"
     if rarest_share(adapted, threshold) < LOST_CLASS:
         return "one class is left"
-    if len(source) and rank_correlation(source, sample) < LEAST_AGREEMENT:
+    if rank_correlation(source, adapted) < LEAST_AGREEMENT:
         return "the order of scores has changed"
     return ""
 

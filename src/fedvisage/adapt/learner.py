@@ -19,10 +19,7 @@ KEPT = 0.25
 
 
 class Learner:
-    """A scorer's network in adaptation; afterwards the network is what it was before.
-
-    ``moved`` says whether it has taken a step away from the source model.
-    """
+    """A scorer's network in adaptation; afterwards the network is what it was before."""
 
     def __init__(self, scorer: Scorer, view: View, settings: Adapt) -> None:
         """Find what is to learn; nothing is changed before the learner is entered."""
@@ -53,7 +50,6 @@ class Learner:
             for tensor, value in self._source:
                 tensor.copy_(value)
         self._optimizer = torch.optim.Adam(self._learns, lr=self.settings.lr)
-        self.moved = False
 
     def with_batch_statistics(self) -> AbstractContextManager[None]:
         """Let BatchNorm look at the batch, in steps and decisions (the paper, and Tent)."""
@@ -69,7 +65,6 @@ class Learner:
         self._optimizer.zero_grad(set_to_none=True)
         entropy(logits).backward()  # type: ignore[no-untyped-call]
         self._optimizer.step()
-        self.moved = True
         return as_logits(logits.detach())
 
     def decide(self, positions: Positions) -> Logits:

@@ -25,7 +25,7 @@ Decided = Iterator[tuple[Positions, Logits]]
 def settled(learner: Learner, units: Units) -> Decided:
     """Step on mixed batches of all images, then settle BatchNorm's statistics and decide, on a sample first.
 
-    If what becomes of the sample makes the learner go back, the rest is decided by the source model.
+    If the learner has to go back because of the sample, the rest is decided by the source model.
     """
     for unit in units:
         batches = parts_of(unit, learner.view, learner.settings, learner.scorer.recipe.runtime.seed)

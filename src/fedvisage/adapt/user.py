@@ -71,7 +71,7 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
     The source model is asked about a sample first. Only where images keep its decisions is it asked about all of them.
     """
     units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
-    opinion: dict[int, float] = {}
+    opinion = np.full(len(view), np.nan)
     passed = []
     for unit in units:
         reason = _closed(scorer, view, unit, settings, source, opinion)
@@ -79,44 +79,32 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
             outcome.skipped[reason] += len(unit)
         else:
             passed.append(unit)
-    logits, decided, reason = np.zeros(len(view)), np.zeros(len(view), bool), ""
+    logits, decided, reason = opinion.copy(), np.isfinite(opinion), ""
     with Learner(scorer, view, settings) as learner:
         for positions, adapted in LOOPS[settings.loop](learner, passed):
-            if learner.moved or not reason:
-                reason = _collapsed(positions, adapted, source, opinion) if settings.gate else ""
-            if reason and learner.moved:
-                learner.reset()
+            judged = settings.gate and bool(np.isfinite(opinion[positions]).all())
+            if judged:
+                reason = collapsed(opinion[positions], adapted, source.threshold)
+            if judged and reason:
+                learner.reset()  # what follows its sample is then decided by the source model
             else:
                 logits[positions], decided[positions] = adapted, True
             if reason:
                 outcome.taken_back[reason] += len(positions)
             else:
                 outcome.adapted += len(positions)
-    for position, logit in opinion.items():
-        if not decided[position]:
-            logits[position], decided[position] = logit, True
     if not decided.all():
         logits[~decided] = scorer.logits(view.subset(np.flatnonzero(~decided)))
     return logits, outcome
 
 
-def _closed(
-    scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: dict[int, float]
-) -> str:
+def _closed(scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: Logits) -> str:
     """Return why a unit is not adapted to, or nothing; note what the source model says of a sample of it."""
     if not settings.gate:
         return "a single image" if len(unit) == 1 else ""
-    logits = []
+    sample = sampled(parts_of(unit, view, settings, scorer.recipe.runtime.seed))
     with torch.inference_mode(), StatisticsMeter(scorer.net) as meter:
-        for positions in sampled(parts_of(unit, view, settings, scorer.recipe.runtime.seed)):
-            logits.append(as_logits(scorer.live(view, positions)))
-            opinion.update(zip(positions.tolist(), logits[-1].tolist(), strict=True))
-    videos = len(np.unique(view.videos[unit]))
-    return closed(Glimpse(np.concatenate(logits), videos, meter.shift), source.threshold, source.scatter)
-
-
-def _collapsed(positions: Positions, adapted: Logits, source: Source, opinion: Mapping[int, float]) -> str:
-    """Return why an adaptation is taken back, or nothing, by those images that the source model was asked about."""
-    asked = [place for place, position in enumerate(positions.tolist()) if position in opinion]
-    before = np.array([opinion[position] for position in positions[asked].tolist()])
-    return collapsed(before, adapted, adapted[asked], source.threshold)
+        for positions in sample:
+            opinion[positions] = as_logits(scorer.live(view, positions))
+    glimpse = Glimpse(opinion[np.concatenate(sample)], len(np.unique(view.videos[unit])), meter.shift)
+    return closed(glimpse, source.threshold, source.scatter)
