@@ -26,6 +26,7 @@ from fedvisage.faces.synthetic.domains import AUXILIARY
 from fedvisage.faces.synthetic.people import GROUPS, TRAITS, People, draw_people
 from fedvisage.faces.synthetic.scene import render
 from fedvisage.faces.synthetic.sets import BATCH, Progress, spread
+from fedvisage.faces.synthetic.specification import read_settings
 from fedvisage.streams import derive, numpy_rng
 
 NAME = "people"
@@ -94,18 +95,7 @@ def parse_identities(settings: Sequence[str]) -> Identities:
     readers: dict[str, Callable[[str], object]] = {
         field.name: float if field.name in ("test", "heldout") else int for field in fields(Identities)
     }
-    values: dict[str, object] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals or name not in readers:
-            raise UserError("synth", f"{setting!r} is no setting; write name=value with one of {', '.join(readers)}")
-        if name in values:
-            raise UserError(f"synth.{name}", "is given twice")
-        try:
-            values[name] = readers[name](text)
-        except ValueError:
-            raise UserError(f"synth.{name}", f"cannot read {text!r} as a number") from None
-    return Identities(**values)  # type: ignore[arg-type]
+    return Identities(**read_settings(settings, readers))  # type: ignore[arg-type]
 
 
 def render_identities(

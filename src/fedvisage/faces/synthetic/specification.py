@@ -1,6 +1,6 @@
 """Specifications: what ``fedvisage data synth`` and the ``synth:`` lines of recipes say of a rendered set."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from fedvisage.errors import UserError
@@ -60,6 +60,11 @@ def parse_synthesis(line: str) -> Synthesis:
         "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float,
         "species": read_species,
     }  # fmt: skip
+    return Synthesis(domain, **read_settings(settings, readers))  # type: ignore[arg-type]
+
+
+def read_settings(settings: Sequence[str], readers: Mapping[str, Callable[[str], object]]) -> dict[str, object]:
+    """Read the ``name=value`` settings of a ``synth:`` line, each known and given once."""
     values: dict[str, object] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")
@@ -71,7 +76,7 @@ def parse_synthesis(line: str) -> Synthesis:
             values[name] = readers[name](text)
         except ValueError:
             raise UserError(f"synth.{name}", f"cannot read {text!r} as a number") from None
-    return Synthesis(domain, **values)  # type: ignore[arg-type]
+    return values
 
 
 def read_species(text: str) -> tuple[str, ...]:
