@@ -1,0 +1,55 @@
+"""The command line: one function a verb and no logic. Heavy imports happen inside the verbs, so --help is instant."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedvisage import __version__
+from fedvisage.cli import data, federation, runs
+from fedvisage.errors import RunFailed, UserError
+
+app = typer.Typer(
+    help="Federated learning for faces, where the faces never leave their owners.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog="Start with: fedvisage demo",
+)
+app.add_typer(runs.app)
+app.add_typer(federation.app)
+app.add_typer(data.app, name="data", help="Make, import and look at prepared sets.", no_args_is_help=True)
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def main() -> None:
+    """Run the command line; a user's mistake ends with a message and 2, a run that could not go on with 1."""
+    try:
+        app()
+    except UserError as error:
+        _fail(str(error), 2)
+    except RunFailed as error:
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read the output has left
+        sys.exit(1)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            _fail("the disk is full; free some space and continue with --resume", 1)
+        _fail(f"{error.filename or 'system'}: {error.strerror or error}", 2)
+
+
+def _fail(message: str, code: int) -> None:
+    Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, soft_wrap=True)
+    sys.exit(code)

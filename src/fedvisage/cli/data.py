@@ -1,0 +1,136 @@
+"""The verbs that make, import and look at prepared sets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedvisage.cli.options import NOTHING, console, interruptible
+
+app = typer.Typer()
+
+
+@app.command()
+def synth(
+    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
+    domain: Annotated[str, typer.Option(help="O C I M S 3 H W E F or A, after the datasets of the papers.")] = "O",
+    size: Annotated[
+        int, typer.Option(help="Pixels, an even number; images are rendered at it.", min=32, max=512)
+    ] = 128,
+    subjects: Annotated[
+        int | None,
+        typer.Option(help="People; default: the domain's.", show_default=False, min=1),
+    ] = None,
+    videos: Annotated[
+        int | None,
+        typer.Option(help="Bona fide videos a person; default: the domain's.", show_default=False, min=1),
+    ] = None,
+    frames: Annotated[int, typer.Option(help="Frames a video.", min=1)] = 4,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
+    species: Annotated[
+        str, typer.Option(help="Kinds of attacks, such as print,replay; default: all of the domain.")
+    ] = "",
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            "--from", help="A folder of real face photos to attack instead of rendered people.", show_default=False
+        ),
+    ] = None,
+    crop: Annotated[
+        str,
+        typer.Option(
+            help="With --from: face finds the face in each photo and cuts it out, as import and predict do; centre is"
+            " for photos that are face crops already; none takes square photos as they are."
+        ),
+    ] = "face",
+    max_bad: Annotated[
+        float, typer.Option(help="With --from: stop above this share of unusable photos.", min=0.0, max=1.0)
+    ] = 0.05,
+    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+) -> None:
+    """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos.
+
+    Photos that cannot be used, or would have to be enlarged, are skipped, counted and listed.
+    """
+    with interruptible(NOTHING):
+        from fedvisage.data.make import synthesise_set
+
+        synthesise_set(destination, console(), domain=domain, size=size, subjects=subjects, videos=videos,
+                       frames=frames, seed=seed, heldout=heldout, species=species, photos=source, crop=crop,
+                       max_bad=max_bad, workers=workers)  # fmt: skip
+
+
+@app.command()
+def people(
+    destination: Annotated[Path, typer.Argument(help="Where the identity set is written.")],
+    identities: Annotated[int, typer.Option(help="People.", min=1)] = 40,
+    images: Annotated[int, typer.Option(help="Photographs of each.", min=1)] = 20,
+    size: Annotated[int, typer.Option(help="Pixels of the aligned crops, an even number.", min=32, max=384)] = 112,
+    first: Annotated[
+        int, typer.Option(help="Number of the first person; sets with other numbers are disjoint.", min=0)
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+    test: Annotated[
+        float, typer.Option(help="Share of each person's photographs kept for testing.", min=0.0, max=0.9)
+    ] = 0.4,
+    heldout: Annotated[
+        float, typer.Option(help="Share of people held out whole, as impostors.", min=0.0, max=0.9)
+    ] = 0.0,
+    group: Annotated[
+        int | None,
+        typer.Option(help="One of the four groups, 0 to 3; default: all in turn.", show_default=False, min=0, max=3),
+    ] = None,
+    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+) -> None:
+    """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
+    with interruptible(NOTHING):
+        from fedvisage.data.make import synthesise_people
+
+        synthesise_people(destination, console(), identities=identities, images=images, size=size, first=first,
+                          seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
+
+
+@app.command("import")
+def import_set(
+    kind: Annotated[str, typer.Argument(help="Layout of the source, such as folder.")],
+    source: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
+    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
+    name: Annotated[str, typer.Option(help="Name of the set; default: the source's directory.")] = "",
+    size: Annotated[int, typer.Option(help="Pixels of the stored crops.", min=16, max=1024)] = 256,
+    frames: Annotated[int, typer.Option(help="Frames taken from each video.", min=1)] = 10,
+    crop: Annotated[str, typer.Option(help="face (detector), centre or none.")] = "face",
+    depth: Annotated[
+        str,
+        typer.Option(
+            help="Depth maps of bona fide images: canonical fits an average face to the detector's five points; a"
+            " directory has NAME_depth.jpg for each NAME.jpg; none; auto is canonical with --crop face, else none."
+        ),
+    ] = "auto",
+    heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
+    test: Annotated[
+        float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
+    ] = 0.4,
+    max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
+    seed: Annotated[int, typer.Option(min=0)] = 0,
+) -> None:
+    """Import a dataset into a prepared set; unusable files are skipped, counted and listed."""
+    with interruptible(NOTHING):
+        from fedvisage.data.make import import_dataset
+
+        import_dataset(kind, source, destination, console(), name=name, size=size, frames=frames, crop=crop,
+                       depth=depth, heldout=heldout, test=test, max_bad=max_bad, seed=seed)  # fmt: skip
+
+
+@app.command()
+def show(
+    directory: Annotated[Path, typer.Argument(help="A prepared set.")],
+    sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG).", show_default=False)] = None,
+    verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
+) -> None:
+    """Say what a prepared set holds, and draw a contact sheet of it."""
+    from fedvisage.data.make import show_set
+
+    show_set(directory, console(), sheet=sheet, verify=verify)

@@ -1,0 +1,36 @@
+"""What several verbs share: options, the console, and the end that Ctrl-C makes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedvisage.errors import RunFailed
+
+CONTINUES = "the same command with --resume continues (a study continues by itself)"
+NOTHING = "nothing was written"
+CACHE = Path(os.environ.get("FEDVISAGE_CACHE", "~/.cache/fedvisage")).expanduser()
+
+Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
+Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
+
+
+@contextmanager
+def interruptible(then: str) -> Iterator[None]:
+    """Turn Ctrl-C into an end with one line that says what is left."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise RunFailed(f"interrupted; {then}") from None
+
+
+def console() -> Console:
+    """Where a verb prints: as wide as the terminal, and without colours of its own."""
+    return Console(highlight=False)

@@ -1,0 +1,187 @@
+"""The verbs that make runs, judge them, look at them and attack them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedvisage.cli.options import CACHE, CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible
+from fedvisage.errors import UserError
+
+app = typer.Typer()
+
+Runs = Annotated[list[Path], typer.Argument(help="Run directories.", show_default=False)]
+Kit = Annotated[Path | None, typer.Option(help="The operator's kit of a federation.", show_default=False)]
+
+
+@app.command()
+def demo(
+    out: Out = None,
+    cache: Cache = CACHE,
+    resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
+) -> None:
+    """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
+    from fedvisage.demo import demonstrate
+
+    with interruptible(CONTINUES):
+        demonstrate(out or Path("runs/demo"), cache, console(), resume=resume)
+
+
+@app.command()
+def run(
+    recipe: Annotated[Path, typer.Argument(help="A recipe file (YAML).")],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, such as training.rounds=5."),
+    ] = None,
+    out: Out = None,
+    on: Annotated[
+        str,
+        typer.Option(
+            help="Transport: local runs all sites in this process; nvflare runs the federation of --kit, or without one"
+            " rehearses on this machine, with a process for the server and each site."
+        ),
+    ] = "local",
+    kit: Kit = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait for the server and the sites.", min=1.0)] = 300.0,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
+    cache: Cache = CACHE,
+) -> None:
+    """Run a recipe: train, judge at the user, write the run directory with its report."""
+    from fedvisage.methods import options
+    from fedvisage.recipe import load
+    from fedvisage.run import run_and_report
+
+    if on not in ("local", "nvflare"):
+        raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
+    if kit is not None and on == "local":
+        raise UserError("--kit", "belongs to a federation; add --on nvflare")
+    loaded = load(recipe, overrides or [], options())
+    where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
+    with interruptible(CONTINUES):
+        if on == "local":
+            run_and_report(loaded, where, cache, console(), resume=resume)
+        else:
+            from fedvisage.federation.nvflare.commands import run_over_nvflare
+
+            run_over_nvflare(loaded, where, cache, console(), resume=resume, kit=kit, wait=wait)
+
+
+@app.command()
+def study(
+    study: Annotated[Path, typer.Argument(help="A study file (YAML): a grid of recipes.")],
+    changes: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[KEY=VALUE]...", help="Changes to every recipe, such as runtime.threads=2."),
+    ] = None,
+    out: Out = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option(help="Where the runs lie; studies that share it share equal runs.", show_default="OUT/cells"),
+    ] = None,
+    smoke: Annotated[
+        bool, typer.Option("--smoke", help="Try the whole grid in a minute: one batch, tiny rendered sets, one seed.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
+    ] = 1,
+    cache: Cache = CACHE,
+) -> None:
+    """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
+    from fedvisage.study import conduct
+
+    where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
+    with interruptible(CONTINUES):
+        conduct(study, where, cache, console(), changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+
+
+@app.command()
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Prepared set (or synth: line) to judge on; default: the recipe's user.", show_default=False),
+    ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(
+            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
+            " default: what the recipe says.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Out = None,
+    cache: Cache = CACHE,
+    as_json: AsJson = False,
+) -> None:
+    """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
+    from fedvisage.rejudge import evaluate_run
+
+    evaluate_run(run, data, out, cache, console(), adapt=adapt, as_json=as_json)
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of its two model files.")],
+    path: Annotated[Path, typer.Argument(help="An image, or a folder of images.")],
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
+    ] = None,
+    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
+    as_json: AsJson = False,
+) -> None:
+    """Score images: live or attack, with score, threshold and its operating point, or why an image was rejected.
+
+    With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
+    """
+    if against is not None:
+        from fedvisage.predict_faces import compare_faces
+
+        compare_faces(model, path, against, console(), member=member, crop=crop, as_json=as_json)
+        return
+    from fedvisage.predict import predict_path
+
+    predict_path(model, path, console(), member=member, crop=crop, as_json=as_json)
+
+
+@app.command()
+def compare(runs: Runs, as_json: AsJson = False) -> None:
+    """Compare runs: mean ± std over seeds, and differences paired over user and seed."""
+    from fedvisage.report.compare import compare_runs
+
+    compare_runs(runs, console(), as_json=as_json)
+
+
+@app.command()
+def report(run: Annotated[Path, typer.Argument(help="The directory of a finished run.")]) -> None:
+    """Draw a run's report and TensorBoard files again from its files."""
+    from fedvisage.report.page import write_report
+    from fedvisage.report.tensorboard import write_events
+
+    write_events(run)
+    console().print(str(write_report(run)), soft_wrap=True)
+
+
+@app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run, whose data is at hand.")],
+    out: Out = None,
+    cache: Cache = CACHE,
+) -> None:
+    """Attack a run as a curious server could, and say what it would find out: numbers, pictures, and in the report."""
+    from fedvisage.audit.conduct import audit_run
+
+    with interruptible(NOTHING):
+        audit_run(run, out, cache, console())
+
+
+@app.command()
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: name, paper, task, and what leaves a site."""
+    from fedvisage.methods.listing import print_methods
+
+    print_methods(console(), as_json=as_json)
