@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree
+from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.scoring import Scorer
@@ -31,10 +31,6 @@ def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 def rows(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-
-
-def weights(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
 
 
 def test_a_finished_run_is_known_again_when_recipes_have_got_more_keys_since(

@@ -173,6 +173,11 @@ def run_toy(
     return run(recipe_of(content), out, out.parent / "cache", reporter or silent(), resume=resume)
 
 
+def weights(out: Path) -> bytes:
+    """Read the bytes of a run's final model."""
+    return (out / "model.safetensors").read_bytes()
+
+
 def settled(out: Path, *, names: tuple[str, ...] = SETTLED) -> dict[str, bytes]:
     """Return the content of a finished run that must not depend on when, where or how often it was started."""
     metrics = json.loads((out / "metrics.json").read_text())

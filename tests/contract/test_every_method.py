@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.contract.examples import EXAMPLES
-from tests.toy import ROUNDS, recipe_of, run_toy, settled, site_sets, tree
+from tests.toy import ROUNDS, recipe_of, run_toy, settled, site_sets, tree, weights
 from torch import Tensor
 
 from fedvisage.data.batches import View
@@ -74,10 +74,6 @@ def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.
 def contract(sets: Mapping[str, Path], name: str, **changes: Any) -> dict[str, Any]:
     """Return a recipe in which every site has something private to keep."""
     return tree(sets, name, **{"training__optimizer__state": "kept", **changes})
-
-
-def weights(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
 
 
 def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, finished: Path) -> None:

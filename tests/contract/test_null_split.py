@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.toy import run_toy, tree
+from tests.toy import run_toy, tree, weights
 
 ONE_BATCH = ({"encoder_update": "gradient"}, {"batches": 1})
 EACH_BATCH = ({"encoder_update": "average"}, {"batches": 3})
 
 
-def weights(content: dict[str, Any], out: Path) -> bytes:
+def trained(content: dict[str, Any], out: Path) -> bytes:
     run_toy(content, out)
-    return (out / "model.safetensors").read_bytes()
+    return weights(out)
 
 
 def recipes(sets: Mapping[str, Path], split: str, central: str, local: dict[str, int]) -> tuple[dict[str, Any], ...]:
@@ -32,7 +32,7 @@ def test_fedsis_with_one_site_and_one_block_is_central_training(
     for content in (split, central):
         content["method"]["blocks"] = {"first": block, "last": block}
     split["method"] |= options
-    assert weights(split, tmp_path / "split") == weights(central, tmp_path / "central")
+    assert trained(split, tmp_path / "split") == trained(central, tmp_path / "central")
 
 
 @pytest.mark.parametrize(("options", "local"), [ONE_BATCH, EACH_BATCH])
@@ -41,12 +41,12 @@ def test_festa_with_one_site_is_central_training_of_vit_h(
 ) -> None:
     split, central = recipes(sets, "festa", "vit-h", local)
     split["method"] |= options
-    assert weights(split, tmp_path / "split") == weights(central, tmp_path / "central")
+    assert trained(split, tmp_path / "split") == trained(central, tmp_path / "central")
 
 
 def test_fedavg_on_vit_h_with_one_site_is_central_training(sets: Mapping[str, Path], tmp_path: Path) -> None:
     split, central = recipes(sets, "fedavg-vit-h", "vit-h", {"batches": 2})
-    assert weights(split, tmp_path / "split") == weights(central, tmp_path / "central")
+    assert trained(split, tmp_path / "split") == trained(central, tmp_path / "central")
 
 
 @pytest.mark.parametrize("name", ["fedprox-vit-h", "moon-vit-h"])
@@ -57,7 +57,7 @@ def test_with_nothing_beside_the_loss_these_are_fedavg_on_vit_h(
     for mu in (0, 1):
         content = tree(sets, name, training__rounds=2)
         content["method"]["mu"] = mu
-        found[mu] = weights(content, tmp_path / f"{mu}")
-    fedavg = weights(tree(sets, "fedavg-vit-h", training__rounds=2), tmp_path / "fedavg")
+        found[mu] = trained(content, tmp_path / f"{mu}")
+    fedavg = trained(tree(sets, "fedavg-vit-h", training__rounds=2), tmp_path / "fedavg")
     assert found[0] == fedavg
     assert found[1] != fedavg

@@ -13,12 +13,13 @@ import pytest
 import torch
 from dp_accounting.pld import privacy_loss_distribution
 from safetensors.torch import load_file
-from tests.toy import recipe_of, run_toy, settled, tree
+from tests.toy import recipe_of, run_toy, settled, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.checkpoint import Checkpoints
 from fedvisage.federation.combine import combination_of
 from fedvisage.federation.dp import noisy, plan_of, within
+from fedvisage.federation.ledger import read_lines
 from fedvisage.federation.method import Message
 from fedvisage.federation.protect import check_protection
 from fedvisage.federation.robust.norm_clip import norm_of_update
@@ -33,14 +34,6 @@ DP = {"clip": 0.5, "noise": 0.1, "delta": 1e-3, "entropy": "derived"}
 
 def private(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     return tree(sets, **{"federation__dp": DP, "training__rounds": 2, "evaluation__every": 0, **changes})
-
-
-def weights(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +159,7 @@ def test_figures_and_guarantee_stand_in_metrics_and_ledger(whole: Path) -> None:
     expected = one.self_compose(2).get_epsilon_for_delta(1e-3)
     assert privacy["epsilon"] == pytest.approx(expected, rel=0.01)
     assert (privacy["delta"], privacy["relation"], privacy["noise"]) == (1e-3, ["site"], "derived")
-    ledger = lines(whole / "ledger.jsonl")
+    ledger = read_lines(whole / "ledger.jsonl")
     down = {(row["round"], row["call"]): row["guarantee"] for row in ledger if row["direction"] == "down"}
     assert down[1, "train"] == ""
     assert down[2, "train"].startswith("site level, gaussian × 1, σ 0.05, Δ 0.5: ε ")
@@ -212,7 +205,7 @@ def test_what_was_released_is_not_drawn_again_after_a_kill(
         load_file(tmp_path / "run" / name) for name in ("model.safetensors", "released/round 2.safetensors")
     )
     assert all(torch.equal(value, stored[name]) for name, value in found.items())
-    assert len(lines(tmp_path / "run" / "released" / "charges.jsonl")) == 2
+    assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 2
 
 
 def test_a_released_value_that_is_gone_is_not_drawn_anew(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -229,7 +222,7 @@ def test_values_older_than_any_checkpoint_are_dropped(sets: Mapping[str, Path], 
     run_toy(private(sets, training__rounds=6, training__local={"batches": 1}), tmp_path / "run")
     kept = {path.stem for path in (tmp_path / "run" / "released").glob("*.safetensors")}
     assert kept == {"round 4", "round 5", "round 6"}
-    assert len(lines(tmp_path / "run" / "released" / "charges.jsonl")) == 6
+    assert len(read_lines(tmp_path / "run" / "released" / "charges.jsonl")) == 6
 
 
 def test_noise_on_a_sum_in_secret_is_noise_on_a_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import make_set, recipe_of, run_toy, settled, tree
+from tests.toy import make_set, recipe_of, run_toy, settled, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.combine import combination_of
@@ -18,10 +18,6 @@ from fedvisage.run import check_protection
 from fedvisage.settings import Federation
 
 RULES: list[Any] = ["norm-clip", {"rule": "norm-clip", "bound": 0.5}, "trimmed-mean", "median"]
-
-
-def weights(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.toy import ROUNDS, run_toy, tree
+from tests.toy import ROUNDS, run_toy, tree, weights
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation.method import Message
@@ -41,10 +41,6 @@ class Wire(LocalTransport):
 
 def rounds_of(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
-
-
-def weights(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
 
 
 @pytest.fixture(scope="module")

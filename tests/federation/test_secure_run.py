@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import recipe_of, run_toy, settled, tree
+from tests.toy import recipe_of, run_toy, settled, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.ledger import read_lines
 from fedvisage.federation.method import Message
 from fedvisage.federation.protect import check_protection
 from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK
@@ -25,14 +25,6 @@ DERIVED = {"entropy": "derived"}
 
 def secure(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     return tree(sets, **{"federation__secure": DERIVED, "training__rounds": 1, "evaluation__every": 0, **changes})
-
-
-def weights(out: Path) -> bytes:
-    return (out / "model.safetensors").read_bytes()
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 @pytest.fixture(scope="module")
@@ -58,14 +50,16 @@ def test_a_sum_in_secret_is_the_plain_mean_to_within_rounding(
 
 
 def test_every_upload_is_a_key_a_share_or_masked_and_losses_come_as_one(whole: Path) -> None:
-    ledger = [row for row in lines(whole / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"]
+    ledger = [
+        row for row in read_lines(whole / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"
+    ]
     assert {(row["call"], row["field"], row["kind"]) for row in ledger} == {
         (KEYS, "public", "key"), (SHARES, "sealed", "share"), ("train", "masked", "masked"), (UNMASK, "shares", "share")
     }  # fmt: skip
     assert {row["guarantee"] for row in ledger if row["kind"] == "masked"} == {
         "in a sum only, but masks follow from the run's seed"
     }
-    assert list(lines(whole / "rounds.jsonl")[0]["loss"]) == ["all sites"]
+    assert list(read_lines(whole / "rounds.jsonl")[0]["loss"]) == ["all sites"]
 
 
 def test_the_operating_systems_entropy_changes_the_masks_and_not_the_model(
@@ -74,7 +68,7 @@ def test_the_operating_systems_entropy_changes_the_masks_and_not_the_model(
     run_toy(secure(sets, federation__secure=True), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(whole)
     assert (tmp_path / "run" / "scores.csv").read_bytes() == (whole / "scores.csv").read_bytes()
-    pairs = zip(lines(tmp_path / "run" / "ledger.jsonl"), lines(whole / "ledger.jsonl"), strict=True)
+    pairs = zip(read_lines(tmp_path / "run" / "ledger.jsonl"), read_lines(whole / "ledger.jsonl"), strict=True)
     changed = {
         (one["call"], one["field"])
         for one, other in pairs
@@ -103,7 +97,7 @@ def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
     monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": lost}))
     run_toy(secure(sets), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(tmp_path / "without")
-    assert lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"] == {"B": "the line is dead"}
+    assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"] == {"B": "the line is dead"}
 
 
 def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
@@ -112,7 +106,7 @@ def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
     monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": UNMASK}))
     run_toy(secure(sets, federation__quorum=3), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(whole)
-    (row,) = lines(tmp_path / "run" / "rounds.jsonl")
+    (row,) = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert row["failed"] == {"B (after its upload)": "the line is dead"}
 
 
@@ -131,7 +125,7 @@ def test_before_all_have_joined_the_threshold_is_a_share_of_those_that_have(
 ) -> None:
     federation = {"secure": {**DERIVED, "threshold": 1.0}, "joins": {"C": 2}}
     run_toy(secure(sets, federation=federation, training__rounds=2), tmp_path / "run")
-    rows = lines(tmp_path / "run" / "rounds.jsonl")
+    rows = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert [(row["replied"], row["failed"]) for row in rows] == [(["A", "B"], {}), (["A", "B", "C"], {})]
 
 
@@ -187,7 +181,7 @@ def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
 ) -> None:
     monkeypatch.setattr("fedvisage.run.LocalTransport", spoilt(call, change))
     run_toy(secure(sets), tmp_path / "run")
-    assert lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
+    assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
 
 
 def test_a_false_share_ends_the_round_without_a_sum(
@@ -209,7 +203,7 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, patch: pytest.MonkeyPatch,
 
     patch.setattr("fedvisage.run.LocalTransport", Lying)
     run_toy(secure(sets), tmp_path / "run")
-    failed: Mapping[str, str] = lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]
+    failed: Mapping[str, str] = read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]
     return next(reason for name, reason in failed.items() if name.startswith("B"))
 
 

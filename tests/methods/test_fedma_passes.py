@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -14,16 +13,13 @@ from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, tree
 
 from fedvisage.errors import UserError
+from fedvisage.federation.ledger import read_lines
 from fedvisage.federation.transport import LocalTransport, Reply
 from fedvisage.federation.turn import Order
 from fedvisage.methods import fedma
 from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import tree_of
 from fedvisage.streams import scoped
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def fedma_tree(sets: Mapping[str, Path], method: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -38,7 +34,7 @@ def test_a_pass_brings_each_layer_up_once_and_down_once_after_the_start(
     run_toy(fedma_tree(sets), tmp_path / "run")
     whole = sum(value.nbytes for value in load_file(tmp_path / "run" / "model.safetensors").values())
     last = sum(v.nbytes for k, v in load_file(tmp_path / "run" / "model.safetensors").items() if k.startswith("output"))
-    ledger = [line for line in lines(tmp_path / "run" / "ledger.jsonl") if line["call"] in LAYERS]
+    ledger = [line for line in read_lines(tmp_path / "run" / "ledger.jsonl") if line["call"] in LAYERS]
     for name in SITES:
         up = [line for line in ledger if (line["site"], line["round"], line["field"]) == (name, 1, "weights")]
         assert [line["call"] for line in up] == list(LAYERS)
@@ -63,11 +59,11 @@ def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the
 ) -> None:
     monkeypatch.setattr("fedvisage.run.LocalTransport", LosesB)
     run_toy(fedma_tree(sets), tmp_path / "run")
-    asked = {(line["round"], line["call"], line["site"]) for line in lines(tmp_path / "run" / "ledger.jsonl")}
+    asked = {(line["round"], line["call"], line["site"]) for line in read_lines(tmp_path / "run" / "ledger.jsonl")}
     assert [layer for layer in LAYERS if (1, layer, "B") in asked] == list(LAYERS[:3])
     assert all((1, layer, name) in asked for layer in LAYERS for name in "AC")
     assert all((2, layer, "B") in asked for layer in LAYERS)
-    first, second = lines(tmp_path / "run" / "rounds.jsonl")
+    first, second = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert first["failed"] == {"B": "lost"}
     assert not second["failed"]
 
@@ -90,7 +86,7 @@ def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_other
 
     monkeypatch.setattr("fedvisage.run.LocalTransport", Lies)
     run_toy(fedma_tree(sets, training__rounds=1), tmp_path / "run")
-    (only,) = lines(tmp_path / "run" / "rounds.jsonl")
+    (only,) = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert list(only["failed"]) == ["B"]
     assert only["failed"]["B"].startswith(f"refused: classes: are {list(classes)}")
     output = load_file(tmp_path / "run" / "model.safetensors")["output.0.weight"]
@@ -131,7 +127,7 @@ def test_sites_that_draw_their_own_weights_begin_apart_and_end_the_round_with_on
     found = {}
     for initial in ("own", "shared"):
         run_toy(fedma_tree(sets, {"matching": {"initial": initial}}), tmp_path / initial)
-        found[initial] = [line["digest"] for line in lines(tmp_path / initial / "ledger.jsonl")
+        found[initial] = [line["digest"] for line in read_lines(tmp_path / initial / "ledger.jsonl")
                           if line["round"] == 2 and line["direction"] == "down" and line["call"] == LAYERS[0]
                           and line["field"] == LAYERS[0]]  # fmt: skip
     assert len(set(found["own"])) == len(set(found["shared"])) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +12,8 @@ from nvflare.fuel.flare_api.flare_api import Session
 from fedvisage.federation.nvflare.job import Job
 from fedvisage.federation.nvflare.server_program import PROGRESS
 from fedvisage.progress import Reporter, note_of
+
+logger = logging.getLogger("fedvisage.operator")
 
 LOST = 20.0
 """Seconds without any sign of a job that is said to be running; NVFlare never says that it is gone."""
@@ -61,6 +64,7 @@ def report(session: Session, course: Course, number: str) -> None:
     try:
         reply = session.do_app_command(number, PROGRESS, {"after": course.round})
     except Exception:
+        logger.debug("job %s does not say how far it is", number, exc_info=True)
         return
     for row in reply.get("rounds", []) if isinstance(reply, dict) else []:
         course.round = int(row["round"])
