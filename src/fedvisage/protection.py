@@ -68,7 +68,7 @@ class Dp(Section):
 
     clip: float = Field(gt=0)
     noise: float | None = Field(None, ge=0)
-    epsilon: float | None = Field(None, gt=0)
+    epsilon: float | None = Field(None, gt=0, le=1e6)
     delta: float | None = Field(None, gt=0, lt=1)
     entropy: Entropy = "system"
 

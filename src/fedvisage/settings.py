@@ -296,7 +296,7 @@ class Privacy(Section):
     ``count`` says which figure must stay within ε and δ. ``derived`` noise follows from the seed: for simulations.
     """
 
-    epsilon: float | None = Field(None, gt=0)
+    epsilon: float | None = Field(None, gt=0, le=1e6)
     delta: float | None = Field(None, gt=0, lt=1)
     count: Literal["sum", "tight"] = "sum"
     noise: Literal["system", "derived"] = "system"

@@ -30,6 +30,11 @@ class RoundRecord:
     bytes_up: int = 0
     bytes_down: int = 0
 
+    def reasons(self, most: int = 3) -> str:
+        """Say why the first of the sites failed, for a message that ends the run."""
+        said = [f"{name}: {reason}" for name, reason in sorted(self.failed.items())]
+        return f" ({'; '.join(said[:most])}{'; …' if len(said) > most else ''})" if said else ""
+
 
 class Exchange:
     """Runs exchanges with the sites that a round asks, and keeps the round's record."""

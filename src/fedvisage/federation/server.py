@@ -241,10 +241,10 @@ class Server:
         except NoQuorum as error:
             self.net.zero_grad(set_to_none=True)
             self.without_quorum += 1
+            last = f"{error}{self.exchange.record.reasons()}"
             self.exchange.note_failure("no quorum", str(error))
-            limit = self.recipe.federation.give_up_after
-            if self.without_quorum >= limit:
-                raise RunFailed(f"{limit} rounds in a row without a quorum; last: {error}") from error
+            if self.without_quorum >= (limit := self.recipe.federation.give_up_after):
+                raise RunFailed(f"{limit} rounds in a row without a quorum; last: {last}") from error
         else:
             self.without_quorum = 0
 
