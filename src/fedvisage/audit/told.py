@@ -18,8 +18,9 @@ from torch.nn.functional import normalize
 from fedvisage.audit.finding import Subject
 from fedvisage.data.batches import View
 from fedvisage.federation.scoring import Scorer, members_of
+from fedvisage.methods.consensus import ClusterOptions
 from fedvisage.methods.faces import means_of
-from fedvisage.methods.privacyface import ClusterOptions, Options
+from fedvisage.methods.privacyface import Options
 from fedvisage.metrics.similarity import Faces
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws

@@ -12,15 +12,16 @@ from dataclasses import replace
 from fedvisage.federation.method import Call, Message
 from fedvisage.federation.site import Site
 from fedvisage.methods import averaging, privacyface
+from fedvisage.methods.consensus import TRAIN, ConsensusOptions, trained
 
 
-class Options(privacyface.ConsensusOptions):
+class Options(ConsensusOptions):
     """The loss and the public fine-tuning."""
 
 
 def train(site: Site, message: Message) -> Message:
     """One round without clusters."""
-    return privacyface.trained(site, message, None)
+    return trained(site, message, None)
 
 
 METHOD = replace(
@@ -28,7 +29,7 @@ METHOD = replace(
     name="conventional",
     title="Conventional FL (φ)",
     options=Options,
-    calls={"train": Call(train, privacyface.TRAIN.uploads)},
+    calls={"train": Call(train, TRAIN.uploads)},
     server=averaging.server,
     averages=True,
     least_identities=lambda _: 2,

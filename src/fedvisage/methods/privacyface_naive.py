@@ -15,7 +15,7 @@ from fedvisage.federation.method import Call, Message, Upload
 from fedvisage.federation.releases import COST
 from fedvisage.federation.site import Site
 from fedvisage.methods import privacyface
-from fedvisage.methods.privacyface import CLUSTERS
+from fedvisage.methods.consensus import CLUSTERS, TRAIN, ClusterOptions, centres_at_start
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.clustering import directions
 from fedvisage.privacy.draws import Draws
@@ -26,7 +26,7 @@ SENSITIVITY = 2.0
 """The largest distance of two unit vectors."""
 
 
-class Options(privacyface.ClusterOptions):
+class Options(ClusterOptions):
     """The budget of a round, and the margin that every class centre of the others is given."""
 
     epsilon: float = Field(1.0, gt=0)
@@ -36,7 +36,7 @@ class Options(privacyface.ClusterOptions):
 def cluster(site: Site, message: Message) -> Message:
     """Release all class centres of the site, each with noise of its own."""
     options = site.recipe.options(Options)
-    centres, name = privacyface.centres_at_start(site, message), f"round {site.round}, class centres"
+    centres, name = centres_at_start(site, message), f"round {site.round}, class centres"
     delta = options.delta if options.delta is not None else len(centres) ** -1.1
     whole, number = Budget(options.epsilon, delta), len(centres)
     sigma = classic_standard_deviation(whole.share(1 / number), SENSITIVITY)
@@ -58,7 +58,7 @@ METHOD = replace(
     name="privacyface-naive",
     title="Naive noise (φ + Ŵ)",
     options=Options,
-    calls={"cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=shape), COST)), "train": privacyface.TRAIN},
+    calls={"cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=shape), COST)), "train": TRAIN},
     least_identities=lambda _: 2,
     warning=lambda _: None,
 )

@@ -13,12 +13,12 @@ import torch
 from fedvisage.federation.method import Call, Message, Upload
 from fedvisage.federation.site import Site
 from fedvisage.methods import privacyface
-from fedvisage.methods.privacyface import CLUSTERS
+from fedvisage.methods.consensus import CLUSTERS, TRAIN, ClusterOptions, centres_at_start, cluster_shape, filled
 from fedvisage.privacy.clustering import Clustering, densest, directions
 from fedvisage.privacy.gaussian import Budget
 
 
-class Options(privacyface.ClusterOptions):
+class Options(ClusterOptions):
     """What clusters are."""
 
 
@@ -29,20 +29,18 @@ UNUSED = Budget(1.0, 0.5)
 def cluster(site: Site, message: Message) -> Message:
     """Find clusters of the site's class centres and tell them as they are."""
     options = site.recipe.options(Options)
-    centres = privacyface.centres_at_start(site, message)
+    centres = centres_at_start(site, message)
     found = densest(centres, Clustering(options.rho, options.queries, options.minimum, UNUSED))
     rows = torch.stack([one.mean for one in found]) if found else centres[:0].double()
-    return {CLUSTERS: privacyface.filled(directions(rows), options.queries)}
+    return {CLUSTERS: filled(directions(rows), options.queries)}
 
 
-TOLD = Upload(
-    CLUSTERS, "statistic", shape=privacyface.cluster_shape, guarantee="means of class centres; nothing protects them"
-)
+TOLD = Upload(CLUSTERS, "statistic", shape=cluster_shape, guarantee="means of class centres; nothing protects them")
 
 METHOD = replace(
     privacyface.METHOD,
     name="privacyface-without-noise",
     title="PrivacyFace without noise (φ + p)",
     options=Options,
-    calls={"cluster": Call(cluster, (TOLD,)), "train": privacyface.TRAIN},
+    calls={"cluster": Call(cluster, (TOLD,)), "train": TRAIN},
 )

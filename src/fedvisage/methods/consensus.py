@@ -1,0 +1,164 @@
+"""Training with the others' clusters as negatives: what all methods of PrivacyFace's paper share.
+
+Q. Meng, F. Zhou, H. Ren, T. Feng, G. Liu, Y. Lin, "Improving federated learning face recognition via privacy-agnostic
+clusters", ICLR 2022, Algorithm 2, line 7 (Eq. 5), and "Training": a margin loss on a site's own people, then some
+public ones. Deviations from the paper are listed in :mod:`fedvisage.methods.privacyface`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import pi
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedvisage.data.batches import View
+from fedvisage.errors import UserError
+from fedvisage.federation.message import under
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
+from fedvisage.federation.site import Batch, Site, TrainingBroke
+from fedvisage.methods import faces
+from fedvisage.nn import optimizers
+from fedvisage.nn.losses.arcface import arcface_logits
+from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
+from fedvisage.nn.losses.cosface import cosface_logits
+from fedvisage.nn.losses.cosines import cosines
+from fedvisage.privacy.caps import crowding
+from fedvisage.recipe import Recipe
+
+PAPER = "Meng et al., Improving Federated Learning Face Recognition via Privacy-Agnostic Clusters, 2022"
+CLUSTERS = "clusters"
+PUBLIC_CENTRES = "public W"
+
+
+class ConsensusOptions(faces.CosFaceOptions):
+    """What all of the paper's methods share: the loss, the public fine-tuning, and how a site trains.
+
+    Scale and margin are ArcFace's; CosFace's paper has a margin of 0.35.
+    """
+
+    weight: Literal["uniform", "examples"] = "uniform"
+    loss: Literal["arcface", "cosface"] = "arcface"
+    scale: float = Field(64.0, gt=0)
+    margin: float = Field(0.5, ge=0, lt=1)
+    public_epochs: int = Field(1, ge=0)
+    public_identities: int = Field(100, ge=2)
+    algorithm: Literal["fedavg", "fedsgd"] = "fedavg"
+
+
+class ClusterOptions(ConsensusOptions):
+    """What clusters are: their margin ρ, their least size T, and how many queries Q a site makes."""
+
+    rho: float = Field(1.3, gt=0, le=pi / 2)
+    minimum: int = Field(512, ge=1)
+    queries: int = Field(1, ge=1)
+
+
+def centres_at_start(site: Site, message: Message) -> Tensor:
+    """Take the model that begins a round, keep it until training, and return class centres at unit length."""
+    site.load(message)
+    site.scratch["model"] = {name: value.cpu() for name, value in message.items()}
+    return normalize(faces.own_centres(site).detach().cpu())
+
+
+def filled(rows: Tensor, number: int) -> Tensor:
+    """Return so many rows, those that are missing as zeros."""
+    return torch.cat([rows, rows.new_zeros(number - len(rows), rows.shape[1])])
+
+
+def public_people(site: Site) -> View:
+    """Return the images of the first of the public identities."""
+    if site.public is None:
+        raise UserError("recipe.data.public", f"{site.recipe.method.name} needs public people; name a set of them")
+    number = site.recipe.options(ConsensusOptions).public_identities
+    return site.public.of_people(site.public.identities[:number])
+
+
+def train(site: Site, message: Message) -> Message:
+    """Lines 7 and 8 with the others' clusters, on the model that the round began with."""
+    if "model" not in site.scratch:
+        raise TrainingBroke("took no part in this round's clusters")
+    others = [value for name, value in sorted(under(f"{CLUSTERS}/", message).items()) if name != site.name]
+    return trained(site, site.scratch["model"], torch.cat(others) if others else None)
+
+
+def trained(site: Site, model: Message, clusters: Tensor | None) -> Message:
+    """Train a model with clusters as negatives, fine-tune it on public people, and return it."""
+    options = site.recipe.options(ConsensusOptions)
+    site.load({name: value.to(site.compute.device) for name, value in model.items()})
+    faces.own_centres(site)
+    (_one_step if options.algorithm == "fedsgd" else _many_steps)(site, clusters)
+    statistics = site.statistics()
+    if options.public_epochs:
+        fine_tune(site, public_people(site), options.public_epochs)
+    faces.keep_local(site)
+    return site.tensors("model") | statistics
+
+
+def _many_steps(site: Site, clusters: Tensor | None) -> None:
+    """FedAvg: a step a batch."""
+    optimizer = site.optimizer("model", own=(faces.OWN_CENTRES,))
+    for batch in site.batches_of(site.data):
+        site.step(optimizer, loss(site, batch, faces.own_centres(site), clusters))
+
+
+def _one_step(site: Site, clusters: Tensor | None) -> None:
+    """FedSGD (A.2.1): the model stays as it is while gradients gather, then takes one step down their mean."""
+    optimizer = site.optimizer("model", own=(faces.OWN_CENTRES,))
+    optimizer.zero_grad(set_to_none=True)
+    for batch in site.batches_of(site.data):
+        value = loss(site, batch, faces.own_centres(site), clusters)
+        value.backward()  # type: ignore[no-untyped-call]
+        site.losses.append(value.detach())
+    for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+        parameter.grad.div_(len(site.losses))
+    optimizers.step(optimizer, site.recipe.training.optimizer.clip_norm)
+
+
+def fine_tune(site: Site, view: View, epochs: int) -> None:
+    """Fine-tune the model on public people, with class centres of theirs that stay at the site."""
+    centres = site.own(PUBLIC_CENTRES, lambda: faces.means_of(normalize(site.embed(site.net["model"], view)), view))
+    optimizer = site.optimizer("model", own=(PUBLIC_CENTRES,))
+    for batch in site.batches_of(view, epochs=epochs, purpose="public"):
+        assert batch.identities is not None
+        labels = batch.identities - len(site.data.identities)
+        site.step(optimizer, loss(site, replace(batch, identities=labels), centres, None))
+
+
+def loss(site: Site, batch: Batch, centres: Tensor, clusters: Tensor | None) -> Tensor:
+    """Eq. 5, with CosFace's or ArcFace's margin; without clusters the margin loss itself."""
+    assert batch.identities is not None
+    options = site.recipe.options(ConsensusOptions)
+    features = faces.features_of(site, batch.images)
+    logits = arcface_logits if options.loss == "arcface" else cosface_logits
+    own = logits(cosines(features, centres), batch.identities, options.scale, options.margin)
+    if clusters is None:
+        clusters = features.new_empty(0, features.shape[1])
+    rho = options.rho if isinstance(options, ClusterOptions) else 0.0
+    return consensus_aware(own, batch.identities, cluster_logits(features, clusters, rho, options.scale))
+
+
+def cluster_shape(recipe: Recipe) -> tuple[int, ...]:
+    """Return the shape of what a site tells, which is the same whatever it finds."""
+    options = recipe.options(ClusterOptions)
+    return options.queries, options.network.embedding
+
+
+def crowded(recipe: Recipe) -> str | None:
+    """Theorem 1: warn when clusters could fill the sphere."""
+    options = recipe.options(ClusterOptions)
+    return crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
+
+
+def least_identities(recipe: Recipe) -> int:
+    """A site needs as many people as its least cluster."""
+    return max(2, recipe.options(ClusterOptions).minimum)
+
+
+WEIGHTS = Upload("weights", "weights", parts=("model",))
+
+TRAIN = Call(train, (WEIGHTS, EXAMPLES, LOSS))
