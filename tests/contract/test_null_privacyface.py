@@ -46,15 +46,17 @@ def test_a_site_s_own_clusters_are_no_negatives_to_it(sets: Mapping[str, Path], 
     assert finished(sets, tmp_path / "alone", "privacyface", own={}, **alone) == plain
 
 
-def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("backbone", ["sphere20", "iresnet18"])
+def test_fedsgd_on_one_batch_is_fedavg_on_one_batch(backbone: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     one = {"training__local": {"batches": 1}, "training__optimizer": SGD}
     two = {"training__local": {"batches": 2}, "training__optimizer": SGD}
-    sgd = {"algorithm": "fedsgd"}
+    avg = {"network": {"name": backbone, "width": 8, "embedding": 16}}
+    sgd = avg | {"algorithm": "fedsgd"}
     assert finished(sets, tmp_path / "a", "conventional", own=sgd, **one) == finished(
-        sets, tmp_path / "b", "conventional", own={}, **one
+        sets, tmp_path / "b", "conventional", own=avg, **one
     )
     assert finished(sets, tmp_path / "c", "conventional", own=sgd, **two) != finished(
-        sets, tmp_path / "d", "conventional", own={}, **two
+        sets, tmp_path / "d", "conventional", own=avg, **two
     )
 
 
@@ -67,6 +69,9 @@ def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_
     metrics = json.loads((tmp_path / "spent" / "metrics.json").read_text())
     assert metrics["rounds"] == 2
     assert metrics["privacy"]["epsilon"] == pytest.approx(2.0)
+    assert metrics["ended"]["cause"] == "budget"
+    assert "would bring the cost to ε 3" in metrics["ended"]["reason"]
+    assert "ended" not in json.loads((tmp_path / "short" / "metrics.json").read_text())
 
 
 def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(

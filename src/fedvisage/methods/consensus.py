@@ -115,7 +115,8 @@ def _one_step(site: Site, clusters: Tensor | None) -> None:
         value.backward()  # type: ignore[no-untyped-call]
         site.losses.append(value.detach())
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-        parameter.grad.div_(len(site.losses))
+        if parameter.grad is not None:  # a scale that stays 1, such as the last one of an IResNet, has none
+            parameter.grad.div_(len(site.losses))
     optimizers.step(optimizer, site.recipe.training.optimizer.clip_norm)
 
 
