@@ -92,6 +92,7 @@ def test_training_stops_when_held_out_errors_no_longer_fall(
     metrics = run_toy(content, tmp_path / "run")
     assert metrics["rounds"] == len(rows(tmp_path / "run")) == expected
     assert expected < 5, "this recipe should stop early"
+    assert metrics["ended"]["cause"] == "early-stop"
 
 
 def test_how_often_checkpoints_are_written_does_not_change_the_result(sets: Mapping[str, Path], tmp_path: Path) -> None:

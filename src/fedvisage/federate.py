@@ -6,7 +6,7 @@ import copy
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Trained:
     heldout: dict[str, Any]
     personal: dict[str, dict[str, OfSite]] = field(default_factory=dict)
     """Recognition: how well the sites' own models know their people, by model and site."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """Why there were fewer rounds than the recipe wants, a cause and a reason; empty: there were not."""
 
 
 def federate(
@@ -69,11 +71,20 @@ def federate(
         checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
         course = Course(server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, server)
-        trained = _settle(server, finished)
+        trained = replace(_settle(server, finished), ended=_why_ended(server))
         model.save(out, trained.saved)
         ledger.flush()
         rounds.flush()
     return trained
+
+
+def _why_ended(server: Server) -> dict[str, str]:
+    """Say for ``metrics.json`` why a run is shorter than its recipe."""
+    if server.ended:
+        return {"cause": "budget", "reason": server.ended}
+    if server.stopped and server.round < server.recipe.training.rounds:
+        return {"cause": "early-stop", "reason": "the sites' held-out EER had not improved for a while"}
+    return {}
 
 
 def _server(recipe: Recipe, exchange: Exchange, compute: Compute, releases: Releases, first: Message) -> Server:

@@ -181,6 +181,8 @@ def _judge(out: Path, recipe: Recipe, trained: Trained, data: Gathered, compute:
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
+    if trained.ended:
+        metrics["ended"] = trained.ended
     plan = plan_of(recipe)
     if plan is not None and recipe.federation.dp is not None:
         metrics["privacy"] = plan.figures(trained.rounds, recipe.federation.dp.entropy)

@@ -63,8 +63,8 @@ def _of_the_budget(run: RunFiles) -> Iterator[str]:
         f"A site's budget for the whole run was ε {budget['epsilon']:g} at δ {budget['delta']:g}, by {counted}; each "
         "release was paid for before its noise was drawn, and was never drawn twice."
     )
-    done, wanted = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
-    if done is not None and wanted is not None and done < wanted:
+    if (run.metrics.get("ended") or {}).get("cause") == "budget":
+        done, wanted = run.metrics.get("rounds"), (run.recipe.get("training") or {}).get("rounds")
         yield f"The run ended after round {done} of {wanted}, because another release would have exceeded the budget."
 
 

@@ -43,7 +43,7 @@ def write_trained(run: Path, trained: Trained) -> None:
         model: {site: [list(one.tar.items()), list(one.tpir.items()), one.counts] for site, one in sites.items()}
         for model, sites in trained.personal.items()
     }
-    note = {"rounds": trained.rounds, "heldout": trained.heldout, "personal": personal}
+    note = {"rounds": trained.rounds, "heldout": trained.heldout, "personal": personal, "ended": trained.ended}
     write_atomically(run / TRAINED, json.dumps(note).encode())
 
 
@@ -54,7 +54,7 @@ def read_trained(run: Path) -> Trained:
         model: {site: OfSite(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
         for model, sites in note["personal"].items()
     }
-    return Trained(model.load(run), int(note["rounds"]), dict(note["heldout"]), personal)
+    return Trained(model.load(run), int(note["rounds"]), dict(note["heldout"]), personal, dict(note.get("ended", {})))
 
 
 def leave(outcome: Outcome, run: Path, place: Path) -> None:
