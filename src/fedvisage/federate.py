@@ -15,6 +15,7 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
 from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.joint import promise_of
 from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.method import Message
 from fedvisage.federation.releases import Releases
@@ -67,7 +68,8 @@ def federate(
     with ExitStack() as stack:
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         releases = Releases(out / "released")
-        server = _server(recipe, Exchange(recipe, transport, schemas, ledger), compute, releases, first or {})
+        exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, find(recipe.method.name)))
+        server = _server(recipe, exchange, compute, releases, first or {})
         checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
         course = Course(server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, server)

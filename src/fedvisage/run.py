@@ -16,7 +16,7 @@ from fedvisage import environment, evaluation, recognition
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federate import LEDGER, METRICS, ROUNDS, Trained, federate
-from fedvisage.federation.dp import plan_of
+from fedvisage.federation.joint import figures_of
 from fedvisage.federation.ledger import privacy_of, read_lines
 from fedvisage.federation.message import digest_of
 from fedvisage.federation.method import Message, Method, Task
@@ -183,9 +183,8 @@ def _judge(out: Path, recipe: Recipe, trained: Trained, data: Gathered, compute:
     }
     if trained.ended:
         metrics["ended"] = trained.ended
-    plan = plan_of(recipe)
-    if plan is not None and recipe.federation.dp is not None:
-        metrics["privacy"] = plan.figures(trained.rounds, recipe.federation.dp.entropy)
+    if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):
+        metrics["privacy"] = privacy
     if method.task == "recognition":
         return metrics | _judge_recognition(out, recipe, trained, data, compute)
     if data.user is not None:
@@ -246,8 +245,7 @@ def _write_features(out: Path, scorer: Scorer, finished: Message, data: Gathered
 def _costs(out: Path) -> dict[str, Any]:
     """Add up what the run took; bytes are counted from the ledger."""
     ledger, rounds = read_lines(out / LEDGER), read_lines(out / ROUNDS)
-    privacy = privacy_of(ledger)
-    return ({"privacy": privacy} if privacy else {}) | {
+    return {
         "bytes_up": sum(row["bytes"] for row in ledger if row["direction"] == "up"),
         "bytes_down": sum(row["bytes"] for row in ledger if row["direction"] == "down"),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),

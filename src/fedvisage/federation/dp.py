@@ -122,11 +122,12 @@ def clipping(calls: Mapping[str, Call], recipe: Recipe) -> dict[str, Call]:
     dp, plain = recipe.federation.dp, calls[SUMMED]
     assert dp is not None
     promise = f"update clipped to {dp.clip:g} at the site, no noise yet"
+    parts = {part for one in plain.uploads if one.kind == "weights" for part in one.parts}
 
     def run(site: Site, message: Message) -> Message:
-        lent = {name: value.cpu() for name, value in message.items()}
         reply = {name: value.detach().cpu() for name, value in plain.run(site, message).items()}
-        weights = {name: value for name, value in reply.items() if name in lent}
+        lent = {name: value.cpu() for name, value in site.lent.items()}
+        weights = {name: value for name, value in reply.items() if name.split(".")[0] in parts}
         return reply | within(weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None))
 
     uploads = tuple(replace(one, guarantee=promise) if one.kind == "weights" else one for one in plain.uploads)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvisage.federation.dp import plan_of
+from fedvisage.federation.core import JUDGING
 from fedvisage.federation.ledger import Entry, JsonLines
 from fedvisage.federation.message import digest_of, size_of
-from fedvisage.federation.method import SUMMED, Message
+from fedvisage.federation.method import Message
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.releases import Told, told
 from fedvisage.federation.schema import Refused, Schema, check
@@ -39,8 +39,19 @@ class RoundRecord:
 class Exchange:
     """Runs exchanges with the sites that a round asks, and keeps the round's record."""
 
-    def __init__(self, recipe: Recipe, transport: Transport, schemas: Mapping[str, Schema], ledger: JsonLines) -> None:
-        """Connect a transport with the declared schemas and the ledger."""
+    def __init__(
+        self,
+        recipe: Recipe,
+        transport: Transport,
+        schemas: Mapping[str, Schema],
+        ledger: JsonLines,
+        promise: Callable[[int], str] = lambda _: "",
+    ) -> None:
+        """Connect a transport with the declared schemas and the ledger.
+
+        ``promise``: what noise promises of weights that so many rounds went into.
+        """
+        self.promise = promise
         self.recipe, self.transport, self.schemas, self.ledger = recipe, transport, schemas, ledger
         self.record = RoundRecord(0)
         self.present: tuple[str, ...] = transport.names
@@ -151,9 +162,7 @@ class Exchange:
 
     def _promise(self, call: str) -> str:
         """Return what noise promises of the weights that go down: those of the rounds before, or of this one, too."""
-        dp, done = self.recipe.federation.dp, self.record.round - (call == SUMMED)
-        plan = plan_of(self.recipe)
-        return plan.guarantee(done, dp.entropy) if plan is not None and dp is not None and done else ""
+        return self.promise(self.record.round - (call not in JUDGING))
 
     def _lines(self, message: Message, promise: str) -> list[tuple[str, str, int, str, str]]:
         """Group what goes to a site by part (before the first dot) or by name."""

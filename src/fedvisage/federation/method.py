@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedvisage.federation.site import Site
     from fedvisage.federation.wire import Form
     from fedvisage.recipe import Recipe
-from fedvisage.privacy.accountant import COLUMNS
+from fedvisage.privacy.accountant import COLUMNS, Charge
 from fedvisage.settings import MethodOptions
 
 Message = dict[str, Tensor]
@@ -130,6 +130,8 @@ class Method:
     """All that sites upload meets in one mean a round, whose place another rule, or a sum in secret, can take."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
+    prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
+    """What so many releases of a site cost at most: with it, noise on the mean of weights is accounted together."""
     warning: Callable[[Recipe], str | None] = lambda _: None
     """What a recipe's owner should hear before it runs."""
     least_identities: Callable[[Recipe], int] = lambda _: 1

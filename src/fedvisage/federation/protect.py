@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fedvisage.errors import UserError
+from fedvisage.federation.joint import joint_of
 from fedvisage.federation.method import SUMMED, Home, Method
 from fedvisage.recipe import Recipe
 
@@ -17,7 +18,7 @@ def check_protection(recipe: Recipe, method: Method) -> None:
         "poisoned": federation.poisoned is not None,
     }
     for key in (key for key, is_wanted in wanted.items() if is_wanted):
-        if not method.averages:
+        if not (method.averages or (key == "dp" and method.prices is not None)):
             raise UserError(
                 f"recipe.federation.{key}",
                 f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
@@ -55,8 +56,10 @@ def _check_noise(recipe: Recipe, method: Method) -> None:
         raise UserError(place, "holds for a mean of clipped updates; leave federation.combine out")
     if weighs_by_examples(recipe):
         raise UserError(place, "lets sites count alike: a site's weight has no bound; set method.weight: uniform")
-    if method.releases:
+    if method.releases and method.prices is None:
         raise UserError(place, f"and what {method.name} releases by itself cannot be accounted together; leave it out")
+    if (joint := joint_of(recipe, method)) is not None:
+        joint.charges(1)  # which refuses settings that no joint account covers
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
         raise UserError(place, "does not cover a choice among rounds by held-out images; use keep: last, no early_stop")
     own = [part for one in method.calls[SUMMED].uploads for part in one.parts if part not in lent]

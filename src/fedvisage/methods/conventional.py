@@ -34,4 +34,5 @@ METHOD = replace(
     averages=True,
     least_identities=lambda _: 2,
     warning=lambda _: None,
+    prices=None,
 )

@@ -16,14 +16,17 @@ model after one step down the mean gradient, whose mean over sites is one step d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedvisage.errors import UserError
 from fedvisage.federation.message import digest_of, under
 from fedvisage.federation.method import Call, Home, Message, Method, Upload
 from fedvisage.federation.releases import COST
@@ -44,13 +47,16 @@ from fedvisage.methods.consensus import (
     public_people,
 )
 from fedvisage.privacy.accountant import BudgetSpent, Charge
-from fedvisage.privacy.clustering import Clustering, densest, paper_charges, sanitised
+from fedvisage.privacy.clustering import Cluster, Clustering, densest, paper_charges, sanitised
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.privacy.private_clustering import Privately, private_charges, release
+from fedvisage.recipe import Recipe
 from fedvisage.settings import Section
 
 CANDIDATE_IMAGES = 4
+SEVERAL = 2
+"""Public candidates, so that there is a choice; more of them cost no more."""
 
 
 class Spending(Section):
@@ -69,6 +75,8 @@ class Options(ClusterOptions):
     delta: float | None = Field(None, gt=0, lt=1)
     private: Spending = Spending()
     releases: Literal["every-round", "once"] = "every-round"
+    clustered: Literal["trained", "mean-features"] = "trained"
+    """W as it was trained, or each person's mean feature under the lent model, which no other person has a part in."""
 
     @model_validator(mode="after")
     def _delta_is_no_secret(self) -> Options:
@@ -84,6 +92,8 @@ def cluster(site: Site, message: Message) -> Message:
     """Lines 2 and 3: take the global model, find clusters of the site's class centres, release them."""
     options = site.recipe.options(Options)
     centres = centres_at_start(site, message)
+    if options.clustered == "mean-features":
+        centres = faces.mean_features(site)
     name = "clusters" if options.releases == "once" else f"round {site.round}, clusters"
     known = site.released(name)
     if known is not None:
@@ -112,11 +122,35 @@ def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple
     """The mechanism whose claim holds; its candidates are the public people's directions."""
     how = Privately(**site.recipe.options(Options).private.model_dump())
     candidates = public_directions(site)
+    if len(candidates) < SEVERAL and site.recipe.federation.dp is not None:  # prices would not cover it
+        raise UserError("recipe.data.public", f"has one person; clusters need {SEVERAL} to choose among")
 
     def mechanism(draws: Draws) -> Message:
         return {CLUSTERS: release(centres, candidates, asked, how, draws).centres}
 
     return mechanism, private_charges(asked, how, len(candidates), name)
+
+
+def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
+    """Return what so many releases of a site cost at most; joint accounts need to know it before anything is told."""
+    options, place = recipe.options(Options), "recipe.federation.dp"
+    if options.delta is None:
+        raise UserError("recipe.method.delta", f"is not known before sites tell it; {place} needs it for its account")
+    asked = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, options.delta))
+    if options.clustering == "paper":
+        found = paper_charges((Cluster(torch.zeros(0), options.minimum),) * options.queries, asked, CLUSTERS)
+    elif options.clustered == "trained":
+        raise UserError(
+            place,
+            "has no joint account with class centres that were trained together, as each person had a part in all of "
+            "them; set method.clustered: mean-features",
+        )
+    else:
+        found = private_charges(asked, Privately(**options.private.model_dump()), SEVERAL, CLUSTERS)
+    number = min(times, 1) if options.releases == "once" else times
+    return tuple(
+        replace(one, epsilon=one.epsilon * number, delta=one.delta * number, times=one.times * number) for one in found
+    )
 
 
 def public_directions(site: Site) -> Tensor:
@@ -174,5 +208,6 @@ METHOD = Method(
     features=faces.user,
     personal=faces.LOCALLY,
     least_identities=least_identities,
+    prices=prices,
     warning=crowded,
 )

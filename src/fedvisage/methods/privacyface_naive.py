@@ -61,4 +61,5 @@ METHOD = replace(
     calls={"cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=shape), COST)), "train": TRAIN},
     least_identities=lambda _: 2,
     warning=lambda _: None,
+    prices=None,
 )

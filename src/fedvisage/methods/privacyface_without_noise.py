@@ -43,4 +43,5 @@ METHOD = replace(
     title="PrivacyFace without noise (φ + p)",
     options=Options,
     calls={"cluster": Call(cluster, (TOLD,)), "train": TRAIN},
+    prices=None,
 )

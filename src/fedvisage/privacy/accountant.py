@@ -18,7 +18,7 @@ from typing import Any, Literal
 from fedvisage.errors import RunFailed
 from fedvisage.privacy.gaussian import Budget
 
-Relation = Literal["add-remove", "replace-one", "paper", "site", "image"]
+Relation = Literal["add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged"]
 Mechanism = Literal["gaussian", "selection"]
 Count = Literal["sum", "tight"]
 
@@ -28,6 +28,8 @@ PROTECTS: Mapping[Relation, str] = {
     "paper": "as the paper counts it, not end to end",
     "site": "all data of one site: its update, or none",
     "image": "one training image of a site, with its label, exchanged for another",
+    "person": "all images of one person at one site, added or removed",
+    "person-exchanged": "all images of one person at one site, exchanged for another person's",
 }
 """What an ε holds for; it is shown beside every ε."""
 
@@ -115,7 +117,7 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     )
 
 
-RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image")
+RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged")
 MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
 COLUMNS = 7
 """Of the table in which costs cross the wire."""

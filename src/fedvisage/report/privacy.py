@@ -29,10 +29,14 @@ def page(run: RunFiles) -> dict[str, Any] | None:
     lines = [line for line in run.ledger if line.get("cost")]
     if not lines:
         return None
-    return {"sentences": list(_sentences(run, lines)), "tables": [_sites(run, lines), _releases(lines)]}
+    tables = [_sites(run, lines), _releases(lines)]
+    if (joint := _joint(run)) is not None:
+        tables.append(_account(joint))
+    return {"sentences": list(_sentences(run, lines)), "tables": tables}
 
 
 def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
+    joint = _joint(run)
     fields = sorted({str(line["field"]) for line in lines})
     largest = size(max(int(line["bytes"]) for line in lines))
     yield (
@@ -46,12 +50,46 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
         yield f"What one record is, here: {'; '.join(PROTECTS.get(one, one) for one in relations)}."
     if "paper" in relations:
         yield NOT_END_TO_END
-    yield NOT_COVERED
+    yield NOT_COVERED if joint is None else _together(joint)
     yield from _of_the_budget(run)
     if lines[-1]["cost"]["noise"] == "derived":
         yield "The noise follows from the run's seed, so that it can be repeated: a rehearsal, which protects nobody."
     else:
         yield "The noise came from the operating system of each site and is known to nobody."
+
+
+def _joint(run: RunFiles) -> Row | None:
+    """Return the account of noise on the models together with the releases, where a run has both."""
+    found: Row = run.metrics.get("privacy") or {}
+    return found if "models" in found else None
+
+
+def _together(joint: Row) -> str:
+    """Say what the joint account holds for, against whom, and what it leaves out."""
+    what = "; ".join(PROTECTS.get(one, one) for one in joint["relation"])
+    return (
+        "Noise went on the mean of the models, too. Together with it, all that sites released and all models cost ε "
+        f"{joint['tight_epsilon']:.4g} at δ {joint['at_delta']:.3g}, or ε {joint['epsilon']:.4g} at δ "
+        f"{joint['delta']:.3g} summed, for this change of the data: {what}. It holds against users and other sites. "
+        "The server adds the noise and sees each site's weights without it. Not covered: training losses, numbers of "
+        "images and of people, counts and figures of held-out images, the sites' own models, and somebody whose images "
+        "are at two sites, or in two runs, where costs add up."
+    )
+
+
+def _account(joint: Row) -> Table:
+    """Return a line for each mechanism of the joint account."""
+    rows = [
+        {
+            "release": one["release"], "mechanism": f"{one['mechanism']} × {one['times']}",
+            "sensitivity": f"{one['sensitivity']:.4g}", "sigma": f"{one['sigma']:.4g}" if one["sigma"] else "–",
+            "epsilon": f"{one['epsilon']:.4g}", "delta": f"{one['delta']:.3g}",
+        }
+        for one in joint["account"]
+    ]  # fmt: skip
+    titles = {"release": "what", "mechanism": "mechanism", "sensitivity": "sensitivity Δ", "sigma": "noise σ"}
+    note = "For the site that was asked most. A person moves a site's clipped update by up to twice the clip."
+    return table("Models and releases in one account", rows, titles | {"epsilon": "ε", "delta": "δ"}, 2, note)
 
 
 def _of_the_budget(run: RunFiles) -> Iterator[str]:

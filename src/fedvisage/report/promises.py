@@ -20,6 +20,9 @@ def promises(metrics: Row, recipe: Row) -> list[str]:
 def _of_noise(privacy: Row) -> Iterator[str]:
     if not privacy:
         return
+    if "models" in privacy:
+        yield from _of_both(privacy)
+        return
     what = " and ".join(str(PROTECTS.get(one, one)) for one in privacy["relation"])
     tight = f"ε {privacy['tight_epsilon']:.4g} at δ {privacy['at_delta']:.3g}"
     if "noise_multiplier" in privacy:
@@ -35,6 +38,19 @@ def _of_noise(privacy: Row) -> Iterator[str]:
             f"for {what}."
         )
     if privacy.get("noise") == "derived":
+        yield SIMULATED
+
+
+def _of_both(privacy: Row) -> Iterator[str]:
+    """Say the joint account first: it is what holds when both are looked at."""
+    yield (
+        f"Noise on the models and noise on what sites released, together: ε {privacy['tight_epsilon']:.4g} at δ "
+        f"{privacy['at_delta']:.3g} (ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of all parts), "
+        f"for {' and '.join(str(PROTECTS.get(one, one)) for one in privacy['relation'])}."
+    )
+    for part in (privacy["models"], privacy["releases"]):
+        yield from _of_noise({**part, "noise": ""})
+    if privacy["noise"] == "derived":
         yield SIMULATED
 
 
