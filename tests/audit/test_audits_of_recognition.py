@@ -15,7 +15,7 @@ from tests.toy import run_toy, tree
 from fedvisage.audit.conduct import audit_run
 from fedvisage.audit.told import CENTRES, MEANS
 
-OWN = ("privacy-claim", "nearest-neighbour", "reversion", "membership")
+OWN = ("privacy-claim", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
 
 
 def audited(content: dict[str, Any], out: Path) -> dict[str, dict[str, Any]]:
@@ -34,7 +34,7 @@ def records(sets: Mapping[str, Path], out: Path) -> dict[str, dict[str, Any]]:
     return audited(tree(sets, "privacyface"), out)
 
 
-def test_all_four_apply(records: dict[str, dict[str, Any]]) -> None:
+def test_all_of_them_apply(records: dict[str, dict[str, Any]]) -> None:
     assert all(records[name]["applies"] for name in OWN)
 
 
@@ -61,7 +61,7 @@ def test_rates_are_rates_and_stand_beside_chance(records: dict[str, dict[str, An
         assert row["top-1"] <= row["top-5"]
 
 
-@pytest.mark.parametrize("name", ["nearest-neighbour", "reversion"])
+@pytest.mark.parametrize("name", ["noise-on-clusters", "nearest-neighbour", "reversion"])
 def test_there_is_a_picture_and_the_report_shows_it(name: str, records: dict[str, dict[str, Any]], out: Path) -> None:
     (picture,) = records[name]["pictures"]
     assert Image.open(out / "audit" / picture["file"]).size[1] > 32

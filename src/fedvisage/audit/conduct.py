@@ -16,6 +16,7 @@ from fedvisage.audit import (
     label_inference,
     membership_attack,
     nearest_attack,
+    noise_on_clusters,
     reversion_attack,
     token_inversion,
 )
@@ -31,7 +32,7 @@ from fedvisage.report.run_files import AUDIT, read_run
 
 AUDITS: tuple[Audit, ...] = (
     *(label_inference.AUDIT, token_inversion.AUDIT),
-    *(claims.AUDIT, nearest_attack.AUDIT, reversion_attack.AUDIT, membership_attack.AUDIT),
+    *(claims.AUDIT, noise_on_clusters.AUDIT, nearest_attack.AUDIT, reversion_attack.AUDIT, membership_attack.AUDIT),
 )
 FOLDER, FILE = AUDIT.parts
 

@@ -99,6 +99,16 @@ def told(subject: Subject, model: Seen) -> Iterator[Told]:
             yield Told(kind, site, rows.numpy(), [everybody] * len(rows))
 
 
+def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor]:
+    """Return a site's name, its class centres, and the public directions."""
+    people = subject.data.people
+    assert people is not None
+    assert people.public is not None
+    site, data = min(people.apart.items())
+    own, public = (means_of(torch.from_numpy(model.faces(one).features), one) for one in (data.train, people.public))
+    return site, own, public
+
+
 def clusters_of(subject: Subject, site: str, centres: Tensor, candidates: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Return clusters without noise, then noisy ones by Algorithm 1 and by the private mechanism."""
     asked, how = asked_of(subject, len(centres))

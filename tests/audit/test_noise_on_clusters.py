@@ -1,0 +1,66 @@
+"""Figure 4: what noise leaves of a cluster's direction, against what noise of that size leaves of any vector."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import normalize
+
+from fedvisage.audit.noise_on_clusters import Centres, Setting, printed, private, row, settings
+from fedvisage.privacy.clustering import Clustering
+from fedvisage.privacy.gaussian import Budget
+from fedvisage.privacy.private_clustering import Privately
+
+DIMENSION, PEOPLE = 64, 400
+BUDGET = Budget(0.5, 1e-5)
+ASKED = Clustering(1.3, 1, 50, BUDGET)
+
+
+def centres() -> Centres:
+    """Everybody within a cap around the first axis, which is a candidate, too."""
+    draws = torch.Generator().manual_seed(0)
+    axis = torch.eye(DIMENSION)[0]
+    own = normalize(axis + 0.15 * torch.randn(PEOPLE, DIMENSION, generator=draws))
+    return Centres(own, torch.eye(DIMENSION)[:2], Privately(), 0)
+
+
+def left_of(length: float, sigma: float) -> float:
+    """Return the cosine that noise of so many dimensions, nearly orthogonal to a vector, leaves of it."""
+    return length / math.hypot(length, sigma * math.sqrt(DIMENSION))
+
+
+def test_under_algorithm_1_it_is_what_the_noise_of_line_7_leaves() -> None:
+    found = centres()
+    sigma = 2 * math.sin(1.3) / PEOPLE * math.sqrt(2 * math.log(1.25 / BUDGET.delta)) / BUDGET.epsilon
+    expected = left_of(float(found.own.mean(0).norm()), sigma)
+    assert expected < 0.95
+    assert np.median(printed(found, Setting("ε", "0.5", ASKED))) == pytest.approx(expected, abs=0.01)
+
+
+def test_under_the_private_mechanism_more_epsilon_leaves_more() -> None:
+    medians = [
+        np.nanmedian(private(centres(), Setting("ε", str(epsilon), replace(ASKED, budget=Budget(epsilon, 1e-5)))))
+        for epsilon in (1.0, 8.0, 100.0)
+    ]
+    assert medians == sorted(medians)
+    assert medians[-1] > 0.99, "with hardly any noise, what is told is the mean of the cap that was chosen"
+
+
+def test_where_there_is_no_cluster_nothing_is_told() -> None:
+    few = replace(centres(), own=centres().own[:50])
+    line = row("Algorithm 1", Setting("query", "2", ASKED, 1), printed(few, Setting("query", "2", ASKED, 1)))
+    assert line["told"] == 0
+    assert line["median"] == "–"
+
+
+def test_every_panel_of_the_figure_changes_one_thing() -> None:
+    boxes = list(settings(ASKED))
+    assert {one.panel for one in boxes} == {"ρ", "ε", "query"}
+    assert len({one.asked.margin for one in boxes if one.panel == "ρ"}) == sum(one.panel == "ρ" for one in boxes)
+    assert {one.asked.budget for one in boxes if one.panel != "ε"} == {BUDGET}
+    assert {one.asked.margin for one in boxes if one.panel != "ρ"} == {1.3}
+    assert [one.row for one in boxes if one.panel == "query"] == [0, 1, 2]
