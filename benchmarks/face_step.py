@@ -111,7 +111,8 @@ def _plain(site: Site, compute: Compute) -> float:
     def steps() -> None:
         taken = 0
         while taken < STEPS:
-            for positions in order(view, np.random.default_rng(taken), size=BATCH, sampling="shuffled")[: STEPS - taken]:
+            epoch = order(view, np.random.default_rng(taken), size=BATCH, sampling="shuffled")
+            for positions in epoch[: STEPS - taken]:
                 images = prepare(view.batch(positions).images, "rgb", compute.device)
                 with compute.autocast():
                     features, near, far = (net(images).float() for net in (backbone, wanted, unwanted))
@@ -131,7 +132,7 @@ def _missing() -> Tensor:
 def _losses(
     features: Tensor, near: Tensor, far: Tensor, public: Tensor, own: list[nn.Parameter], labels: Tensor
 ) -> Tensor:
-    """Eq. 7 in plain calls: CosFace over all classes, the contrast, the binary loss of each of the site's identities."""
+    """Eq. 7 in plain calls: CosFace over all classes, the contrast, and a binary loss for each local identity."""
     centres, branches, transformation, bias = own
     cosine = normalize(features) @ normalize(torch.cat([centres, public])).T
     balanced = cross_entropy(30 * (cosine - 0.4 * one_hot(labels, cosine.shape[1])), labels)
@@ -140,5 +141,3 @@ def _losses(
     mine = labels[:, None] == torch.arange(len(branches))
     binary = torch.where(mine, 0.7 * softplus(-30 * (score - 0.4) - bias), 0.3 * softplus(30 * (score + 0.4) + bias))
     return balanced + 5 * contrast + 10 * binary.sum(dim=1).mean() / 30
-
-

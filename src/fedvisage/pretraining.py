@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
@@ -26,6 +27,7 @@ from fedvisage.nn.augment import augment
 from fedvisage.nn.faces import Centres, face_network
 from fedvisage.nn.inputs import as_float
 from fedvisage.nn.losses.cosface import cosface
+from fedvisage.nn.partial import Classes, Sampler
 from fedvisage.nn.precision import LAYOUT, Compute
 from fedvisage.recipe import Recipe
 from fedvisage.settings import Pretrain
@@ -70,8 +72,9 @@ def _train(
     net: nn.ModuleDict, recipe: Recipe, settings: Pretrain, public: View, compute: Compute, say: Callable[[str], None]
 ) -> None:
     classes = {str(name): number for number, name in enumerate(public.identities)}
-    centres = net["centres"].get_parameter("weight")
     optimizer = optimizers.build(list(net.parameters()), settings.optimizer)
+    centres = net["centres"].get_parameter("weight")
+    sampler = _sampler(recipe, settings, optimizer, centres)
     for epoch in range(settings.epochs):
         rate = settings.optimizer.lr * optimizers.rate_factor(settings.schedule, epoch + 1, settings.epochs)
         for group in optimizer.param_groups:
@@ -85,18 +88,31 @@ def _train(
             labels = torch.tensor([classes[str(name)] for name in public.subjects[positions]], device=compute.device)
             with compute.autocast():
                 features = net["model"](images)
-            loss = cosface(features.float(), centres, labels, scale=settings.scale, margin=settings.margin)
+            some = Classes(centres, labels) if sampler is None else sampler.of(labels)
+            loss = cosface(features.float(), some.centres, some.labels, scale=settings.scale, margin=settings.margin)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizers.step(optimizer, settings.optimizer.clip_norm)
             losses.append(loss.detach())
         if losses:
             say(f"pre-training: epoch {epoch + 1} of {settings.epochs}, loss {float(torch.stack(losses).mean()):.4f}")
+    if sampler is not None:
+        sampler.finish()
+
+
+def _sampler(recipe: Recipe, settings: Pretrain, optimizer: Optimizer, centres: nn.Parameter) -> Sampler | None:
+    """Return what draws the classes of each batch, where the recipe wants a sample."""
+    if settings.sampled_classes is None:
+        return None
+    rng = numpy_rng(recipe.runtime.seed, "pretraining", "classes")
+    return Sampler(optimizer, [centres], settings.sampled_classes, rng)
 
 
 def _digest(recipe: Recipe, data: str, compute: Compute) -> str:
     """Name what decides the weights."""
     tree = recipes.tree_of(recipe)
+    if recipe.training.pretrain is not None and recipe.training.pretrain.sampled_classes is None:
+        del tree["training"]["pretrain"]["sampled_classes"]  # what was kept before there was the key is found
     decides = {
         "version": VERSION,
         "data": data,

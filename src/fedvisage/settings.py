@@ -160,6 +160,7 @@ class Pretrain(Section):
     batch: int = Field(64, ge=2)
     scale: float = Field(30.0, gt=0)
     margin: float = Field(0.4, ge=0, lt=1)
+    sampled_classes: int | None = Field(None, ge=2)
 
 
 class Training(Section):

@@ -50,6 +50,30 @@ def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Mapping[s
     )
 
 
+@pytest.mark.parametrize("name", ["fedfr", "distillation", "conventional"])
+def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    kept = {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "state": "kept"}, "rounds": 2, "batch": 2}
+    changes = {f"training__{key}": value for key, value in kept.items()}
+    for wanted in (None, 10, 2):
+        run_toy(tree(sets, name, method__sampled_classes=wanted, **changes), tmp_path / str(wanted))
+    whole, all_of_them, few = (
+        kept_by(tmp_path / str(wanted) / "sites" / "A")["W"].tobytes()
+        + (tmp_path / str(wanted) / "model.safetensors").read_bytes()
+        for wanted in (None, 10, 2)
+    )
+    assert all_of_them == whole
+    assert few != whole
+
+
+def test_pre_training_may_draw_a_sample_of_the_public_classes(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    delivered = {}
+    for wanted in (None, 4, 2):
+        content = tree(sets, "pretrained", training__pretrain__sampled_classes=wanted, training__pretrain__batch=2)
+        delivered[wanted] = finished(content, tmp_path / str(wanted))
+    assert delivered[4] == delivered[None]
+    assert delivered[2] != delivered[None]
+
+
 def test_distillation_of_no_weight_is_fine_tuning(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fine-tune", training__rounds=2), tmp_path / "fine-tune")
     run_toy(tree(sets, "distillation", training__rounds=2, method__distillation=0.0), tmp_path / "null")

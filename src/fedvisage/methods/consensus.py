@@ -7,12 +7,11 @@ public ones. Deviations from the paper are listed in :mod:`fedvisage.methods.pri
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import pi
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -22,11 +21,13 @@ from fedvisage.federation.message import under
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.site import Batch, Site, TrainingBroke
 from fedvisage.methods import faces
+from fedvisage.methods.classes import classes_of, sampling
 from fedvisage.nn import optimizers
 from fedvisage.nn.losses.arcface import arcface_logits
 from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
 from fedvisage.nn.losses.cosface import cosface_logits
 from fedvisage.nn.losses.cosines import cosines
+from fedvisage.nn.partial import Classes
 from fedvisage.privacy.caps import crowding
 from fedvisage.recipe import Recipe
 
@@ -48,6 +49,12 @@ class ConsensusOptions(faces.CosFaceOptions):
     public_epochs: int = Field(1, ge=0)
     public_identities: int = Field(100, ge=2)
     algorithm: Literal["fedavg", "fedsgd"] = "fedavg"
+
+    @model_validator(mode="after")
+    def _one_step_is_of_all_classes(self) -> ConsensusOptions:
+        if self.algorithm == "fedsgd" and self.sampled_classes is not None:
+            raise ValueError("sampled_classes draws for each batch; fedsgd takes one step a round, over all classes")
+        return self
 
 
 class ClusterOptions(ConsensusOptions):
@@ -102,8 +109,10 @@ def trained(site: Site, model: Message, clusters: Tensor | None) -> Message:
 def _many_steps(site: Site, clusters: Tensor | None) -> None:
     """FedAvg: a step a batch."""
     optimizer = site.optimizer("model", own=(faces.OWN_CENTRES,))
-    for batch in site.batches_of(site.data):
-        site.step(optimizer, loss(site, batch, faces.own_centres(site), clusters))
+    centres = faces.class_centres(site, public=False)
+    with sampling(site, optimizer, site.recipe.options(ConsensusOptions).sampled_classes, centres):
+        for batch in site.batches_of(site.data):
+            site.step(optimizer, loss(site, batch, classes_of(site, batch, centres), clusters))
 
 
 def _one_step(site: Site, clusters: Tensor | None) -> None:
@@ -111,7 +120,7 @@ def _one_step(site: Site, clusters: Tensor | None) -> None:
     optimizer = site.optimizer("model", own=(faces.OWN_CENTRES,))
     optimizer.zero_grad(set_to_none=True)
     for batch in site.batches_of(site.data):
-        value = loss(site, batch, faces.own_centres(site), clusters)
+        value = loss(site, batch, classes_of(site, batch, [faces.own_centres(site)]), clusters)
         value.backward()  # type: ignore[no-untyped-call]
         site.losses.append(value.detach())
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
@@ -127,20 +136,19 @@ def fine_tune(site: Site, view: View, epochs: int) -> None:
     for batch in site.batches_of(view, epochs=epochs, purpose="public"):
         assert batch.identities is not None
         labels = batch.identities - len(site.data.identities)
-        site.step(optimizer, loss(site, replace(batch, identities=labels), centres, None))
+        site.step(optimizer, loss(site, batch, Classes(centres, labels), None))
 
 
-def loss(site: Site, batch: Batch, centres: Tensor, clusters: Tensor | None) -> Tensor:
+def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) -> Tensor:
     """Eq. 5, with CosFace's or ArcFace's margin; without clusters the margin loss itself."""
-    assert batch.identities is not None
     options = site.recipe.options(ConsensusOptions)
     features = faces.features_of(site, batch.images)
     logits = arcface_logits if options.loss == "arcface" else cosface_logits
-    own = logits(cosines(features, centres), batch.identities, options.scale, options.margin)
+    own = logits(cosines(features, classes.centres), classes.labels, options.scale, options.margin)
     if clusters is None:
         clusters = features.new_empty(0, features.shape[1])
     rho = options.rho if isinstance(options, ClusterOptions) else 0.0
-    return consensus_aware(own, batch.identities, cluster_logits(features, clusters, rho, options.scale))
+    return consensus_aware(own, classes.labels, cluster_logits(features, clusters, rho, options.scale))
 
 
 def cluster_shape(recipe: Recipe) -> tuple[int, ...]:

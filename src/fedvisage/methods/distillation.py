@@ -17,6 +17,7 @@ from torch.nn.functional import kl_div, log_softmax
 
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import faces, fedfr, fine_tune
+from fedvisage.methods.classes import classes_of
 from fedvisage.nn.losses.cosines import cosines
 
 
@@ -34,8 +35,10 @@ def loss(site: Site, batch: Batch) -> Tensor:
     teacher = site.held["global"]
     with site.autocast():
         wanted = teacher["model"](batch.images).float()
-    taught = cosines(features, _centres(faces.own_centres(site), site.net["centres"].get_parameter("weight")))
-    teaching = cosines(wanted, _centres(site.held["centres"], teacher["centres"].get_parameter("weight")))
+    classes = classes_of(site, batch, faces.class_centres(site, public=True))
+    teachers = torch.cat([site.held["centres"], teacher["centres"].get_parameter("weight")])
+    taught = cosines(features, classes.centres)
+    teaching = cosines(wanted, teachers if classes.chosen is None else teachers[classes.chosen])
     divergence = divergence_of(taught, teaching, options.scale, options.temperature)
     return fedfr.balanced_cosface(site, batch, features) + options.distillation * divergence
 
@@ -44,10 +47,6 @@ def divergence_of(taught: Tensor, teaching: Tensor, scale: float, temperature: f
     """Return KL(teacher ‖ student) of the classes' probabilities at a temperature, times its square."""
     student, teacher = (log_softmax(scale * cosine / temperature, dim=1) for cosine in (taught, teaching))
     return kl_div(student, teacher, log_target=True, reduction="batchmean") * temperature**2
-
-
-def _centres(own: Tensor, public: Tensor) -> Tensor:
-    return torch.cat([own, public])
 
 
 METHOD = replace(

@@ -22,6 +22,7 @@ from fedvisage.federation.message import under
 from fedvisage.federation.method import Member, Message, Personal
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.classes import sampling
 from fedvisage.nn.faces import Centres, FaceNetwork, face_network
 from fedvisage.recipe import Recipe
 from fedvisage.settings import MethodOptions, Recognition
@@ -45,6 +46,8 @@ class CosFaceOptions(FaceOptions, AveragingOptions):
     scale: float = Field(30.0, gt=0)
     margin: float = Field(0.4, ge=0, lt=1)
     centres: Literal["mean-features", "random"] = "mean-features"
+    sampled_classes: int | None = Field(None, ge=2)
+    """Of how many classes a batch's softmax is at least, drawn for each batch; all of them, unless said."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -102,10 +105,17 @@ Loss = Callable[[Site, Batch], Tensor]
 def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequence[str]) -> None:
     """Minimise a loss over one round's local work on a view, then keep the local model."""
     optimizer = site.optimizer(*parts, own=own)
-    for batch in site.batches_of(view):
-        value = loss(site, batch)
-        site.step(optimizer, value)
+    centres = class_centres(site, public="centres" in parts)
+    with sampling(site, optimizer, site.recipe.options(CosFaceOptions).sampled_classes, centres):
+        for batch in site.batches_of(view):
+            value = loss(site, batch)
+            site.step(optimizer, value)
     keep_local(site)
+
+
+def class_centres(site: Site, *, public: bool) -> list[nn.Parameter]:
+    """Return the centres of the site's own classes and, beside them, of the public ones."""
+    return [own_centres(site), *([site.net["centres"].get_parameter("weight")] if public else [])]
 
 
 def features_of(site: Site, images: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, faces
+from fedvisage.methods.classes import classes_of
 from fedvisage.nn.losses.cosface import cosface
 
 
@@ -23,11 +24,10 @@ class Options(faces.CosFaceOptions):
 
 def loss(site: Site, batch: Batch) -> Tensor:
     """Eq. 1 over the site's own classes."""
-    assert batch.identities is not None
     options = site.recipe.options(Options)
     features = faces.features_of(site, batch.images)
-    centres = faces.own_centres(site)
-    return cosface(features, centres, batch.identities, scale=options.scale, margin=options.margin)
+    classes = classes_of(site, batch, faces.class_centres(site, public=False))
+    return cosface(features, classes.centres, classes.labels, scale=options.scale, margin=options.margin)
 
 
 def train(site: Site, message: Message) -> Message:

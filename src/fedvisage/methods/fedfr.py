@@ -33,6 +33,7 @@ from fedvisage.federation.message import under
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, faces
+from fedvisage.methods.classes import classes_of
 from fedvisage.metrics.hard_negatives import hard_negatives
 from fedvisage.metrics.similarity import unit
 from fedvisage.nn.losses.contrastive import model_contrastive
@@ -88,11 +89,8 @@ def loss(site: Site, batch: Batch) -> Tensor:
 def balanced_cosface(site: Site, batch: Batch, features: Tensor) -> Tensor:
     """Eq. 3: CosFace over the site's classes and, where public images take part, the public ones."""
     options = site.recipe.options(Options)
-    assert batch.identities is not None
-    centres: Tensor = faces.own_centres(site)
-    if options.hard_negatives is not None:
-        centres = torch.cat([centres, site.net["centres"].get_parameter("weight")])
-    return cosface(features, centres, batch.identities, scale=options.scale, margin=options.margin)
+    classes = classes_of(site, batch, faces.class_centres(site, public=options.hard_negatives is not None))
+    return cosface(features, classes.centres, classes.labels, scale=options.scale, margin=options.margin)
 
 
 def contrast(site: Site, batch: Batch, features: Tensor) -> Tensor:
