@@ -16,12 +16,14 @@ from benchmarks import (
     adaptation,
     clustering,
     data,
+    face_step,
     fedgpad,
     memory,
     overhead,
     precision,
     recognition,
     secure,
+    softmax,
     split,
     startup,
 )
@@ -48,7 +50,9 @@ MEASURES = (
     recognition.measure_mining,
     recognition.measure_verification,
     recognition.measure_identification,
-    recognition.measure_softmax,
+    recognition.measure_against_scikit_learn,
+    softmax.measure,
+    face_step.measure,
     recognition.measure_sites,
 )
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}

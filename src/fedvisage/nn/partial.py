@@ -111,7 +111,9 @@ class PartialRows:
             self._whole[rows] = taken
         for name, value in self._optimizer.state.pop(taken, {}).items():
             if isinstance(value, Tensor) and value.shape == taken.shape:
-                self._moments.setdefault(name, torch.zeros_like(self._whole, requires_grad=False))[rows] = value
+                if name not in self._moments:
+                    self._moments[name] = torch.zeros_like(self._whole, requires_grad=False)
+                self._moments[name][rows] = value
             else:  # such as Adam's count of steps, which all rows share
                 self._moments[name] = value
         self._rows = None
