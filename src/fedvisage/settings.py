@@ -195,6 +195,8 @@ class Federation(Section):
     """Sites that take part from a later round on."""
     deadline: float = Field(600.0, gt=0)
     sit_out: int = Field(2, ge=0)
+    wire: Literal["fp32", "bf16"] = "fp32"
+    """In which numbers weights travel, both ways."""
     combine: Combine = Combine()
     secure: Secure | None = None
     dp: Dp | None = None

@@ -10,6 +10,7 @@ import pytest
 from tests.distributed.federations import run_through
 from tests.toy import recognises, run_toy, settled, tree
 
+from fedvisage.federation.nvflare.rehearsal import Rehearsal
 from fedvisage.methods import METHODS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
@@ -26,6 +27,17 @@ def test_bytes_equal_those_of_one_process(
 ) -> None:
     federation = request.getfixturevalue("people_federation" if recognises(method) else "federation")
     content = tree(sets, method, training__rounds=2)
+    run_toy(content, tmp_path / "here")
+    run_through(federation, content, tmp_path / "through-nvflare")
+    assert _comparable(tmp_path / "through-nvflare") == _comparable(tmp_path / "here")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedgpad", "fedma", "fedsis"])
+def test_weights_as_bf16_give_the_same_bytes_too(
+    method: str, federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, method, training__rounds=2, federation__wire="bf16")
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")
     assert _comparable(tmp_path / "through-nvflare") == _comparable(tmp_path / "here")

@@ -14,7 +14,9 @@ from fedvisage.federation.releases import Told, told
 from fedvisage.federation.schema import Refused, Schema, check
 from fedvisage.federation.transport import Reply, Transport
 from fedvisage.federation.turn import Order
+from fedvisage.federation.wire import narrowed, weights_in, widened
 from fedvisage.recipe import Recipe
+from fedvisage.streams import torch_rng
 
 
 @dataclass
@@ -88,13 +90,14 @@ class Exchange:
     ) -> Iterator[Reply]:
         """Send orders and yield admitted or failed replies in sorted order of sites."""
         number = self.new_visit() if visit is None else visit
+        message = self._travelling(call, message)
         names = self.present if to is None else [name for name in to if name in self.present]
         orders, common = {}, self._lines(message, self._promise(call))
         for name in names:
             if name in self._offline:
                 yield self._failed(name, "offline")
                 continue
-            own = each.get(name, {}) if each else {}
+            own = self._travelling(call, each.get(name, {})) if each else {}
             self._enter(name, "down", call, [*common, *self._lines(own, "")])
             orders[name] = Order(call, self.record.round, {**message, **own}, number, self._new_ticket(call))
         yield from self._answers(call, orders)
@@ -118,6 +121,21 @@ class Exchange:
                 yield self._admit(call, reply)
         for name in waiting:
             yield self._failed(name, "did not answer")
+
+    def as_lent(self, weights: Message) -> Message:
+        """Return weights as the sites of this round get them."""
+        if self.recipe.federation.wire == "fp32":
+            return weights
+        names = weights_in(weights)
+        return widened(self._narrowed(weights, names), names)
+
+    def _travelling(self, call: str, message: Message) -> Message:
+        return self._narrowed(message, weights_in(message)) if self.schemas[call].narrow else message
+
+    def _narrowed(self, message: Message, names: set[str]) -> Message:
+        """Round weights; one that does not change within a round is lent alike to all who ask for it."""
+        seed, number = self.recipe.runtime.seed, self.record.round
+        return narrowed(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
 
     def without_statistics(self, call: str, message: Message) -> Message:
         """Leave a reply's statistics out: they are recorded, not combined."""
@@ -154,7 +172,7 @@ class Exchange:
             self.record.loss[reply.site] = float(reply.message["loss"])
         if "steps" in reply.message:
             self.record.steps[reply.site] = int(reply.message["steps"])
-        return reply
+        return replace(reply, message=widened(reply.message, weights_in(reply.message))) if schema.narrow else reply
 
     def _failed(self, name: str, reason: str) -> Reply:
         self.note_failure(name, reason)
@@ -169,7 +187,8 @@ class Exchange:
         groups: dict[str, Message] = {}
         for name, tensor in message.items():
             groups.setdefault(name.split(".")[0], {})[name] = tensor
-        kinds = {name: "weights" if "." in next(iter(group)) else "message" for name, group in groups.items()}
+        weights = {name.split(".")[0] for name in weights_in(message)}
+        kinds = {name: "weights" if name in weights else "message" for name in groups}
         return [(name, kinds[name], size_of(g.values()), digest_of(g), promise if kinds[name] == "weights" else "")
                 for name, g in groups.items()]  # fmt: skip
 

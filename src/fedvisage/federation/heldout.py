@@ -38,4 +38,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         found = scorer.scatter(finished, site.data)
         return {"scatter": torch.tensor(found, dtype=torch.float64)}
 
-    return {SCORES: Call(scores, (UPLOADS[SCORES],)), SCATTER: Call(scatter, (UPLOADS[SCATTER],))}
+    return {
+        SCORES: Call(scores, (UPLOADS[SCORES],), exact=True),
+        SCATTER: Call(scatter, (UPLOADS[SCATTER],), exact=True),
+    }

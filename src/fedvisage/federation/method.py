@@ -80,6 +80,8 @@ class Call:
 
     run: Callable[[Site, Message], Message]
     uploads: tuple[Upload, ...]
+    exact: bool = False
+    """It is about a finished model, whose weights travel as they are."""
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             counts = found.counts
         return {"figures": torch.tensor(rows, dtype=torch.float64), "pairs": torch.tensor(counts)}
 
-    return {call: Call({SCORES: pairs, PERSONAL: figures}[call], fields) for call, fields in declared.items()}
+    runs = {SCORES: pairs, PERSONAL: figures}
+    return {call: Call(runs[call], fields, exact=True) for call, fields in declared.items()}
 
 
 def faces_of(

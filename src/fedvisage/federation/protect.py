@@ -24,6 +24,8 @@ def check_protection(recipe: Recipe, method: Method) -> None:
                 f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
                 "use an averaging method (`fedvisage methods` says which)",
             )
+    if federation.wire != "fp32":
+        _check_wire(recipe)
     if wanted["combine"]:
         _check_rule(recipe)
     if wanted["dp"]:
@@ -33,6 +35,15 @@ def check_protection(recipe: Recipe, method: Method) -> None:
             "recipe.federation.poisoned.how",
             f"label-flip exchanges bona fide images and attacks, and {method.name} learns identities; use another",
         )
+
+
+def _check_wire(recipe: Recipe) -> None:
+    """Refuse bf16 for what is no number in bf16, or must not be rounded any more."""
+    place = "recipe.federation.wire"
+    if recipe.federation.secure is not None:
+        raise UserError(place, "bf16 is for weights, and federation.secure sends masked whole numbers; leave it out")
+    if recipe.federation.dp is not None:
+        raise UserError(place, "bf16 rounds an update after federation.dp has clipped it; leave it out")
 
 
 def _check_rule(recipe: Recipe) -> None:

@@ -61,6 +61,8 @@ class Schema:
 
     tensors: Mapping[str, Expected]
     uploads: tuple[Upload, ...]
+    narrow: bool = False
+    """Whether the weights of its orders and replies travel as bf16."""
 
     def group(self, message: Message) -> dict[str, Message]:
         """Return the message's tensors under the upload that declared them."""
@@ -73,17 +75,18 @@ class Schema:
 def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
     """Work out the tensors that a call may upload."""
     tensors: dict[str, Expected] = {}
-    uploads = _uploads(call, recipe)
+    uploads, narrow = _uploads(call, recipe), recipe.federation.wire == "bf16" and not call.exact
     for upload in uploads:
         for part in upload.parts:
             for name, value in net[part].state_dict().items():
-                tensors[f"{part}.{name}"] = _expected(upload, tuple(value.shape), value.dtype)
+                dtype = torch.bfloat16 if narrow and value.dtype == torch.float32 else value.dtype
+                tensors[f"{part}.{name}"] = _expected(upload, tuple(value.shape), dtype)
         if not upload.parts:
             shape = upload.shape(recipe) if callable(upload.shape) else upload.shape
             plain = {upload.name: (shape, getattr(torch, upload.dtype))}
             encoded = fields(upload.name, shape, upload.form(recipe)) if upload.form else plain
             tensors |= {name: _expected(upload, *form) for name, form in encoded.items()}
-    return Schema(tensors, uploads)
+    return Schema(tensors, uploads, narrow)
 
 
 def _uploads(call: Call, recipe: Recipe) -> tuple[Upload, ...]:

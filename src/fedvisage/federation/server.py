@@ -21,6 +21,7 @@ from fedvisage.federation.schema import schema_of
 from fedvisage.federation.scoring import joined
 from fedvisage.federation.secure.calls import layout_of, threshold_of
 from fedvisage.federation.secure.total import NoSum, summed
+from fedvisage.federation.wire import wide
 from fedvisage.nn import optimizers
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
@@ -191,7 +192,7 @@ class Server:
         self, call: str, message: Message, weight: str | Mapping[str, float], to: Sequence[str] | None
     ) -> Reduced:
         """Combine uploads as they come, each of which the server sees."""
-        combined = combination_of(self.recipe.federation, lambda: self.tensors(*self.net))
+        combined = combination_of(self.recipe.federation, lambda: self.exchange.as_lent(self.tensors(*self.net)))
         replied, failed, losses = [], {}, {}
         for reply in self.exchange.run(call, message, to=to):
             if reply.message is None:
@@ -222,7 +223,7 @@ class Server:
             assert self.releases is not None, "a server without a disk releases nothing"
             return released(mean, self.tensors(*self.net), count, self.recipe, plan, self.round, self.releases)
         types = schema_of(self.method.calls[call], self.recipe, self.net).tensors
-        return {name: cast(value, types[name].dtype) for name, value in mean.items()}
+        return {name: cast(value, wide(types[name].dtype)) for name, value in mean.items()}
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:

@@ -26,9 +26,10 @@ from fedvisage.federation.scoring import Scorer
 from fedvisage.federation.secure.calls import AT_THE_DESK, secured
 from fedvisage.federation.site import Site
 from fedvisage.federation.store import SiteStore
+from fedvisage.federation.wire import narrowed, weights_in, widened
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
-from fedvisage.streams import scoped
+from fedvisage.streams import scoped, torch_rng
 
 OWN = "part/"
 """Where the parts that live at the site stand among its private state."""
@@ -202,10 +203,21 @@ class SiteDesk:
         with scoped(site.recipe.runtime.seed, *purpose):
             # A copy: what a method does to it must not reach the next site, here as little as over a network.
             message = {name: value.to(site.compute.device, copy=True) for name, value in order.message.items()}
-            reply = self.workspace.calls[order.call].run(site, message)
-        reply = {name: plain(value) for name, value in reply.items()}
+            reply = self.workspace.calls[order.call].run(site, self._widened(order.call, message))
+        reply = self._narrowed(order, {name: plain(value) for name, value in reply.items()})
         check(reply, self.workspace.schemas[order.call])
         return reply
+
+    def _widened(self, call: str, message: Message) -> Message:
+        """Return an order's message with weights in the types that the network has."""
+        return widened(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
+
+    def _narrowed(self, order: Order, reply: Message) -> Message:
+        """Return a reply with weights in the numbers in which they travel."""
+        if not self.workspace.schemas[order.call].narrow:
+            return reply
+        purpose = (self.workspace.recipe.runtime.seed, self.name, order.round, order.call, "wire")
+        return narrowed(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
 
     def _forget_visit(self) -> None:
         self._site = None
