@@ -15,6 +15,7 @@ from fedvisage.federation.schema import Refused, Schema, check
 from fedvisage.federation.transport import Reply, Transport
 from fedvisage.federation.turn import Order
 from fedvisage.federation.wire import narrowed, weights_in, widened
+from fedvisage.privacy.accountant import BudgetSpent
 from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
 
@@ -147,6 +148,8 @@ class Exchange:
         self.record.failed[name] = reason
 
     def _admit(self, call: str, reply: Reply) -> Reply:
+        if reply.spent:
+            raise BudgetSpent(reply.failure)
         if reply.message is None:
             return self._failed(reply.site, reply.failure)
         schema = self.schemas[call]

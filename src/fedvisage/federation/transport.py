@@ -11,6 +11,7 @@ from fedvisage.federation.method import Message
 from fedvisage.federation.schema import Refused
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.turn import Order, SiteDesk
+from fedvisage.privacy.accountant import BudgetSpent
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Reply:
     message: Message | None
     failure: str = ""
     ticket: str = ""
+    spent: bool = False
+    """It failed because the site's budget for releases does not allow another one: that is for the method to decide."""
 
 
 class Transport(Protocol):
@@ -55,6 +58,9 @@ class LocalTransport:
         for name in sorted(orders):
             try:
                 message = self.desks[name].carry_out(orders[name])
+            except BudgetSpent as error:
+                yield Reply(name, None, str(error), orders[name].ticket, spent=True)
+                continue
             except (TrainingBroke, Refused, OSError) as error:
                 yield Reply(name, None, str(error), orders[name].ticket)
                 continue

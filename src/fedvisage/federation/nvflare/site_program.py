@@ -33,6 +33,7 @@ from fedvisage.federation.turn import SiteDesk, Workspace
 from fedvisage.files import locked, sweep
 from fedvisage.methods import find
 from fedvisage.nn.precision import choose
+from fedvisage.privacy.accountant import BudgetSpent
 
 logger = logging.getLogger("fedvisage.site")
 
@@ -72,12 +73,13 @@ class SiteProgram:
 
     def _answer(self, work: Callable[[], Message], ticket: str = "") -> wire.Parcel:
         """Do one thing at a time; whatever goes wrong becomes a reason that says no more than it may."""
+        spent = False
         with self._lock:
             try:
                 torch.set_num_threads(self._threads)  # in every call: threads of a pool do not inherit it
                 return wire.pack_reply(work(), ticket)
-            except (TrainingBroke, Refused, NotReady) as error:
-                reason = str(error)
+            except (TrainingBroke, Refused, NotReady, BudgetSpent) as error:
+                reason, spent = str(error), isinstance(error, BudgetSpent)
             except UserError as error:
                 logger.error("%s", error)
                 place = error.place if error.place.startswith(PLACES) else "a file"  # which may be named after a person
@@ -88,7 +90,7 @@ class SiteProgram:
             logger.error("answered: %s", reason)
             if self._log is not None:
                 self._log.note("failed", reason)
-            return wire.pack_failure(reason, ticket)
+            return wire.pack_failure(reason, ticket, spent=spent)
 
     def _at_desk(self) -> SiteDesk:
         if self._desk is None:

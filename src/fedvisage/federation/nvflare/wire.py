@@ -36,9 +36,9 @@ def pack_reply(message: Message, ticket: str) -> Parcel:
     return {"words": {"ticket": ticket}, "tensors": _plain(message)}
 
 
-def pack_failure(reason: str, ticket: str = "") -> Parcel:
-    """Return the reason why there is no reply."""
-    return {"words": {"ticket": ticket, "failure": reason}, "tensors": {}}
+def pack_failure(reason: str, ticket: str = "", *, spent: bool = False) -> Parcel:
+    """Return the reason why there is no reply; one of them, a spent budget, is more than a lost site."""
+    return {"words": {"ticket": ticket, "failure": reason, "spent": spent}, "tensors": {}}
 
 
 def unpack_reply(site: str, parcel: object) -> Reply:
@@ -53,7 +53,7 @@ def unpack_reply(site: str, parcel: object) -> Reply:
     except (KeyError, TypeError, AttributeError):
         return Reply(site, None, "refused: is no reply")
     if failure:
-        return Reply(site, None, failure[:300], ticket)
+        return Reply(site, None, failure[:300], ticket, spent=words.get("spent") is True)
     return Reply(site, dict(tensors), ticket=ticket)
 
 
