@@ -40,12 +40,13 @@ MARK = "<!-- below: written by `make faults` -->"
 class Witness(Reporter):
     """Does something once, when a round has ended, and remembers what the operator was told."""
 
-    def __init__(self, deed: Callable[[], None]) -> None:
+    def __init__(self, deed: Callable[[], None], strike: int = STRIKE) -> None:
         super().__init__(Console(file=io.StringIO()), quiet=True)
+        self.strike = strike
         self.deed, self.done, self.told = deed, False, list[str]()
 
     def advance(self, done: int, total: int, note: str) -> None:
-        if done >= STRIKE and not self.done:
+        if done >= self.strike and not self.done:
             self.done = True
             self.deed()
 
@@ -214,15 +215,16 @@ def main() -> None:
 def _table(root: Path, sets: Mapping[str, Path]) -> Iterator[str]:
     yield "| fault | what was done | what happened | seconds | bytes equal to an undisturbed run |"
     yield "|---|---|---|---|---|"
-    usual = content_of(sets, {})
-    whole = _undisturbed(usual, root / "whole")
+    usual, longer = content_of(sets, {}), content_of(sets, SHORT)
+    whole, whole_longer = _undisturbed(usual, root / "whole"), _undisturbed(longer, root / "whole-longer")
     with scene(root / "federation", sets) as place:
         kit = ("--kit", str(place.members.operator.path))
         yield _command_line("the operator's command is killed", usual, root / "operator", whole, kit)
         for number, fault in enumerate(FAULTS):
-            content, began = content_of(sets, fault.changes), time.monotonic()
-            expected = whole if not fault.changes else _undisturbed(content, root / f"whole-{number}")
+            content, expected = (longer, whole_longer) if fault.changes else (usual, whole)
+            began = time.monotonic()
             finding = try_fault(fault, place, content, expected, root / f"run-{number}")
+            assert finding.finished, f"{fault.name}: the run did not come to its end"
             yield _line(fault.name, fault.done, finding.words, time.monotonic() - began, finding.equal)
     yield _command_line("a rehearsal is killed with all its processes", usual, root / "all", whole, ())
 
@@ -237,6 +239,8 @@ def _command_line(
 ) -> str:
     began = time.monotonic()
     kill_command_and_resume(content, out, *options)
+    rounds = len((out / "rounds.jsonl").read_text().splitlines())
+    assert rounds == content["training"]["rounds"], f"{name}: the run did not come to its end"
     return _line(name, "SIGKILL, then --resume", "the run went on", time.monotonic() - began, settled(out) == whole)
 
 
