@@ -77,7 +77,7 @@ def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_
 def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    finished(sets, tmp_path / "once", "privacyface", own={"releases": "once"})
+    finished(sets, tmp_path / "once", "privacyface", own={"releases": "once", "project": 4})
     lines = [json.loads(line) for line in (tmp_path / "once" / "ledger.jsonl").read_text().splitlines()]
     told = [line for line in lines if line["field"] == "clusters" and line["site"] == "A" and line["direction"] == "up"]
     assert len(told) == 3
@@ -104,6 +104,8 @@ def test_what_is_told_has_the_same_size_whatever_a_site_has_found(sets: Mapping[
         ({"epsilon": 0.0}, "recipe.method.epsilon"),
         ({"delta": 1.0}, "recipe.method.delta"),
         ({"delta": None}, "the private clustering needs delta"),
+        ({"project": 17}, "project is 17, but features have 16 dimensions"),
+        ({"project": 4, "clustering": "paper"}, "project is for the private clustering"),
         ({"queries": 5}, "queries: 5 is more than the 4 public candidates"),
     ],
 )

@@ -39,12 +39,13 @@ Cosines = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Centres:
-    """What a mechanism works on: a site's class centres, the public candidates, and how a budget is spent."""
+    """What a mechanism works on: a site's class centres, public candidates and directions, how a budget is spent."""
 
     own: Tensor
     candidates: Tensor
     how: Privately
     seed: int
+    basis: Tensor | None = None
 
 
 class Silent:
@@ -75,9 +76,9 @@ class Setting:
 
 def attack(subject: Subject) -> Finding:
     """Draw many times under many settings."""
-    name, own, candidates = first_site(subject, seen(subject))
+    name, own, candidates, basis = first_site(subject, seen(subject))
     asked, how = asked_of(subject, len(own))
-    centres = Centres(own, candidates, how, subject.recipe.runtime.seed)
+    centres = Centres(own, candidates, how, subject.recipe.runtime.seed, basis)
     boxes = {
         mechanism: {one: draw(centres, one) for one in settings(asked)}
         for mechanism, draw in ((PRINTED, printed), (PRIVATE, private))
@@ -87,7 +88,7 @@ def attack(subject: Subject) -> Finding:
         f"Of the {len(own)} class centres of {name}: cosines between a cluster's mean and what is told of it, and in "
         "what share of draws anything is told."
     )
-    caption = f"Cosines of p and p̂ at {name} (after PrivacyFace's Figure 4), with whiskers at 5 % and 95 % of the draws"
+    caption = f"Cosines of p and p̂ at {name} (after Figure 4 of PrivacyFace), whiskers at 5 % and 95 % of the draws"
     return Finding(says, {}, rows, {"cosines": (caption, picture(boxes))})
 
 
@@ -118,7 +119,7 @@ def private(centres: Centres, setting: Setting) -> Cosines:
     found = []
     for number in range(PRIVATE_RUNS):
         told, mean = (
-            release(centres.own, centres.candidates, asked, centres.how, source).centres[setting.row]
+            release(centres.own, centres.candidates, asked, centres.how, source, centres.basis).centres[setting.row]
             for asked, source in (
                 (setting.asked, draws_for(centres, PRIVATE, setting, number)),
                 (replace(setting.asked, minimum=1), Silent(draws_for(centres, PRIVATE, setting, number))),

@@ -26,6 +26,7 @@ from fedvisage.privacy.clustering import Clustering, densest, directions, saniti
 from fedvisage.privacy.draws import DerivedDraws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.privacy.private_clustering import Privately, release
+from fedvisage.privacy.projection import principal_directions
 from fedvisage.streams import torch_rng
 
 EPSILONS = (0.3, 1.0, 8.0)
@@ -88,28 +89,38 @@ def told(subject: Subject, model: Seen) -> Iterator[Told]:
     people = subject.data.people
     assert people is not None
     assert people.public is not None
-    candidates = means_of(torch.from_numpy(model.faces(people.public).features), people.public)
+    features = torch.from_numpy(model.faces(people.public).features)
+    candidates, basis = means_of(features, people.public), basis_of(subject, features)
     for site, data in sorted(people.apart.items()):
         faces = model.faces(data.train)
         numbers = np.unique(faces.identity).tolist()
         centres = means_of(torch.from_numpy(faces.features), data.train)
         yield Told(CENTRES, site, centres.numpy(), [frozenset({int(one)}) for one in numbers])
         everybody = frozenset(int(one) for one in numbers)
-        for kind, rows in clusters_of(subject, site, centres, candidates):
+        for kind, rows in clusters_of(subject, site, centres, candidates, basis):
             yield Told(kind, site, rows.numpy(), [everybody] * len(rows))
 
 
-def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor]:
-    """Return a site's name, its class centres, and the public directions."""
+def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tensor | None]:
+    """Return a site's name, its class centres, the public candidates, and the basis of the run, if it has one."""
     people = subject.data.people
     assert people is not None
     assert people.public is not None
     site, data = min(people.apart.items())
-    own, public = (means_of(torch.from_numpy(model.faces(one).features), one) for one in (data.train, people.public))
-    return site, own, public
+    own, public = (torch.from_numpy(model.faces(one).features) for one in (data.train, people.public))
+    return site, means_of(own, data.train), means_of(public, people.public), basis_of(subject, public)
 
 
-def clusters_of(subject: Subject, site: str, centres: Tensor, candidates: Tensor) -> Iterator[tuple[str, Tensor]]:
+def basis_of(subject: Subject, features: Tensor) -> Tensor | None:
+    """Return the public directions in which the run clusters, where it does not in all dimensions."""
+    options = subject.recipe.method
+    number = options.project if isinstance(options, Options) else None
+    return None if number is None else principal_directions(features, number)
+
+
+def clusters_of(
+    subject: Subject, site: str, centres: Tensor, candidates: Tensor, basis: Tensor | None
+) -> Iterator[tuple[str, Tensor]]:
     """Return clusters without noise, then noisy ones by Algorithm 1 and by the private mechanism."""
     asked, how = asked_of(subject, len(centres))
     found = densest(centres, asked)
@@ -121,7 +132,7 @@ def clusters_of(subject: Subject, site: str, centres: Tensor, candidates: Tensor
         if found:
             rows = [sanitised(found, one, centres.shape[1], draws) for _ in range(DRAWS)]
             yield f"p̂ of Algorithm 1, ε {epsilon:g}", torch.cat(rows)
-        rows = [release(centres, candidates, one, how, draws).centres for _ in range(DRAWS)]
+        rows = [release(centres, candidates, one, how, draws, basis).centres for _ in range(DRAWS)]
         drawn = torch.cat(rows)
         if bool((kept := drawn.any(dim=1)).any()):
             yield f"p̂, private, ε {epsilon:g}", drawn[kept]

@@ -51,6 +51,7 @@ from fedvisage.privacy.clustering import Cluster, Clustering, densest, paper_cha
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.privacy.private_clustering import Privately, private_charges, release
+from fedvisage.privacy.projection import principal_directions
 from fedvisage.recipe import Recipe
 from fedvisage.settings import Section
 
@@ -77,6 +78,8 @@ class Options(ClusterOptions):
     releases: Literal["every-round", "once"] = "every-round"
     clustered: Literal["trained", "mean-features"] = "trained"
     """W as it was trained, or each person's mean feature under the lent model, which no other person has a part in."""
+    project: int | None = Field(None, ge=2)
+    """How many public principal directions the private clustering works in; none: in all dimensions."""
 
     @model_validator(mode="after")
     def _delta_is_no_secret(self) -> Options:
@@ -85,6 +88,14 @@ class Options(ClusterOptions):
                 "the private clustering needs delta, such as 5.9e-5; only clustering: paper derives it "
                 "from the number of a site's people"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Options:
+        if self.clustering == "paper" and self.project is not None:
+            raise ValueError("project is for the private clustering; paper does not go by it")
+        if self.project is not None and self.project > self.network.embedding:
+            raise ValueError(f"project is {self.project}, but features have {self.network.embedding} dimensions")
         return self
 
 
@@ -120,13 +131,15 @@ def _printed(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple
 
 def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple[Mechanism, Sequence[Charge]]:
     """The mechanism whose claim holds; its candidates are the public people's directions."""
-    how = Privately(**site.recipe.options(Options).private.model_dump())
-    candidates = public_directions(site)
+    options = site.recipe.options(Options)
+    how = Privately(**options.private.model_dump())
+    candidates, features = public_directions(site)
+    basis = None if options.project is None else principal_directions(features, options.project)
     if len(candidates) < SEVERAL and site.recipe.federation.dp is not None:  # prices would not cover it
         raise UserError("recipe.data.public", f"has one person; clusters need {SEVERAL} to choose among")
 
     def mechanism(draws: Draws) -> Message:
-        return {CLUSTERS: release(centres, candidates, asked, how, draws).centres}
+        return {CLUSTERS: release(centres, candidates, asked, how, draws, basis).centres}
 
     return mechanism, private_charges(asked, how, len(candidates), name)
 
@@ -153,8 +166,8 @@ def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
     )
 
 
-def public_directions(site: Site) -> Tensor:
-    """Return mean features of public people under the model that was lent: the same at every site.
+def public_directions(site: Site) -> tuple[Tensor, Tensor]:
+    """Return mean features of public people under the model that was lent, and the features: the same at every site.
 
     A few images of each are enough, since any directions will do. The sites of a process share what they work out.
     """
@@ -164,8 +177,9 @@ def public_directions(site: Site) -> Tensor:
     lent = digest_of(under("model.", site.lent))
     if site.common.get("directions of") != lent:
         site.common["directions of"] = lent
-        site.common["directions"] = faces.means_of(normalize(site.embed(site.net["model"], few)), few)
-    found: Tensor = site.common["directions"]
+        features = normalize(site.embed(site.net["model"], few))
+        site.common["directions"] = faces.means_of(features, few), features
+    found: tuple[Tensor, Tensor] = site.common["directions"]
     return found
 
 

@@ -25,6 +25,7 @@ from fedvisage.privacy.clustering import Clustering, check_centres, check_unit, 
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
 from fedvisage.privacy.neighbours import counts_within
+from fedvisage.privacy.projection import lifted, projected
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,18 @@ def private_charges(asked: Clustering, how: Privately, candidates: int, release:
     return (chosen, sums)
 
 
-def release(centres: Tensor, candidates: Tensor, asked: Clustering, how: Privately, draws: Draws) -> Released:
-    """Run the mechanism. Class centres in the cap of a chosen candidate take no part in later queries."""
+def release(
+    centres: Tensor, candidates: Tensor, asked: Clustering, how: Privately, draws: Draws, basis: Tensor | None = None
+) -> Released:
+    """Run the mechanism. Class centres in the cap of a chosen candidate take no part in later queries.
+
+    With a ``basis`` of public directions it works on what they span (:mod:`fedvisage.privacy.projection`).
+    """
     check_centres(centres, asked)
     check_unit("candidates", candidates)
+    if basis is not None:
+        within = release(projected(centres, basis), projected(candidates, basis), asked, how, draws)
+        return Released(lifted(within.centres, basis), within.counts)
     if asked.queries > len(candidates):
         raise UserError("queries", f"{asked.queries} is more than the {len(candidates)} public candidates; lower it")
     share = how.selection if len(candidates) > 1 else 0.0
