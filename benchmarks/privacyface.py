@@ -116,7 +116,8 @@ def _site(cache: Path) -> Site:
     """Return a site of the paper's shape without its images, which no timed part reads."""
     own = {"minimum": 512, "epsilon": EPSILON, "delta": DELTA}
     recipe = _recipe("privacyface", own, sites=1, size=SIZE)
-    public = View.of(PreparedSet.open(resolve(f"synth: people identities={PUBLIC} images=4 size={SIZE}", cache, workers=2)))
+    people = resolve(f"synth: people identities={PUBLIC} images=4 size={SIZE}", cache, workers=2)
+    public = View.of(PreparedSet.open(people))
     net, compute = METHODS["privacyface"].network(recipe), choose("cpu", "fp32")
     compute.place(net)
     releases = Releases(Path(tempfile.mkdtemp(dir=cache)))
