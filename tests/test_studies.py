@@ -32,7 +32,7 @@ OWN_ROWS = {
     "all public images", *(f"t_HN 0.{tenth}" for tenth in range(2, 7)),
     *(f"{name}, {count}" for name in ("FedFace", "FedFR") for count in (40, 20, 10, 1)), "Centralised, 40",
     "Pre-trained, 1",
-    *(f"{name}, private" for name in ("CosFace", "ArcFace", "FedSGD", "φ0", "φ1", "φ2")), "private",
+    *(f"{name}, private" for name in ("CosFace", "ArcFace", "FedSGD", "φ0", "φ1", "φ2", "φ3")), "private",
     "nothing told", "no noise",
     *(f"ε {value}" for value in (0.1, 1, 8, 32)), *(f"ρ {value}" for value in (1.1, 1.2, 1.4, 1.5)), "3 queries",
     "3 queries of Algorithm 1", "T 8", "T 32", "clusters of mean features",

@@ -178,6 +178,25 @@ def cells(grid: Mapping[str, Any], folder: Path, **files: Mapping[str, Any]) -> 
     return {cell.row: cell for cell in reversed(found)}
 
 
+def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_path: Path) -> None:
+    sets = {name: f"data/{name}" for name in ("A", "B", "first", "other", "benchmark")}
+    recipe = {"method": {"name": "conventional"}, "training": {"rounds": 1}, "input": {"colour": "rgb"}}
+    study = {
+        "title": "Toy", "recipe": recipe, "sets": sets, "public": "first", "users": ["benchmark"], "seeds": [0],
+        "rows": {"theirs": {}, "own": {"public": "other"}, "same": {"trained_by": "own"}},
+    }  # fmt: skip
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    cells = {cell.row: cell.recipe.data for cell in cells_of(read(tmp_path / "study.yaml"), tmp_path)}
+    assert {name: data.public for name, data in cells.items()} == {
+        "theirs": "data/first", "own": "data/other", "same": "data/other",
+    }  # fmt: skip
+    assert all(sorted(data.sites) == ["A", "B"] for data in cells.values())
+    study["rows"]["own"]["public"] = "nobody"  # type: ignore[index]
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    with pytest.raises(UserError, match=r"rows\.own\.public: 'nobody' is not among the study's sets"):
+        read(tmp_path / "study.yaml")
+
+
 def test_a_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_path: Path) -> None:
     other = {**grid["recipe"], "training": {**grid["recipe"]["training"], "rounds": 7}}
     rows = {"Two sites": {"sites": ["A", "C"]}, "Longer": {"recipe": "longer"}}

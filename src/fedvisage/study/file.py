@@ -24,14 +24,15 @@ class Row(Section):
     """One row of the table: changes to a recipe, or the model of another row judged another way.
 
     ``recipe`` names one of the study's further recipes. ``sites`` names the sets that train in this row, where they are
-    not the study's. ``trained_by`` names a row above: its recipe, changes and sites are taken over, and its
-    finished model is judged instead of training the same one again. ``quotes`` is the printed row to stand beside
-    this one, where it has another name.
+    not the study's, and ``public`` another set of public identities. ``trained_by`` names a row above: its recipe,
+    changes and sets are taken over, and its finished model is judged instead of training the same one again. ``quotes``
+    is the printed row to stand beside this one, where it has another name.
     """
 
     recipe: str | None = None
     set: list[str] = []
     sites: list[str] | None = None
+    public: str | None = None
     trained_by: str | None = None
     quotes: str | None = None
 
@@ -74,7 +75,9 @@ class Study(Section):
         if not isinstance(tree, dict) or not isinstance(tree.get("sets"), dict):
             return tree
         sets = many_sites(tree["sets"])
-        sites = tree.get("sites", [name for name in sets if name != tree.get("public")])
+        rows = tree["rows"].values() if isinstance(tree.get("rows"), dict) else ()
+        public = {tree.get("public"), *(row.get("public") for row in rows if isinstance(row, dict))}
+        sites = tree.get("sites", [name for name in sets if name not in public])
         sites = many_names(sites) if isinstance(sites, list) else sites
         return {"users": sites, **tree, "sets": sets, "sites": sites}
 
@@ -90,6 +93,7 @@ def read(path: Path) -> Study:
         if row.recipe is not None and row.recipe not in study.recipes:
             raise UserError(f"{place}.recipe", f"{row.recipe!r} is not among the study's recipes")
         _check_names(row.sites or [], study, f"{place}.sites")
+        _check_names([] if row.public is None else [row.public], study, f"{place}.public")
         if places.setdefault(slug(name), name) != name:
             raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")

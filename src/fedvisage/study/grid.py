@@ -47,8 +47,8 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
         "user": study.sets[user],
         "user_name": user,
     }
-    if study.public is not None:
-        tree["data"]["public"] = study.sets[study.public]
+    if (public := row.public or study.public) is not None:
+        tree["data"]["public"] = study.sets[public]
     for change in [*study.set, *row.set, f"runtime.seed={seed}"]:
         recipes.apply(tree, change)
     return tree
@@ -81,6 +81,7 @@ def _whole(study: Study, name: str) -> Row:
             "recipe": row.recipe or above.recipe,
             "set": [*above.set, *row.set],
             "sites": row.sites or above.sites,
+            "public": row.public or above.public,
         }
     )
 

@@ -61,7 +61,7 @@ def _tiny(name: str, entry: str, study: Study) -> str:
 def _few_people(name: str, entry: str, study: Study) -> str:
     """Return rendered people for a study of recognition: of a share as many as make two a site."""
     part = without_part(entry)[1]
-    if name == study.public:
+    if name in {study.public, *(row.public for row in study.rows.values())}:
         return f"{SYNTHETIC} people identities=8 images=4 size={SIZE} first=100000 test=0 heldout=0.25"
     if name in study.users:
         return f"{SYNTHETIC} people identities=20 images=4 size={SIZE} first=200000 test=0.5"
