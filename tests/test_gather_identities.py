@@ -102,6 +102,19 @@ def test_shares_of_one_set_are_disjoint_and_whole(own: dict[str, Path]) -> None:
     assert set(sites["site1"].heldout.identities.tolist()) == shares["site1"]
 
 
+def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str, Path]) -> None:
+    remake(own, "A", identities=10)
+    path = of_task(own["A"], "fedfr")
+    entries = {"first": f"{path} part=1/5", "others": f"{path} part=2-4/5"}
+    data = gathered(own, data__sites=entries, data__user=f"{path} part=5/5")
+    shares = {name: set(site.train.identities.tolist()) for name, site in data.sites.items()}
+    shares["user"] = set(data.user.identities.tolist())
+    assert [len(shares[name]) for name in ("first", "others", "user")] == [2, 6, 2]
+    assert len(set.union(*shares.values())) == 10
+    with pytest.raises(UserError, match="part=4-2/5 is no share"):
+        gathered(own, data__sites={"A": f"{path} part=4-2/5"})
+
+
 def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str, Path], tmp_path: Path) -> None:
     content = tree(own, "fedfr")
     assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 4

@@ -117,12 +117,13 @@ def share_of(view: View, part: Part | None) -> View:
     if part is None:
         return view
     everybody = np.unique(view.slices[0].set.rows.subject)
-    return view.of_people(everybody[part.number - 1 :: part.of])
+    share = np.arange(len(everybody)) % part.of + 1
+    return view.of_people(everybody[(share >= part.number) & (share <= part.last)])
 
 
 def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
     name, part = without_part(entry.strip())
-    return opened[name].digest + (f" {part.number}/{part.of}" if part else "")
+    return opened[name].digest + (f" {part}" if part else "")
 
 
 def _check_nobody_twice(

@@ -85,7 +85,8 @@ def test_a_row_without_its_group_is_no_row(tmp_path: Path) -> None:
 
 
 def test_an_entry_can_name_a_share_and_a_key_many_sites() -> None:
-    assert without_part("data/people part=3/40") == ("data/people", Part(3, 40))
+    assert without_part("data/people part=3/40") == ("data/people", Part(3, 40, 3))
+    assert without_part("data/people part=3-6/40") == ("data/people", Part(3, 40, 6))
     assert without_part("data/part=3/40") == ("data/part=3/40", None)
     assert many_sites({"a[9-11]": "DIR part=*/40", "b": "x*"}) == {
         "a09": "DIR part=9/40", "a10": "DIR part=10/40", "a11": "DIR part=11/40", "b": "x*",

@@ -113,6 +113,7 @@ def import_set(
     test: Annotated[
         float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
     ] = 0.4,
+    least: Annotated[int, typer.Option(help="Identities: leave out who has fewer photographs.", min=1)] = 1,
     max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
@@ -121,7 +122,7 @@ def import_set(
         from fedvisage.data.make import import_dataset
 
         import_dataset(kind, source, destination, console(), name=name, size=size, frames=frames, crop=crop,
-                       depth=depth, heldout=heldout, test=test, max_bad=max_bad, seed=seed)  # fmt: skip
+                       depth=depth, heldout=heldout, test=test, least=least, max_bad=max_bad, seed=seed)  # fmt: skip
 
 
 @app.command()

@@ -22,7 +22,7 @@ class Importer(Protocol):
 
     def __call__(  # noqa: D102
         self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, depth: str,
-        heldout: float, test: float, max_bad: float, seed: int, progress: Progress,
+        heldout: float, test: float, least: int, max_bad: float, seed: int, progress: Progress,
     ) -> ImportReport: ...  # fmt: skip
 
 
@@ -111,6 +111,7 @@ def import_dataset(
     depth: str,
     heldout: float,
     test: float,
+    least: int,
     max_bad: float,
     seed: int,
 ) -> None:
@@ -125,6 +126,7 @@ def import_dataset(
         frames=frames,
         heldout=heldout,
         test=test,
+        least=least,
         seed=seed,
         crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
         depth=depth,

@@ -3,7 +3,7 @@
 An entry is such a directory, or a line ``synth: O subjects=20`` that says what to render. Rendered sets are kept in
 a cache under the digest of everything that decides their pixels, so a changed renderer never finds old images.
 ``synth: people identities=40`` makes an identity set. An entry may end in ``part=3/40``, the third of forty shares of a
-set's identities, so that one set serves many sites.
+set's identities, or in ``part=1-6/40``, the first six together, so that one set serves many places.
 """
 
 import hashlib
@@ -17,16 +17,22 @@ from fedvisage.data.manifest import SET
 from fedvisage.errors import UserError
 
 SYNTHETIC = "synth:"
-_PART = re.compile(r"\s+part=(\d{1,6})/(\d{1,6})$")
+_PART = re.compile(r"\s+part=(\d{1,6})(?:-(\d{1,6}))?/(\d{1,6})$")
 _STEPS = 10
 
 
 @dataclass(frozen=True)
 class Part:
-    """One of several equal shares of a set's identities: in their sorted order, every ``of``-th from ``number``."""
+    """Some of several equal shares of a set's identities; a share is, in their sorted order, every ``of``-th."""
 
     number: int
     of: int
+    last: int
+    """The share up to which all from ``number`` on are meant."""
+
+    def __str__(self) -> str:
+        """Write it as an entry does."""
+        return f"{self.number}/{self.of}" if self.last == self.number else f"{self.number}-{self.last}/{self.of}"
 
 
 def without_part(entry: str) -> tuple[str, Part | None]:
@@ -34,9 +40,9 @@ def without_part(entry: str) -> tuple[str, Part | None]:
     found = _PART.search(entry)
     if found is None:
         return entry, None
-    part = Part(int(found[1]), int(found[2]))
-    if not 1 <= part.number <= part.of:
-        raise UserError(entry, f"part={part.number}/{part.of} is no share; the first of three is part=1/3")
+    part = Part(int(found[1]), int(found[3]), int(found[2] or found[1]))
+    if not 1 <= part.number <= part.last <= part.of:
+        raise UserError(entry, f"part={part} is no share; the first of three is part=1/3, the others part=2-3/3")
     return entry[: found.start()], part
 
 

@@ -65,7 +65,7 @@ def _few_people(name: str, entry: str, study: Study) -> str:
         return f"{SYNTHETIC} people identities=8 images=4 size={SIZE} first=100000 test=0 heldout=0.25"
     if name in study.users:
         return f"{SYNTHETIC} people identities=20 images=4 size={SIZE} first=200000 test=0.5"
-    share = f" part={part.number}/{part.of}" if part else ""
+    share = f" part={part}" if part else ""
     first = 0 if part else 1000 * list(study.sets).index(name)
     return (
         f"{SYNTHETIC} people identities={2 * part.of if part else 2} images=4 size={SIZE} first={first} test=0.5{share}"

@@ -80,6 +80,30 @@ def test_faces_in_photographs_are_found_and_aligned(tmp_path: Path) -> None:
     assert "2 people have one photograph" in "\n".join(report.lines())
 
 
+def test_people_with_few_photographs_are_left_out_and_counted(
+    folder: Path, crops: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    save(np.ascontiguousarray(crops["person0"][0][:, ::-1]), folder / "person1" / "0.png")
+    (folder / "person3" / "2.png").write_bytes(b"no picture")
+    report = import_identities(
+        folder, tmp_path / "set", name="P", size=SIZE, crop="none", heldout=0, least=3, max_bad=0.5
+    )
+    assert (report.images, report.people_left_out, report.photographs_left_out) == (3, 2, 3)
+    assert set(PreparedSet.open(tmp_path / "set").rows.subject.tolist()) == {"person0"}
+    assert "2 people with 3 photographs were left out" in "\n".join(report.lines())
+    with pytest.raises(UserError, match="has 9 photographs"):
+        import_identities(folder, tmp_path / "none", name="P", size=SIZE, crop="none", least=9)
+
+
+def test_alignment_is_checked_at_the_size_that_photographs_have(folder: Path, tmp_path: Path) -> None:
+    """At 48 pixels the detector finds few faces; what is stored may be as small as one likes."""
+    report = import_identities(folder, tmp_path / "set", name="P", size=48, crop="none", heldout=0)
+    made = PreparedSet.open(tmp_path / "set")
+    assert (report.images, made.size) == (6, 48)
+    assert made.points is not None
+    assert max(misalignment(points, 48) for points in made.points) < 0.15
+
+
 def test_the_same_photograph_of_two_people_is_a_mistake(folder: Path, tmp_path: Path) -> None:
     (folder / "person3" / "copy.png").write_bytes((folder / "person0" / "0.png").read_bytes())
     with pytest.raises(UserError, match="the same file under two people"):

@@ -6,7 +6,8 @@ in their places, or on which no face is found, is skipped. A file ``groups.csv``
 ``person,group``, puts people into groups for tables by group; without it all are in one.
 
 Of each person's photographs a share is kept for testing, by a stream; of the people, a share is held out whole. Who
-has one photograph can be trained on but not tested with: such people are counted.
+has one photograph can be trained on but not tested with: such people are counted. Who has fewer than ``least`` is left
+out, and counted too.
 """
 
 import csv
@@ -39,13 +40,18 @@ Aligned = tuple[Image, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class IdentityReport(ImportReport):
-    """What was imported, and how many people have too few photographs to be tested with."""
+    """What was imported, how many people have too few photographs to be tested with, and how many were left out."""
 
     one_photograph: int = 0
+    people_left_out: int = 0
+    photographs_left_out: int = 0
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         lines = super().lines()
+        if self.people_left_out:
+            said = f"{self.people_left_out} people with {self.photographs_left_out} photographs were left out"
+            lines.insert(1, f"{said}: they have fewer than was asked for")
         if self.one_photograph:
             lines.insert(1, f"{self.one_photograph} people have one photograph: they are trained on, not tested with")
         return lines
@@ -60,6 +66,7 @@ def import_identities(
     crop: Crop = "face",
     test: float = 0.4,
     heldout: float = 0.25,
+    least: int = 1,
     max_bad: float = 0.05,
     seed: int = 0,
     progress: Progress | None = None,
@@ -73,15 +80,24 @@ def import_identities(
     groups = read_groups(source / GROUPS)
     tally = Tally(source, len(found) + len(skipped), max_bad, [one for one in skipped if one.path != GROUPS])
     tally.stop_if_too_many()
-    away = _held_out(sorted({one.subject for one in found}), heldout, seed)
-    albums: dict[str, list[Photograph]] = defaultdict(list)
+    everybody: dict[str, list[Photograph]] = defaultdict(list)
     for one in found:
-        albums[one.subject].append(one)
+        everybody[one.subject].append(one)
+    albums = {person: album for person, album in everybody.items() if len(album) >= least}
+    if not albums:
+        raise UserError("least", f"nobody in {source} has {least} photographs; ask for fewer")
+    away = _held_out(sorted(albums), heldout, seed)
     origin = f"people {printable(source.resolve().name)} crop={crop} test={test} heldout={heldout} seed={seed}"
+    origin += f" least={least}" if least > 1 else ""
     single, done, seen = 0, 0, dict[str, Photograph]()
+    people_out, out_of_use = len(everybody) - len(albums), len(found) - sum(map(len, albums.values()))
     with Writer(destination, name=name, size=size, source=origin, points=True, identities=True) as out:
         for person, album in sorted(albums.items()):
             pictures = [picture for one in album for picture in _read(one, aligner, seen, tally)]
+            done += len(album)
+            if len(pictures) < least:
+                people_out, out_of_use = people_out + 1, out_of_use + len(pictures)
+                continue
             single += len(pictures) == 1
             splits = _splits(len(pictures), test, person in away, numpy_rng(seed, "import", person))
             for (photograph, (image, points)), split in zip(pictures, splits, strict=True):
@@ -90,10 +106,10 @@ def import_identities(
                     video=[photograph.name], frame=[0], split=[split], item=[photograph.name],
                     group=[groups.get(person, EVERYBODY)],
                 )  # fmt: skip
-            done += len(album)
             if progress:
-                progress(done, len(found))
-        report = IdentityReport(**vars(tally.attach(out)), one_photograph=single)
+                progress(done, sum(map(len, albums.values())))
+        counts = {"one_photograph": single, "people_left_out": people_out, "photographs_left_out": out_of_use}
+        report = IdentityReport(**vars(tally.attach(out)), **counts)
         out.attach_report(report.json())
     return report
 
@@ -109,10 +125,10 @@ def make_aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
 
     def checked(image: Image) -> Aligned:
         cut = cropper(image).image
-        faces = detect(cut)
+        faces = detect(image)  # as it came: at the size of a small crop the detector misses faces
         if not faces:
             raise BadFile("no face found")
-        points = max(faces, key=lambda face: face.box[2] * face.box[3]).points
+        points = max(faces, key=lambda face: face.box[2] * face.box[3]).points * (size / len(image))
         if misalignment(points, size) > FURTHEST:
             raise BadFile("not aligned by five points; import it with --crop face")
         return cut, points.astype(np.float32)
