@@ -6,15 +6,17 @@ import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from rich.console import Console
 from safetensors.numpy import load_file
-from tests.toy import make_people, run_toy, tree
+from tests.toy import SIZE, make_people, run_toy, tree
 
 from fedvisage import model
+from fedvisage.data.prepared import Writer
 from fedvisage.errors import UserError
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.predict import predict_path
@@ -99,6 +101,33 @@ def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mappin
         evaluate_run(finished, str(sets["U"]), None, tmp_path, console, adapt=None, as_json=False)
     with pytest.raises(UserError, match="is for attack detection"):
         evaluate_run(finished, None, None, tmp_path, console, adapt="gated", as_json=False)
+
+
+def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
+    rng, people = np.random.default_rng(3), ("Ada", "Bo", "Cy", "Di")
+    with Writer(tmp_path / "set", name="listed", size=SIZE, source="noise", identities=True) as out:
+        for who in people:
+            names = [f"{who}/{who}_{number:04d}.png" for number in (1, 2)]
+            images = rng.integers(0, 255, (2, SIZE, SIZE, 3)).astype(np.uint8)
+            out.add(images, label=[1] * 2, species=["bonafide"] * 2, subject=[who] * 2, video=names, frame=[0] * 2,
+                    split=["test"] * 2, item=names, group=["all"] * 2)  # fmt: skip
+    lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
+    (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
+    console = Console(file=(said := io.StringIO()), width=200)
+
+    def evaluated(data: str, out: Path | None = None) -> dict[str, Any]:
+        pairs = tmp_path / "pairs.txt"
+        return evaluate_run(finished, data, out, tmp_path, console, adapt=None, as_json=False, pairs=pairs)
+
+    found = evaluated(str(tmp_path / "set"), tmp_path / "out")["generic"]["listed_pairs"]
+    assert (found["pairs"], found["left_out"], found["folds"]) == (14, 2, 2)
+    assert 0 <= found["accuracy"] <= 1
+    assert "14 pairs of pairs.txt (2 left out: no such image)" in said.getvalue()
+    rows = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
+    assert rows[1].startswith("Ada/Ada_0001.png,Ada/Ada_0002.png,1,1,")
+    assert len(rows) == 15
+    with pytest.raises(UserError, match=r"pairs.txt: none of its 16 pairs"):
+        evaluated(str(make_people(tmp_path / "others", "X", 5)))
 
 
 def test_faces_are_compared_at_the_sites_threshold(

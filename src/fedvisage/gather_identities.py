@@ -17,6 +17,7 @@ from fedvisage.data.sources import SYNTHETIC, Part, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.gather import Gathered, People, SiteData, merged, open_set
+from fedvisage.metrics.listed_pairs import pairs_among
 from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
 from fedvisage.settings import Recognition
@@ -173,13 +174,15 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
 
 
 def _check_generic_rates(recipe: Recipe, user: View) -> None:
-    """Refuse rates that were asked for and that the benchmark has too few pairs or probes to show."""
+    """Refuse rates that the benchmark has too few pairs or probes to show, and a list of other people's pairs."""
     settings, place = recipe.evaluation.recognition or Recognition(), "recipe.evaluation.recognition"
     _, images = np.unique(user.subjects, return_counts=True)
     impostors = (len(user) ** 2 - int((images**2).sum())) // 2
     probes = sum(int((part.set.rows.split[part.indices] == "test").sum()) for part in user.slices)
     require_measurable(settings.far, impostors, f"{place}.far", "impostor pairs of the benchmark")
     require_measurable(settings.fpir, probes, f"{place}.fpir", "probes of the benchmark")
+    if settings.pairs is not None:
+        pairs_among(user, settings.pairs)
 
 
 def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mapping[str, View | None]) -> None:

@@ -23,13 +23,14 @@ from fedvisage.files import write_atomically, write_tensors
 from fedvisage.gather import People
 from fedvisage.metrics import generic
 from fedvisage.metrics.decision import threshold_at_fmr, within_counts
+from fedvisage.metrics.listed_pairs import OnPairs, on_listed_pairs, pairs_among
 from fedvisage.metrics.personalised import OfSite, figures_of_site
 from fedvisage.metrics.similarity import Faces, labelled
 from fedvisage.metrics.threshold import Histogram, Threshold, auc_from_histogram, eer_from_histogram
 from fedvisage.recipe import Recipe
 from fedvisage.settings import Recognition
 
-SIMILARITIES = "similarities.safetensors"
+SIMILARITIES, PAIRS = "similarities.safetensors", "pairs.csv"
 LEAST_GROUP = 2
 """A group's own figures need so many people."""
 
@@ -136,6 +137,7 @@ class JudgedGeneric:
     pairs: generic.FixedPairs
     items: list[str]
     counts: dict[str, Histogram]
+    listed: OnPairs | None = None
 
 
 def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]) -> JudgedGeneric:
@@ -166,6 +168,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
     verified = generic.verification(faces, settings.far)
     found = generic.identification(faces, probe, settings.fpir, settings.counting)
     pairs = generic.on_fixed_pairs(faces, settings.folds_of)
+    listed = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
     counts, by_group = {"": within_counts(faces)}, {}
     for group in np.unique(view.groups).tolist():
         some = faces.take(view.groups == group)
@@ -191,7 +194,22 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         "decision": _decided(counts[""], threshold),
         "groups": by_group,
     }
-    return JudgedGeneric(figures, pairs, view.items.tolist(), counts)
+    if listed is not None:
+        figures["listed_pairs"] = _listed_figures(str(settings.pairs), listed)
+    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, listed)
+
+
+def _listed_figures(path: str, found: OnPairs) -> dict[str, Any]:
+    """Return what metrics.json says of a list of pairs: its name, what there was of it, and the figures."""
+    return {
+        "list": Path(path).name,
+        "pairs": len(found.pairs),
+        "left_out": found.pairs.left_out,
+        "folds": len(found.folds.accuracy) if found.folds else 0,
+        "accuracy": found.folds.mean if found.folds else None,
+        "accuracy_std": found.folds.std if found.folds else None,
+        "tar_at_far": named(found.tar),
+    }
 
 
 def _accuracy(faces: Faces, settings: Recognition) -> float | None:
@@ -222,6 +240,8 @@ def judge(
     if out is None:
         return {"generic": judged.figures}
     write_atomically(out / "scores.csv", _pairs_as_csv(judged).encode())
+    if judged.listed is not None:
+        write_atomically(out / PAIRS, _listed_as_csv(judged.items, judged.listed).encode())
     write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in judged.counts.items()})
     return {"generic": judged.figures}
 
@@ -232,6 +252,17 @@ def _pairs_as_csv(judged: JudgedGeneric) -> str:
     table.writerow(("first", "second", "same", "similarity"))
     rows = zip(judged.pairs.pairs.tolist(), judged.pairs.same.tolist(), judged.pairs.similarity.tolist(), strict=True)
     table.writerows((judged.items[a], judged.items[b], int(same), f"{value:.9g}") for (a, b), same, value in rows)
+    return text.getvalue()
+
+
+def _listed_as_csv(items: list[str], found: OnPairs) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("first", "second", "same", "fold", "similarity"))
+    pairs = found.pairs
+    rows = zip(pairs.first, pairs.second, pairs.same, pairs.fold, found.similarity, strict=True)
+    for a, b, same, fold, value in rows:
+        table.writerow((items[a], items[b], int(same), int(fold) + 1, f"{value:.9g}"))
     return text.getvalue()
 
 

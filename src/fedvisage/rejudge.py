@@ -25,13 +25,20 @@ from fedvisage.nn.precision import choose
 from fedvisage.recipe import Recipe
 
 
-def open_model(directory: Path, adapt: str | None = None) -> tuple[Recipe, model.SavedModel, Scorer]:
+def open_model(
+    directory: Path, adapt: str | None = None, pairs: Path | None = None
+) -> tuple[Recipe, model.SavedModel, Scorer]:
     """Read a finished model and build its scorer, without touching any training data."""
     saved = model.load(directory)
     # Where a model was trained does not matter for using it.
     tree = {**saved.recipe, "runtime": {**saved.recipe["runtime"], "device": "auto"}}
     if adapt is not None:
         tree["evaluation"] = {**saved.recipe["evaluation"], "adapt": adapt}
+    if pairs is not None and saved.task != "recognition":
+        raise UserError("--pairs", "this model detects attacks; leave --pairs out")
+    if pairs is not None:
+        settings = saved.recipe["evaluation"].get("recognition") or {}
+        tree["evaluation"] = {**tree["evaluation"], "recognition": {**settings, "pairs": str(pairs)}}
     recipe = recipes.validate(tree, options())
     torch.set_num_threads(recipe.runtime.threads)
     compute = choose(recipe.runtime.device, recipe.runtime.precision)
@@ -39,12 +46,20 @@ def open_model(directory: Path, adapt: str | None = None) -> tuple[Recipe, model
 
 
 def evaluate_run(
-    run: Path, data: str | None, out: Path | None, cache: Path, console: Console, *, adapt: str | None, as_json: bool
+    run: Path,
+    data: str | None,
+    out: Path | None,
+    cache: Path,
+    console: Console,
+    *,
+    adapt: str | None,
+    as_json: bool,
+    pairs: Path | None = None,
 ) -> dict[str, Any]:
     """Judge a run's model on a set, print the figures, and write them with the scores when asked to."""
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
-    recipe, saved, scorer = open_model(run, adapt)
+    recipe, saved, scorer = open_model(run, adapt, pairs)
     entry = data or recipe.data.user
     if entry is None:
         raise UserError("--data", "the run has no user; name a prepared set")
@@ -75,7 +90,7 @@ def evaluate_run(
     if as_json:
         print(json.dumps(figures, indent=2, ensure_ascii=False))
     else:
-        console.print(summary(figures), highlight=False, markup=False)
+        console.print(summary(figures), highlight=False, markup=False, soft_wrap=True)
     return figures
 
 
@@ -111,6 +126,9 @@ def recognition_lines(figures: dict[str, Any]) -> list[str]:
             lines += [f"  {name}: {title} {'  '.join(rates)}"] if rates else []
     if generic.get("accuracy_on_ten_folds") is not None:
         lines.append(f"  ten folds: {_percent(generic['accuracy_on_ten_folds'])}")
+    if (listed := generic.get("listed_pairs")) is not None:
+        said = f"{listed['pairs']} pairs of {listed['list']} ({listed['left_out']} left out: no such image)"
+        lines.append(f"  {said}: {_percent(listed['accuracy'])} on {listed['folds']} folds")
     return lines
 
 

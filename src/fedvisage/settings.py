@@ -266,6 +266,8 @@ class Recognition(Section):
     """The false match rate at which two faces are called one person."""
     folds_of: int = Field(6000, ge=20)
     """At most so many fixed pairs for the ten folds, half of them of one person."""
+    pairs: str | None = None
+    """A list of pairs, such as LFW's pairs.txt, by which the generic model is judged as well."""
 
 
 class Evaluation(Section):

@@ -112,6 +112,14 @@ def evaluate(
             show_default=False,
         ),
     ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Recognition: a list of pairs of the set's images, such as LFW's pairs.txt; pairs of images"
+            " that the set has not are left out and counted.",
+            show_default=False,
+        ),
+    ] = None,
     out: Out = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -119,7 +127,7 @@ def evaluate(
     """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
     from fedvisage.rejudge import evaluate_run
 
-    evaluate_run(run, data, out, cache, console(), adapt=adapt, as_json=as_json)
+    evaluate_run(run, data, out, cache, console(), adapt=adapt, pairs=pairs, as_json=as_json)
 
 
 @app.command()

@@ -127,12 +127,17 @@ def accuracy_on_folds(similarity: Features, same: NDArray[np.bool_], folds: int 
     """Return the LFW-style accuracy: folds in the order of the list, each judged at the others' best threshold."""
     if len(same) < folds:
         raise UserError("verification", f"{len(same)} pairs make no {folds} folds; add pairs")
+    sizes = [len(fold) for fold in np.array_split(np.arange(len(same)), folds)]
+    return accuracy_by_fold(similarity, same, np.repeat(np.arange(folds), sizes))
+
+
+def accuracy_by_fold(similarity: Features, same: NDArray[np.bool_], fold: NDArray[np.int64]) -> Folds:
+    """Return the accuracy on each fold at the best threshold of the others; `fold` names each pair's."""
     accuracy, threshold = [], []
-    for fold in np.array_split(np.arange(len(same)), folds):
-        rest = np.ones(len(same), dtype=bool)
-        rest[fold] = False
-        threshold.append(best_threshold(similarity[rest], same[rest]))
-        accuracy.append(float(np.mean((similarity[fold] >= threshold[-1]) == same[fold])))
+    for one in np.unique(fold):
+        here = fold == one
+        threshold.append(best_threshold(similarity[~here], same[~here]))
+        accuracy.append(float(np.mean((similarity[here] >= threshold[-1]) == same[here])))
     return Folds(tuple(accuracy), tuple(threshold))
 
 

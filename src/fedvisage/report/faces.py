@@ -74,6 +74,10 @@ def generic_table(metrics: Row) -> Table | None:
     rows += [{"what": f"1:N TPIR at FPIR {rate}", "value": percent(value)}
              for rate, value in (generic.get("tpir_at_fpir") or {}).items()]  # fmt: skip
     decision = generic.get("decision") or {}
+    if (listed := generic.get("listed_pairs")) is not None:
+        said = f"accuracy on {listed['folds']} folds of {listed['list']}: {listed['pairs']:,} pairs"
+        said += f", {listed['left_out']:,} left out for want of their images" if listed["left_out"] else ""
+        rows.append({"what": said, "value": percent(listed["accuracy"])})
     rows += [{"what": name, "value": percent(decision.get(short))}
              for short, name in (("fmr", "false matches at the sites' threshold"), ("fnmr", "false non-matches there"))
              if decision.get(short) is not None]  # fmt: skip

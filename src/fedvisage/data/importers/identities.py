@@ -108,8 +108,12 @@ def import_identities(
                 )  # fmt: skip
             if progress:
                 progress(done, sum(map(len, albums.values())))
-        counts = {"one_photograph": single, "people_left_out": people_out, "photographs_left_out": out_of_use}
-        report = IdentityReport(**vars(tally.attach(out)), **counts)
+        report = IdentityReport(
+            **vars(tally.attach(out)),
+            one_photograph=single,
+            people_left_out=people_out,
+            photographs_left_out=out_of_use,
+        )
         out.attach_report(report.json())
     return report
 

@@ -1,0 +1,61 @@
+"""Lists of verification pairs, as LFW's pairs.txt is written."""
+
+from pathlib import Path
+
+import pytest
+
+from fedvisage.data.pairs import image_named, read_pairs
+from fedvisage.errors import UserError
+
+LINES = ("A_One\t1\t4", "B_Two\t2\t11", "A_One\t1\tB_Two\t3", "C\t1\tA_One\t2")
+
+
+def written(tmp_path: Path, *lines: str) -> Path:
+    (tmp_path / "pairs.txt").write_text("\n".join(lines) + "\n")
+    return tmp_path / "pairs.txt"
+
+
+def test_three_fields_are_one_person_and_four_are_two(tmp_path: Path) -> None:
+    found = read_pairs(written(tmp_path, *LINES))
+    assert found.first == ["A_One/A_One_0001", "B_Two/B_Two_0002", "A_One/A_One_0001", "C/C_0001"]
+    assert found.second == ["A_One/A_One_0004", "B_Two/B_Two_0011", "B_Two/B_Two_0003", "A_One/A_One_0002"]
+    assert found.same.tolist() == [True, True, False, False]
+    assert found.fold.tolist() == [0, 0, 0, 0]
+
+
+def test_the_first_line_may_say_how_many_folds_there_are(tmp_path: Path) -> None:
+    assert read_pairs(written(tmp_path, "2\t2", *LINES, *LINES)).fold.tolist() == [0] * 4 + [1] * 4
+    assert read_pairs(written(tmp_path, "2", *LINES)).fold.tolist() == [0] * 4
+    with pytest.raises(UserError, match="is it cut off"):
+        read_pairs(written(tmp_path, "2\t2", *LINES))
+
+
+def test_without_it_a_fold_begins_where_pairs_of_one_person_begin_again(tmp_path: Path) -> None:
+    assert read_pairs(written(tmp_path, *LINES, *LINES[:3])).fold.tolist() == [0] * 4 + [1] * 3
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ((), "holds no pair"),
+        ((*LINES, "A\t1\tB\t2\t3"), "line 5: has 5 fields"),
+        ((*LINES, "A\t1\tB"), "line 5: has no numbers"),
+        (("many\tfolds", *LINES), "line 1: is neither a pair"),
+    ],
+)
+def test_what_is_no_list_of_pairs_is_refused_by_line(tmp_path: Path, lines: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read_pairs(written(tmp_path, *lines))
+
+
+def test_a_list_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cannot be read"):
+        read_pairs(tmp_path / "none.txt")
+    (tmp_path / "model").write_bytes(b"\xff\xfe\x00\x01")
+    with pytest.raises(UserError, match="is not text"):
+        read_pairs(tmp_path / "model")
+
+
+def test_images_are_known_by_folder_and_file() -> None:
+    assert image_named("A_One/A_One_0001.jpg") == image_named("lfw/A_One/A_One_0001.png") == "A_One/A_One_0001"
+    assert image_named("m.0xnkj/m.0xnkj_0001.jpg") == "m.0xnkj/m.0xnkj_0001"

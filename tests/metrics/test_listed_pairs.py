@@ -1,0 +1,56 @@
+"""A published list of pairs: what is not there is counted, and figures are those of its own folds."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_curve
+
+from fedvisage.data.pairs import ListedPairs
+from fedvisage.errors import UserError
+from fedvisage.metrics.listed_pairs import find_pairs, on_listed_pairs
+from fedvisage.metrics.similarity import labelled
+from fedvisage.metrics.verification import accuracy_on_folds
+
+PEOPLE, EACH = 12, 4
+IDENTITY = np.repeat(np.arange(PEOPLE), EACH)
+IMAGES = {f"{person}/{image}": person * EACH + image for person in range(PEOPLE) for image in range(EACH)}
+NAMES = list(IMAGES)
+
+
+def listed(pairs: int = 40, folds: int = 4) -> ListedPairs:
+    first = np.random.default_rng(0).integers(0, len(NAMES), pairs)
+    second = np.where(np.arange(pairs) % 2, first // EACH * EACH + (first + 1) % EACH, (first + EACH) % len(NAMES))
+    one, other = ([NAMES[place] for place in places] for places in (first, second))
+    return ListedPairs(one, other, IDENTITY[first] == IDENTITY[second], np.repeat(np.arange(folds), pairs // folds))
+
+
+def test_accuracy_and_rates_are_those_of_the_pairs_in_the_order_of_the_list() -> None:
+    rng, given = np.random.default_rng(1), listed()
+    faces = labelled(rng.normal(size=(PEOPLE, 8))[IDENTITY] + rng.normal(size=(len(IDENTITY), 8)), IDENTITY)
+    found = on_listed_pairs(faces, find_pairs(given, IMAGES, IDENTITY, "pairs.txt"))
+    places = [[IMAGES[name] for name in names] for names in (given.first, given.second)]
+    similarity = (faces.features[places[0]] * faces.features[places[1]]).sum(axis=1)
+    assert np.allclose(found.similarity, similarity, atol=1e-6)
+    assert found.folds == accuracy_on_folds(found.similarity, given.same, 4)
+    far, tar, _ = roc_curve(given.same, found.similarity, drop_intermediate=False)
+    assert found.tar == {0.1: pytest.approx(tar[far <= 0.1].max())}
+    assert found.pairs.left_out == 0
+
+
+def test_pairs_of_images_that_are_not_there_are_left_out_and_counted() -> None:
+    given, there = listed(), {name: place for name, place in IMAGES.items() if not name.startswith("3/")}
+    missing = [a.startswith("3/") or b.startswith("3/") for a, b in zip(given.first, given.second, strict=True)]
+    found = find_pairs(given, there, IDENTITY, "pairs.txt")
+    assert found.left_out == sum(missing) > 0
+    assert found.fold.tolist() == given.fold[~np.array(missing)].tolist()
+
+
+def test_too_few_pairs_for_a_threshold_give_no_accuracy() -> None:
+    faces = labelled(np.random.default_rng(1).normal(size=(len(IDENTITY), 8)), IDENTITY)
+    assert on_listed_pairs(faces, find_pairs(listed(folds=1), IMAGES, IDENTITY, "pairs.txt")).folds is None
+
+
+def test_a_list_about_other_images_or_other_people_is_refused() -> None:
+    with pytest.raises(UserError, match="none of its 40 pairs"):
+        find_pairs(listed(), {}, IDENTITY, "pairs.txt")
+    with pytest.raises(UserError, match="are one person, and the set two"):
+        find_pairs(listed(), IMAGES, np.arange(len(IDENTITY)), "pairs.txt")
