@@ -15,7 +15,7 @@ from fedvisage.errors import UserError
 from fedvisage.report.compare import compare, compare_runs, sign_flip
 
 
-def small_run(path: Path, method: str, user: str, seed: int, hter: float, **training: int) -> Path:
+def small_run(path: Path, method: str, user: str, seed: int, hter: float, **training: object) -> Path:
     """Write the two files that a comparison reads."""
     path.mkdir(parents=True)
     metrics = {"method": method, "sites": ["A", "B"], "user": user, "seed": seed, "hter": hter, "eer": None}
@@ -63,6 +63,13 @@ def test_only_common_pairs_are_compared(grid: list[Path]) -> None:
 def test_recipes_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     runs = [small_run(tmp_path / str(rounds), "fedpad", "M", 0, 0.1, rounds=rounds, batch=8) for rounds in (5, 10)]
     assert [row.label for row in compare(runs)] == ["fedpad (training.rounds=5)", "fedpad (training.rounds=10)"]
+
+
+def test_a_section_that_others_lack_is_named_where_it_stands(tmp_path: Path) -> None:
+    plain = small_run(tmp_path / "plain", "fedpad", "M", 0, 0.1, clip=None)
+    clipped = small_run(tmp_path / "clipped", "fedpad", "M", 0, 0.1, clip={"tokens": 2, "gradient": 1})
+    labels = [row.label for row in compare([plain, clipped])]
+    assert labels == ["fedpad (training.clip=None)", "fedpad (training.clip.gradient=1, training.clip.tokens=2)"]
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from fedvisage.errors import UserError
 from fedvisage.report.page import flat
 from fedvisage.report.run_files import read_mapping
-from fedvisage.report.tables import MISSING, Table, markdown, table
+from fedvisage.report.tables import Table, markdown, table
 from fedvisage.streams import numpy_rng
 
 FIGURES = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
@@ -106,14 +106,14 @@ def read_member(path: Path) -> Member:
 
 
 def labels_of(groups: Sequence[tuple[tuple[str, str], ...]]) -> dict[tuple[tuple[str, str], ...], str]:
-    """Call each group by its method and, where groups share that, by the settings in which those differ."""
+    """Call each group by its method and, where groups share that, by the settings of its own in which those differ."""
     labels = {}
     for settings in groups:
         name = dict(settings).get("method.name", "run")
         rivals = [dict(other) for other in groups if dict(other).get("method.name", "run") == name]
         keys = sorted({key for rival in rivals for key in rival})
         differing = [key for key in keys if len({rival.get(key) for rival in rivals}) > 1]
-        shown = ", ".join(f"{key}={dict(settings).get(key, MISSING)}" for key in differing)
+        shown = ", ".join(f"{key}={dict(settings)[key]}" for key in differing if key in dict(settings))
         labels[settings] = f"{name} ({shown})" if shown else name
     return labels
 
