@@ -70,6 +70,14 @@ def test_selections_and_gaussians_together_cost_less_than_their_sum_and_more_tha
     assert max(parts) < found.tight_epsilon < sum(parts)
 
 
+def test_next_to_no_noise_has_a_figure_too() -> None:
+    """Loss distributions reach to 2·10⁸ here, of which steps of 10⁻⁴ would need terabytes."""
+    loud = Charge("r", "gaussian", 1.0, 1e-6, "person", 1.0, 5e-5)
+    chosen = Charge("s", "selection", 0.2, 0.0, "person", 1.0, 0.0)
+    alone = tight_epsilon([loud], 1e-5)
+    assert alone <= tight_epsilon([loud, chosen], 1e-5) <= alone + 0.2
+
+
 def test_nothing_costs_nothing() -> None:
     assert spent([], DELTA).tight_epsilon == 0.0
     assert spent([], DELTA).epsilon == 0.0

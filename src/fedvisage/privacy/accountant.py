@@ -117,6 +117,9 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
     )
 
 
+FINEST_STEP, MOST_STEPS, TAILS = 1e-4, 4e6, 10
+"""Of loss distributions: their step in ε, how many there are at most, and how many standard deviations they reach."""
+
 RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged")
 MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
 COLUMNS = 7
@@ -179,15 +182,26 @@ def _within(cost: Spent, total: Budget, count: Count) -> bool:
     return cost.epsilon <= total.epsilon * slack and cost.delta <= total.delta * slack
 
 
+def _step(multiplier: float, selections: Mapping[float, int]) -> float:
+    """Return the width of a step of loss distributions, which with next to no noise reach too far for fine ones.
+
+    Wider steps round losses up, so that the figure stays an upper bound.
+    """
+    shift = 1 / multiplier
+    reach = shift**2 / 2 + TAILS * shift + math.fsum(epsilon * times for epsilon, times in selections.items())
+    return max(FINEST_STEP, reach / MOST_STEPS)
+
+
 def _by_loss_distributions(multiplier: float, selections: Mapping[float, int], delta: float) -> float:
     """Compose one Gaussian release with selections, of which nothing is known but their ε: an upper bound."""
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as losses
 
-    whole = losses.identity()
+    step = _step(multiplier, selections)
+    whole = losses.identity(step)
     if math.isfinite(multiplier):
-        whole = losses.from_gaussian_mechanism(multiplier)
+        whole = losses.from_gaussian_mechanism(multiplier, value_discretization_interval=step)
     for epsilon, times in sorted(selections.items()):
-        one = losses.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0))
+        one = losses.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), step)
         whole = whole.compose(one.self_compose(times))
     return float(whole.get_epsilon_for_delta(delta))
