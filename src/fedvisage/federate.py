@@ -59,17 +59,19 @@ def federate(
     *,
     adopted: Path | None = None,
     first: Message | None = None,
+    files: Mapping[str, Path] | None = None,
 ) -> Trained:
     """Train over a transport from where the run directory stands, choose thresholds at the sites, save the model.
 
     ``adopted`` names a finished run whose members are taken over instead of training the same ones again; ``first``
-    holds pre-trained parts to start from.
+    holds pre-trained parts to start from, and ``files`` this machine's copies of files that the recipe does not name by
+    their paths.
     """
     with ExitStack() as stack:
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         releases = Releases(out / "released")
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, find(recipe.method.name)))
-        server = _server(recipe, exchange, compute, releases, first or {})
+        server = _server(recipe, exchange, compute, releases, first or {}, files or {})
         checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
         course = Course(server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, server)
@@ -89,15 +91,17 @@ def _why_ended(server: Server) -> dict[str, str]:
     return {}
 
 
-def _server(recipe: Recipe, exchange: Exchange, compute: Compute, releases: Releases, first: Message) -> Server:
+def _server(
+    recipe: Recipe, exchange: Exchange, compute: Compute, releases: Releases, first: Message, files: Mapping[str, Path]
+) -> Server:
     method = find(recipe.method.name)
     with scoped(recipe.runtime.seed, "initial weights"):
         net = method.network(recipe)
     start(net, first)
     compute.place(net)
-    server = Server(method, recipe, net, exchange, compute, releases)
+    server = Server(method, recipe, net, exchange, compute, releases, files)
     if recipe.training.start is not None:
-        server.load(model.start_weights(Path(recipe.training.start), server.tensors(*net)))
+        server.load(model.start_weights(server.file(recipe.training.start), server.tensors(*net)))
     return server
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,9 +18,12 @@ from fedvisage.federation.nvflare import hardening, wire
 from fedvisage.federation.nvflare.federation_file import read_federation
 from fedvisage.federation.nvflare.job import Job, read_job, travelling, write_job
 from fedvisage.federation.nvflare.kits import open_kit, provision
+from fedvisage.federation.nvflare.own_data import NotReady
+from fedvisage.federation.nvflare.own_weights import at_server
 from fedvisage.federation.nvflare.rehearsal import free_port
 from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
 from fedvisage.federation.turn import Order
+from fedvisage.recipe import tree_of
 
 
 def description(**changes: Any) -> dict[str, Any]:
@@ -133,9 +137,37 @@ def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path],
 
 
 def test_only_what_can_run_between_machines_travels(sets: Mapping[str, Path]) -> None:
-    for changes in ({"method": "pooled"}, {"evaluation__features": 3}, {"training__start": "weights.safetensors"}):
+    for changes in ({"method": "pooled"}, {"evaluation__features": 3}):
         with pytest.raises(UserError, match="local"):
             travelling(recipe_of(tree(sets, **changes)))
+
+
+def test_a_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    file = tmp_path / "secret-weights.safetensors"
+    file.write_bytes(b"weights")
+    digest = f"sha256:{hashlib.sha256(b'weights').hexdigest()}"
+    start = travelling(recipe_of(tree(sets, training__start=str(file))))
+    network = tree(sets, "fedsis")
+    network["method"]["network"]["weights"] = str(file)
+    transformer = travelling(recipe_of(network))
+    assert start.training.start == digest
+    assert tree_of(transformer)["method"]["network"]["weights"] == digest
+    for recipe in (start, transformer):
+        assert "secret" not in str(tree_of(recipe))
+        with pytest.raises(NotReady, match=f"no file of weights with {digest}; start it with --weights"):
+            at_server(recipe, {})
+        assert at_server(recipe, {"weights": str(file)}) == {digest: file}
+
+
+def test_a_file_of_weights_that_is_missing_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"recipe\.training\.start: .*nowhere does not exist"):
+        travelling(recipe_of(tree(sets, training__start=str(tmp_path / "nowhere"))))
+
+
+def test_a_job_that_names_a_path_of_the_server_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    write_job(tmp_path / "job", Job("first", recipe_of(tree(sets, training__start="/etc/passwd"))), ("A",))
+    with pytest.raises(UserError, match=r"recipe\.training\.start: names a file by its path"):
+        read_job(tmp_path / "job" / "app" / "config")
 
 
 def test_parcels_bring_tensors_exactly() -> None:

@@ -29,7 +29,7 @@ def test_bytes_equal_those_of_one_process(
     content = tree(sets, method, training__rounds=2)
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")
-    assert _comparable(tmp_path / "through-nvflare") == _comparable(tmp_path / "here")
+    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
 
 
 @pytest.mark.slow
@@ -40,10 +40,10 @@ def test_weights_as_bf16_give_the_same_bytes_too(
     content = tree(sets, method, training__rounds=2, federation__wire="bf16")
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")
-    assert _comparable(tmp_path / "through-nvflare") == _comparable(tmp_path / "here")
+    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
 
 
-def _comparable(out: Path) -> dict[str, bytes]:
+def comparable(out: Path) -> dict[str, bytes]:
     """Return what must be equal: all that is settled, but for a count over people that only a simulation knows."""
     found = settled(out)
     metrics = json.loads(found["metrics"])

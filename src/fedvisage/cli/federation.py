@@ -37,11 +37,15 @@ def server(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")],
     state: State = None,
     public: Public = None,
+    weights: Annotated[
+        Path | None,
+        typer.Option(help="This machine's copy of the file of weights that recipes start from.", show_default=False),
+    ] = None,
 ) -> None:
     """Be the server of a federation, until stopped."""
     from fedvisage.federation.nvflare.commands import start_server
 
-    start_server(kit, state, public)
+    start_server(kit, state, public, weights)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import torch
 from torch import Generator, Tensor, nn
@@ -83,6 +84,7 @@ class Server:
     exchange: Exchange
     compute: Compute
     releases: Releases | None = None
+    files: Mapping[str, Path] = field(default_factory=dict)
     round: int = 0
     stopped: bool = False
     ended: str = ""
@@ -118,6 +120,10 @@ class Server:
         if not any(key.startswith(prefix) for key in self.kept):
             self.kept |= {f"{prefix}{key}": plain(value) for key, value in make().items()}
         return under(prefix, self.kept)
+
+    def file(self, entry: str) -> Path:
+        """Return the file that a recipe's entry stands for: its path, or a name under which this machine has a copy."""
+        return self.files.get(entry, Path(entry))
 
     def lent(self) -> Message:
         """Return the lent parts as a message."""

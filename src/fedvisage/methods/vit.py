@@ -11,7 +11,6 @@ augmentation; here the recipe decides. The final LayerNorm of timm's network, wh
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -55,7 +54,7 @@ def take_pretrained(s: Server) -> None:
         return
     if s.recipe.training.start is not None:
         raise UserError(PLACE, "and training.start both give initial weights; leave one of them out")
-    load_pretrained(s.net, Path(weights))
+    load_pretrained(s.net, s.file(weights))
 
 
 def server(s: Server) -> Iterator[None]:

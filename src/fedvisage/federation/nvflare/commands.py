@@ -54,10 +54,10 @@ def provision_from_file(path: Path, directory: Path, console: Console) -> None:
         console.print(f"{kit} → {owner}", markup=False, soft_wrap=True)
 
 
-def start_server(kit: Path, state: Path | None, public: Path | None) -> None:
+def start_server(kit: Path, state: Path | None, public: Path | None, weights: Path | None) -> None:
     """Be the federation's server until stopped."""
     opened = open_kit(kit, "server")
-    prepare_server(opened, state, _entry(public))
+    prepare_server(opened, state, _entry(public), weights)
     serve(opened.path)
 
 

@@ -16,6 +16,7 @@ from typing import Any
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federation.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
+from fedvisage.federation.nvflare.own_weights import check_named_by_digest, name_by_digest
 from fedvisage.methods import find, options
 from fedvisage.recipe import Recipe
 from fedvisage.recognition import pools
@@ -38,9 +39,10 @@ class Job:
 
 
 def travelling(recipe: Recipe) -> Recipe:
-    """Return a recipe without anything that is only its writer's: paths of data, and the user."""
+    """Return a recipe without anything that is only its writer's: paths, and the user."""
     check_travels(recipe)
     tree = recipes.tree_of(recipe)
+    name_by_digest(tree)
     public = None if recipe.data.public is None else ELSEWHERE
     tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
     return recipes.validate(tree, options())
@@ -57,8 +59,6 @@ def check_travels(recipe: Recipe) -> None:
         raise UserError(
             "recipe.evaluation.features", "shows features of sites' images; leave it out, or use --on local"
         )
-    if recipe.training.start is not None:
-        raise UserError("recipe.training.start", "names a file, and no file travels; use --on local")
 
 
 def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
@@ -88,6 +88,7 @@ def read_job(config: Path) -> Job:
         raise UserError(f"{RECIPE_FILE}: run", "is no name of a run")
     if not isinstance(tree, dict):
         raise UserError(f"{RECIPE_FILE}: recipe", "must be a mapping")
+    check_named_by_digest(tree)
     recipe = recipes.validate(tree, options())
     check_travels(recipe)
     return Job(run, recipe)

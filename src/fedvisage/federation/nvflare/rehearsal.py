@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedvisage import recipe as recipes
 from fedvisage.data.batches import View
 from fedvisage.data.sources import without_part
 from fedvisage.federate import Trained
@@ -23,6 +24,7 @@ from fedvisage.federation.nvflare import operator
 from fedvisage.federation.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
 from fedvisage.federation.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings, provision, write_json
 from fedvisage.federation.nvflare.node import end
+from fedvisage.federation.nvflare.own_weights import named
 from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
 from fedvisage.gather import Gathered
 from fedvisage.nn.precision import Compute
@@ -41,7 +43,8 @@ def train_in_rehearsal(recipe: Recipe, out: Path, data: Gathered, compute: Compu
     sets = {name: _entry(recipe.data.sites[name], site.train) for name, site in data.sites.items()}
     known = data.people.public if data.people else None
     public = None if known is None or recipe.data.public is None else _entry(recipe.data.public, known)
-    with rehearsal(out / "rehearsal", sets, public) as federation:
+    weights = next((Path(path) for path in named(recipes.tree_of(recipe)).values()), None)
+    with rehearsal(out / "rehearsal", sets, public, weights) as federation:
         return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
 
 
@@ -90,7 +93,9 @@ class Rehearsal:
 
 
 @contextmanager
-def rehearsal(directory: Path, sets: Mapping[str, str], public: str | None = None) -> Iterator[Rehearsal]:
+def rehearsal(
+    directory: Path, sets: Mapping[str, str], public: str | None = None, weights: Path | None = None
+) -> Iterator[Rehearsal]:
     """Provision a federation below a directory, start it, and end it; what runs and sites keep stays there."""
     kits = directory / "kits"
     shutil.rmtree(kits, ignore_errors=True)  # a federation before; its keys are of no use any more
@@ -104,7 +109,7 @@ def rehearsal(directory: Path, sets: Mapping[str, str], public: str | None = Non
         {name: open_kit(kits / "sites" / name, "site") for name in sets},
         {},
     )
-    prepare_server(found.server, directory / "runs", public)
+    prepare_server(found.server, directory / "runs", public, weights)
     for name, kit in found.sites.items():
         prepare_site(kit, sets[name], directory / "sites" / name, public)
         write_json(kit.own, own_settings(kit.path) | {REHEARSAL: "yes"})

@@ -24,6 +24,7 @@ from fedvisage.federation.nvflare.job import Job, read_job
 from fedvisage.federation.nvflare.kits import own_settings
 from fedvisage.federation.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
 from fedvisage.federation.nvflare.own_data import NotReady, first_at_server
+from fedvisage.federation.nvflare.own_weights import at_server
 from fedvisage.federation.nvflare.run_log import RunLog
 from fedvisage.federation.nvflare.transport import CollabTransport
 from fedvisage.federation.turn import Workspace
@@ -84,9 +85,10 @@ def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any],
     method, log = find(recipe.method.name), RunLog(directory, job.run)
     schemas = Workspace(method, recipe, compute).schemas
     first = first_at_server(recipe, method, own, compute, directory / "cache")
+    files = at_server(recipe, own)
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
     try:
-        trained = federate(recipe, directory, transport, schemas, compute, log, first=first)
+        trained = federate(recipe, directory, transport, schemas, compute, log, first=first, files=files)
     finally:
         transport.close()
     write_trained(directory, trained)

@@ -8,17 +8,17 @@ from pathlib import Path
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.sources import without_part
-from fedvisage.errors import RunFailed
+from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.nvflare import hardening
 from fedvisage.federation.nvflare.kits import STARTUP, Kit, own_settings, write_json
 
 
-def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None) -> None:
+def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
     """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
     _check_port(kit.path / "startup" / STARTUP["server"])
     runs = (state or kit.path / "runs").resolve()
     runs.mkdir(parents=True, exist_ok=True)
-    write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public))
+    write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
     resources = kit.path / "local" / "resources.json"
     tree = json.loads(resources.read_text(encoding="utf-8"))
     jobs, snapshots = str(kit.path / "jobs"), str(kit.path / "snapshots")
@@ -38,6 +38,14 @@ def _public(entry: str | None) -> dict[str, str]:
         return {}
     _check_set(entry)
     return {"public": entry}
+
+
+def _weights(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise UserError(str(path), "does not exist; --weights names a safetensors file")
+    return {"weights": str(path.resolve())}
 
 
 def _check_set(entry: str) -> None:

@@ -1,0 +1,72 @@
+"""What lies at one machine only, in runs through a federation: what sites have told, and weights at the server."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.distributed.faults import Scene, Witness
+from tests.distributed.federations import run_through
+from tests.distributed.test_same_bytes import comparable
+from tests.toy import run_toy, tree
+
+from fedvisage.errors import RunFailed
+from fedvisage.federation.nvflare.kits import own_settings, write_json
+from fedvisage.federation.nvflare.rehearsal import Rehearsal
+from fedvisage.federation.releases import Releases
+
+pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
+
+ROUND = 6.0
+"""What a round of these runs costs: ε of the method's option, for a release a round."""
+
+
+def test_a_run_whose_budget_is_spent_ends_with_the_model_that_there_is(
+    people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "privacyface", training__rounds=4, method__epsilon=ROUND)
+    content["privacy"] |= {"epsilon": 2 * ROUND}
+    here = run_toy(content, tmp_path / "here")
+    assert here["rounds"] == 2
+    run_through(people_federation, content, tmp_path / "through-nvflare")
+    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
+
+
+def test_a_run_submitted_again_sends_what_was_released_again(
+    people_federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """The job is killed after round 3, and the last checkpoint is of round 2: round 3 is asked for twice."""
+    content = tree(sets, "privacyface", training__rounds=4, method__epsilon=ROUND, runtime__checkpoint_every=2)
+    content["privacy"] |= {"noise": "system"}
+    place = Scene(people_federation, None)  # type: ignore[arg-type]  # nothing is cut
+    witness = Witness(lambda: place.kill_job("server"), strike=3)
+    run_through(people_federation, content, tmp_path / "run", reporter=witness)
+    assert witness.done
+    assert any("submitting the run again" in text for text in witness.told)
+    name = json.loads((tmp_path / "run" / "federation.json").read_text())["run"]
+    for kit in people_federation.sites.values():
+        log = Releases(Path(own_settings(kit.path)["state"]) / name / "releases")
+        charged = [charge.release for charge in log.charges() if charge.mechanism == "gaussian"]
+        assert charged == [f"round {number}, clusters, sums" for number in (1, 2, 3, 4)]
+
+
+def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(tree(sets, training__rounds=1), tmp_path / "before")
+    start = tmp_path / "before" / "model.safetensors"
+    content = tree(sets, training__rounds=1, training__start=str(start))
+    run_toy(content, tmp_path / "here")
+    with pytest.raises(RunFailed, match="at the server: the server has no file of weights with sha256:"):
+        run_through(federation, content, tmp_path / "refused")
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(start.read_bytes())
+    own = own_settings(federation.server.path)
+    try:
+        write_json(federation.server.own, own | {"weights": str(copy)})
+        run_through(federation, content, tmp_path / "through-nvflare")
+    finally:
+        write_json(federation.server.own, own)
+    assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
