@@ -27,6 +27,7 @@ from benchmarks import (
     softmax,
     split,
     startup,
+    transport,
 )
 from fedvisage.environment import describe
 from fedvisage.nn.precision import choose
@@ -40,6 +41,7 @@ MEASURES = (
     memory.measure,
     overhead.measure,
     secure.measure,
+    transport.measure,
     fedgpad.measure,
     adaptation.measure_time,
     adaptation.measure_memory,

@@ -202,5 +202,12 @@ def test_what_is_no_reply_is_refused(parcel: object) -> None:
     assert reply.failure.startswith("refused")
 
 
+def test_a_spent_budget_is_told_apart_from_a_lost_site() -> None:
+    assert wire.unpack_reply("A", wire.pack_failure("no more", "ticket", spent=True)).spent
+    assert not wire.unpack_reply("A", wire.pack_failure("no more", "ticket")).spent
+    said = {"words": {"ticket": "ticket", "failure": "no more", "spent": "yes"}, "tensors": {}}
+    assert not wire.unpack_reply("A", said).spent
+
+
 def test_a_reason_is_cut_short() -> None:
     assert len(wire.unpack_reply("A", wire.pack_failure("x" * 10_000)).failure) <= 300

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
 from tests.contract.examples.released import BUDGET, SIGMA
-from tests.toy import run_toy, tree
+from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.errors import UserError
+from fedvisage.federation.exchange import Exchange
+from fedvisage.federation.ledger import JsonLines
+from fedvisage.federation.method import Kind, Upload
 from fedvisage.federation.releases import Releases
+from fedvisage.federation.schema import Schema
+from fedvisage.federation.transport import Reply
+from fedvisage.federation.turn import Order
 from fedvisage.privacy.accountant import BudgetSpent
 
 pytestmark = pytest.mark.usefixtures("example_methods")
@@ -44,6 +51,35 @@ def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> 
             run_toy(content, tmp_path / "run", resume=resume)
     charges = Releases(tmp_path / "run" / "sites" / "A" / "releases").charges()
     assert [charge.release for charge in charges] == ["round 1, bona fide", "round 2, bona fide"]
+
+
+class Claiming:
+    """A transport whose one site says that its budget is spent, whatever it is asked."""
+
+    names = ("A",)
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for name, order in orders.items():
+            yield Reply(name, None, "no more", order.ticket, spent=True)
+
+    def commit(self, generation: int) -> dict[str, int]:
+        return {"A": generation}
+
+    def restore(self, generations: Mapping[str, int]) -> None:
+        return None
+
+
+@pytest.mark.parametrize(("kind", "ends"), [("dp", True), ("weights", False)])
+def test_only_where_something_is_released_can_a_spent_budget_end_the_run(
+    kind: Kind, ends: bool, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """A hostile site must not end a run of any method by a word."""
+    schema = Schema({}, (Upload("told", kind),))
+    with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
+        exchange = Exchange(recipe_of(tree(sets)), Claiming(), {"tell": schema}, ledger)
+        with pytest.raises(BudgetSpent, match="no more") if ends else nullcontext():
+            assert [reply.message for reply in exchange.run("tell", {})] == [None]
+    assert exchange.record.failed == ({} if ends else {"A": "no more"})
 
 
 def test_a_release_without_a_budget_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -148,11 +148,11 @@ class Exchange:
         self.record.failed[name] = reason
 
     def _admit(self, call: str, reply: Reply) -> Reply:
-        if reply.spent:
+        schema = self.schemas[call]
+        if reply.spent and schema.releases:  # nobody else can have spent a budget, whatever it says
             raise BudgetSpent(reply.failure)
         if reply.message is None:
             return self._failed(reply.site, reply.failure)
-        schema = self.schemas[call]
         try:
             check(reply.message, schema)
             cost = told(reply.message, self.recipe.privacy.noise)

@@ -64,6 +64,11 @@ class Schema:
     narrow: bool = False
     """Whether the weights of its orders and replies travel as bf16."""
 
+    @property
+    def releases(self) -> bool:
+        """Whether its replies tell something under differential privacy."""
+        return any(upload.kind == "dp" for upload in self.uploads)
+
     def group(self, message: Message) -> dict[str, Message]:
         """Return the message's tensors under the upload that declared them."""
         groups: dict[str, Message] = {upload.name: {} for upload in self.uploads}
