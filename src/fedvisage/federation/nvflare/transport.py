@@ -42,6 +42,7 @@ class CollabTransport:
         self._here = {proxy.name: proxy for proxy in proxies if proxy.name in self.names}
         self._settings, self._aborted = settings, aborted
         self._generations = dict.fromkeys(self.names, 0)
+        self._ready: set[str] = set()
         self._behind: set[str] = set()
         self._absent: dict[str, tuple[int, str]] = {}
         self._round = 0
@@ -108,9 +109,12 @@ class CollabTransport:
         return self._ask(name, self._settings.deadline, lambda proxy: proxy.commit(generation))
 
     def _catch_up(self, name: str) -> Reply:
-        patience = max(PREPARING, self._settings.deadline)
+        """Tell a site where to begin; opening its data takes a while, coming back does not."""
+        deadline = self._settings.deadline
+        patience = deadline if name in self._ready else max(PREPARING, deadline)
         reply = self._ask(name, patience, lambda proxy: proxy.restore(self._generations[name]))
         if reply.message is not None:
+            self._ready.add(name)
             self._behind.discard(name)
         return reply
 

@@ -1,0 +1,58 @@
+"""How long the server waits for a site, without a federation: the far end is a site's proxy that never answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nvflare.collab.api.exceptions import CollabCallError
+
+from fedvisage.federation.nvflare import transport, wire
+from fedvisage.federation.nvflare.transport import CollabTransport
+from fedvisage.federation.turn import Order
+from fedvisage.settings import Federation
+
+
+class Proxy:
+    """NVFlare's end of a site that answers for some calls, then never again; it remembers how long it was given."""
+
+    name = "A"
+
+    def __init__(self, answers: int) -> None:
+        self.answers, self.given = answers, list[float]()
+
+    def __call__(self, timeout: float) -> Proxy:
+        self.given.append(timeout)
+        return self
+
+    def __getattr__(self, call: str) -> Any:
+        return lambda *_: self._answer(call)
+
+    def _answer(self, call: str) -> Any:
+        if len(self.given) > self.answers:
+            raise CollabCallError("A", call, TimeoutError())
+        return wire.pack_reply({}, "")
+
+
+def given(answers: int, rounds: int, monkeypatch: Any) -> list[float]:
+    monkeypatch.setattr(transport, "GRACE", 0.0)  # no job is about to end
+    proxy = Proxy(answers)
+    there = CollabTransport(("A",), [proxy], Federation(deadline=5.0, sit_out=1), lambda: False)
+    there.restore({"A": 0})
+    for number in range(1, rounds + 1):
+        list(there.call({"A": Order("train", number, {}, 1)}))
+    there.close()
+    return proxy.given
+
+
+def test_a_site_has_time_to_open_its_data_and_later_one_deadline(monkeypatch: Any) -> None:
+    """It begins, and is lost in round 1; it sits out round 2, and is told where to begin in rounds 3 and 5."""
+    assert given(1, 5, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
+
+
+def test_a_site_that_never_began_has_that_time_whenever_it_is_tried(monkeypatch: Any) -> None:
+    """Lost at the beginning it sits out round 1, and is tried in rounds 2 and 4."""
+    assert given(0, 4, monkeypatch) == [transport.PREPARING] * 3
+
+
+def test_a_site_that_answers_is_given_its_deadline(monkeypatch: Any) -> None:
+    assert given(9, 3, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
