@@ -11,6 +11,7 @@ import pytest
 from tests.toy import make_people, of_task, run_toy, tree
 
 from fedvisage.errors import UserError
+from fedvisage.privacy.accountant import BudgetSpent
 
 PLAIN = {"loss": "cosface", "scale": 30.0, "margin": 0.4, "weight": "examples"}
 SGD = {"name": "sgd", "lr": 0.05}
@@ -72,6 +73,14 @@ def test_a_run_whose_budget_ends_keeps_the_model_of_the_last_round_that_it_paid_
     assert metrics["ended"]["cause"] == "budget"
     assert "would bring the cost to ε 3" in metrics["ended"]["reason"]
     assert "ended" not in json.loads((tmp_path / "short" / "metrics.json").read_text())
+
+
+def test_a_budget_that_does_not_allow_one_round_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(
+        BudgetSpent, match=r"round 1, .*: would bring the cost to ε 1 .* the budget of the run is ε 0\.5"
+    ):
+        finished(sets, tmp_path / "run", "privacyface", own={}, privacy__epsilon=0.5)
+    assert not (tmp_path / "run" / "metrics.json").exists()
 
 
 def test_clusters_released_once_are_paid_for_once_and_used_in_every_round(

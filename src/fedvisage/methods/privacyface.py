@@ -192,7 +192,10 @@ def turn_of(whose: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def server(s: Server) -> Iterator[None]:
-    """Algorithm 2; where a site's budget does not allow another release, the run ends with the model that there is."""
+    """Algorithm 2; where a site's budget does not allow another release, the run ends with the model that there is.
+
+    A budget that does not allow the first one is refused: nothing would have been trained.
+    """
     options = s.recipe.options(ConsensusOptions)
     for _ in s.rounds():
         try:
@@ -200,6 +203,8 @@ def server(s: Server) -> Iterator[None]:
                 told = {f"{CLUSTERS}/{name}": reply[CLUSTERS] for name, reply in s.ask("cluster", s.lent()).items()}
                 s.load(s.reduce("train", told, weight=options.weight).value)
         except BudgetSpent as spent:
+            if s.round == 1:
+                raise
             s.end_before_this_round(str(spent))
             return
         yield
