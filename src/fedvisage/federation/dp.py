@@ -37,8 +37,8 @@ from fedvisage.federation.site import Site
 from fedvisage.privacy.accountant import Charge, tight_epsilon
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
-from fedvisage.protection import Dp
 from fedvisage.recipe import Recipe
+from fedvisage.settings import Dp
 from fedvisage.streams import torch_rng
 
 LEAST_VARIANCE = 0.1

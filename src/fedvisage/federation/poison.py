@@ -21,7 +21,7 @@ from fedvisage.data.batches import View
 from fedvisage.federation.method import SUMMED, Call, Message
 from fedvisage.federation.schema import ABSURD, VARIANCE
 from fedvisage.federation.site import Site
-from fedvisage.protection import Poisoned
+from fedvisage.settings import Poisoned
 
 
 class Flipped(View):

@@ -22,8 +22,8 @@ from fedvisage.federation.secure import fixed_point, protocol, shamir
 from fedvisage.federation.secure.keys import KEY
 from fedvisage.federation.secure.protocol import Public, Secrets
 from fedvisage.federation.site import Site
-from fedvisage.protection import Secure
 from fedvisage.recipe import Recipe
+from fedvisage.settings import Secure
 from fedvisage.streams import numpy_rng
 
 KEYS, SHARES, UNMASK = "secure-keys", "secure-shares", "secure-unmask"

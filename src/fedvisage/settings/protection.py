@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from fedvisage.section import Section
+from fedvisage.settings.section import Section
 
 Entropy = Literal["system", "derived"]
 """Where secrets and noise come from: the operating system, or the run's seed, which is for simulations only."""
