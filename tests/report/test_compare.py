@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedvisage.errors import UserError
 from fedvisage.report.compare import compare, compare_runs, sign_flip
+from fedvisage.study.figures import value_of
 
 
 def small_run(path: Path, method: str, user: str, seed: int, hter: float, **training: object) -> Path:
@@ -53,6 +54,46 @@ def test_differences_are_paired_so_that_users_cancel(grid: list[Path]) -> None:
     assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03, 0.03))
     assert found.pairs == 6
     assert found.p == pytest.approx(2 / 2**6)
+
+
+def recognised(path: Path, method: str, seed: int, gain: float) -> Path:
+    path.mkdir(parents=True)
+    generic = {
+        "tar_at_far": {"1e-3": 0.3 + gain, "1e-2": 0.5 + 0.01 * seed},
+        "tpir_at_fpir": {"1e-1": 0.6},
+        "accuracy_on_ten_folds": 0.8,
+        "listed_pairs": {"accuracy": 0.7 + gain},
+    }
+    personal = {"tar_at_far": {"1e-6": None, "1e-2": 0.4 + 2 * gain}, "tpir_at_fpir": {}}
+    metrics = {"method": method, "task": "recognition", "sites": ["A"], "user": "benchmark", "seed": seed}
+    (path / "metrics.json").write_text(json.dumps({**metrics, "generic": generic, "personalised": personal}))
+    (path / "recipe.yaml").write_text(yaml.safe_dump({"method": {"name": method}, "runtime": {"seed": seed}}))
+    return path
+
+
+def test_runs_of_recognition_are_compared_in_a_table_a_model(tmp_path: Path) -> None:
+    runs = [recognised(tmp_path / f"{name}{seed}", name, seed, gain)
+            for name, gain in (("fedavg", 0.0), ("fedfr", 0.05)) for seed in range(3)]  # fmt: skip
+    first, second = compare(runs)
+    assert first.figures["generic.tar@1e-2"].mean == pytest.approx(0.51)
+    assert first.figures["generic.tar@1e-2"].std == pytest.approx(0.01)
+    assert second.differences["personal.tar@1e-2"].mean == pytest.approx(0.1)
+    assert second.differences["generic.list"].mean == pytest.approx(0.05)
+    assert "personal.tar@1e-6" not in first.figures
+    metrics = json.loads((runs[3] / "metrics.json").read_text())
+    for name, figure in second.figures.items():
+        if "@" in name and name != "generic.tar@1e-2":
+            assert value_of(metrics, name) == pytest.approx(figure.mean), "a study's name means the same"
+    compare_runs(runs, Console(file=(text := io.StringIO()), width=400))
+    said = text.getvalue()
+    assert "The generic model: mean ± standard deviation over seeds" in said
+    assert "TAR % at FAR 1e-3 | TAR % at FAR 1e-2 | TPIR % at FPIR 1e-1 | ten folds % | listed pairs %" in said
+    assert "The sites' own models: difference to fedavg" in said
+
+
+def test_runs_of_two_tasks_are_not_compared(grid: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has another task than the first run"):
+        compare([*grid, recognised(tmp_path / "faces", "fedfr", 0, 0.0)])
 
 
 def test_only_common_pairs_are_compared(grid: list[Path]) -> None:

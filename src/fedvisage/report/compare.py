@@ -17,12 +17,12 @@ import numpy as np
 from rich.console import Console
 
 from fedvisage.errors import UserError
+from fedvisage.report.compared import Columns, figures_of, sheets_of
 from fedvisage.report.page import flat
 from fedvisage.report.run_files import read_mapping
 from fedvisage.report.tables import Table, markdown, table
 from fedvisage.streams import numpy_rng
 
-FIGURES = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
 NOT_SETTINGS = ("title", "data", "runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every")
 EXACT_UP_TO = 12  # pairs: 4096 sign patterns
 RESAMPLES = 10_000
@@ -74,6 +74,7 @@ class Member:
 def compare(runs: Sequence[Path]) -> list[Comparison]:
     """Compare runs, in groups of equal settings; the first run's group is what the others are paired with."""
     members = [read_member(path) for path in runs]
+    names = _names_of_one_task(members, runs)
     groups: dict[tuple[tuple[str, str], ...], list[Member]] = {}
     for member in members:
         groups.setdefault(member.settings, []).append(member)
@@ -85,10 +86,8 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
             runs=len(group),
             users=tuple(sorted({member.pair[1] for member in group})),
             seeds=tuple(sorted({member.pair[2] for member in group})),
-            figures={name: found for name in FIGURES if (found := over_seeds(group, name))},
-            differences={}
-            if group is first
-            else {name: gap for name in FIGURES if (gap := paired(first, group, name))},
+            figures={name: found for name in names if (found := over_seeds(group, name))},
+            differences={} if group is first else {name: gap for name in names if (gap := paired(first, group, name))},
         )
         for settings, group in groups.items()
     ]
@@ -97,12 +96,22 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
 def read_member(path: Path) -> Member:
     """Read a run's figures and settings; a run without figures of a user cannot be compared."""
     metrics = read_mapping(path / "metrics.json")
-    figures = {name: float(metrics[name]) for name in FIGURES if isinstance(metrics.get(name), int | float)}
+    figures = figures_of(metrics)
     if not figures:
         raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
     settings = tuple((key, value) for key, value in flat(read_mapping(path / "recipe.yaml")) if _is_setting(key))
     pair = (json.dumps(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
     return Member(str(metrics.get("method")), settings or (("method.name", str(metrics.get("method"))),), pair, figures)
+
+
+def _names_of_one_task(members: Sequence[Member], runs: Sequence[Path]) -> list[str]:
+    """Return the figures that any of the runs has; runs of two tasks have none in common and are refused."""
+    recognise = [any("." in name for name in member.figures) for member in members]
+    if len(set(recognise)) > 1:
+        other = runs[recognise.index(not recognise[0])]
+        raise UserError(str(other), "has another task than the first run; compare runs of one task")
+    known = {name for member in members for name in member.figures}
+    return [name for _, columns in sheets_of(known) for name in columns]
 
 
 def labels_of(groups: Sequence[tuple[tuple[str, str], ...]]) -> dict[tuple[tuple[str, str], ...], str]:
@@ -153,25 +162,32 @@ def sign_flip(values: np.ndarray[Any, np.dtype[np.float64]], rng: np.random.Gene
 
 def tables(rows: Sequence[Comparison]) -> list[Table]:
     """Return the comparison as tables: the figures, and the paired differences where there are any."""
+    sheets = sheets_of({name for row in rows for name in row.figures})
+    return [found for about, columns in sheets for found in _sheet(rows, about, columns)]
+
+
+def _sheet(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
+    """Return the tables of some figures."""
     titles = {"label": "method", "runs": "runs", "users": "users", "seeds": "seeds"}
+    of = f"{about[0].upper()}{about[1:]}: " if about else ""
     figures = [
         {"label": row.label, "runs": row.runs, "users": ", ".join(row.users), "seeds": ", ".join(map(str, row.seeds))}
         | {name: _figure(found) for name, found in row.figures.items()}
         for row in rows
     ]
-    found = [table("Mean ± standard deviation over seeds", figures, titles | FIGURES)]
+    found = [table(f"{of}{_lower('Mean ± standard deviation over seeds', of)}", figures, titles | columns)]
     differences = [
-        {"label": row.label, "pairs": next(iter(row.differences.values())).pairs}
-        | {name: _difference(difference) for name, difference in row.differences.items()}
+        {"label": row.label, "pairs": max(difference.pairs for difference in here.values())}
+        | {name: _difference(difference) for name, difference in here.items()}
         for row in rows
-        if row.differences
+        if (here := {name: gap for name, gap in row.differences.items() if name in columns})
     ]
     if differences:
         note = (
             "In brackets: 95 % bootstrap interval of the mean. p: sign-flip test; with n pairs it cannot be below 2/2ⁿ."
         )
-        caption = f"Difference to {rows[0].label}, paired over user and seed, in per cent points"
-        found.append(table(caption, differences, {"label": "method", "pairs": "pairs"} | FIGURES, note=note))
+        caption = f"{of}{_lower('Difference', of)} to {rows[0].label}, paired over user and seed, in per cent points"
+        found.append(table(caption, differences, {"label": "method", "pairs": "pairs"} | columns, note=note))
     return found
 
 
@@ -183,6 +199,11 @@ def compare_runs(runs: Sequence[Path], console: Console, *, as_json: bool = Fals
     else:
         text = "\n".join(markdown(found) for found in tables(rows))
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def _lower(text: str, after: str) -> str:
+    """Begin a text with a small letter where it stands after another."""
+    return text[0].lower() + text[1:] if after else text
 
 
 def _figure(found: Figure) -> str:

@@ -1,0 +1,55 @@
+"""Which figures of a run are compared, by task, and which of them stand in one table.
+
+Names of recognition's are those of studies: `generic.tar@1e-3`, `personal.tpir@1e-2`.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+ATTACKS = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
+MODELS = {"generic": "the generic model", "personal": "the sites' own models"}
+_PLACES = {"generic": "generic", "personal": "personalised"}
+_TABLES = {"tar": ("tar_at_far", "TAR % at FAR"), "tpir": ("tpir_at_fpir", "TPIR % at FPIR")}
+_ACCURACY = {"ten-folds": "ten folds %", "list": "listed pairs %"}
+
+Columns = dict[str, str]
+
+
+def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a run's metrics.json has of the figures that are compared."""
+    found = (
+        _of_recognition(metrics)
+        if metrics.get("task") == "recognition"
+        else {name: metrics.get(name) for name in ATTACKS}
+    )
+    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+
+
+def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:
+    """Return the tables that figures stand in: what each is about (nothing if it is all), and titles by figure."""
+    known = set(names)
+    if not any("." in name for name in known):
+        return [("", ATTACKS)]
+    return [(model, columns) for place, model in MODELS.items() if (columns := _columns(place, known))]
+
+
+def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for place, section in _PLACES.items():
+        table = metrics.get(section) or {}
+        for short, (kind, _) in _TABLES.items():
+            found |= {f"{place}.{short}@{rate}": value for rate, value in (table.get(kind) or {}).items()}
+    generic = metrics.get("generic") or {}
+    listed = generic.get("listed_pairs") or {}
+    return found | {
+        "generic.ten-folds": generic.get("accuracy_on_ten_folds"), "generic.list": listed.get("accuracy"),
+    }  # fmt: skip
+
+
+def _columns(place: str, known: set[str]) -> Columns:
+    """Return a model's columns: rates from the strictest on, then accuracies."""
+    columns: Columns = {}
+    for short, (_, title) in _TABLES.items():
+        rates = [name.rpartition("@")[2] for name in known if name.startswith(f"{place}.{short}@")]
+        columns |= {f"{place}.{short}@{rate}": f"{title} {rate}" for rate in sorted(rates, key=float)}
+    return columns | {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in known}
