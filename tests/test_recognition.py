@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 from PIL import Image
 from rich.console import Console
 from safetensors.numpy import load_file
-from tests.toy import SIZE, make_people, run_toy, tree
+from tests.toy import SIZE, make_people, recipe_of, run_toy, silent, tree
 
 from fedvisage import model
 from fedvisage.data.prepared import Writer
@@ -23,6 +24,7 @@ from fedvisage.predict import predict_path
 from fedvisage.predict_faces import compare_faces
 from fedvisage.rejudge import evaluate_run
 from fedvisage.report.page import write_report
+from fedvisage.run import Training, adopting, run
 
 
 @pytest.fixture(scope="module")
@@ -101,6 +103,28 @@ def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mappin
         evaluate_run(finished, str(sets["U"]), None, tmp_path, console, adapt=None, as_json=False)
     with pytest.raises(UserError, match="is for attack detection"):
         evaluate_run(finished, None, None, tmp_path, console, adapt="gated", as_json=False)
+
+
+def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    def judged(out: Path, how: dict[str, Any], training: Training | None = None) -> dict[str, Any]:
+        recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
+        return run(recipe, out, tmp_path / "cache", silent(), training=training)
+
+    other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
+    again = judged(tmp_path / "again", other, adopting(finished))
+    anew = judged(tmp_path / "anew", other)
+    assert again["personalised"] == anew["personalised"]
+    assert again["generic"] == anew["generic"]
+    assert again["personalised"]["models"]["own"] != again["personalised"]["models"]["generic"]
+    assert (
+        judged(tmp_path / "same", {"fmr": 0.05}, adopting(finished))["personalised"]
+        == (json.loads((finished / "metrics.json").read_text())["personalised"])
+    )
+    shutil.copytree(finished, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(UserError, match="has no checkpoint"):
+        judged(tmp_path / "no", other, adopting(tmp_path / "without"))
 
 
 def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:

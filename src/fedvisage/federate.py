@@ -13,7 +13,7 @@ from typing import Any
 from fedvisage import evaluation, model, recognition
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
-from fedvisage.federation.checkpoint import Checkpoints, recipe_digest
+from fedvisage.federation.checkpoint import FOLDER, Checkpoints, recipe_digest
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.joint import promise_of
 from fedvisage.federation.ledger import JsonLines
@@ -72,7 +72,7 @@ def federate(
         releases = Releases(out / "released")
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, find(recipe.method.name)))
         server = _server(recipe, exchange, compute, releases, first or {}, files or {})
-        checkpoints = Checkpoints(out / "checkpoints", recipe_digest(recipes.text_of(recipe)))
+        checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
         course = Course(server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, server)
         trained = replace(_settle(server, finished), ended=_why_ended(server))

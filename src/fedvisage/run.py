@@ -16,6 +16,7 @@ from fedvisage import environment, evaluation, recognition
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federate import LEDGER, METRICS, ROUNDS, Trained, federate
+from fedvisage.federation.checkpoint import generations_of
 from fedvisage.federation.joint import figures_of
 from fedvisage.federation.ledger import privacy_of, read_lines
 from fedvisage.federation.message import digest_of
@@ -41,7 +42,7 @@ from fedvisage.report.tensorboard import write_events
 from fedvisage.settings import Federation
 
 RECIPE, ENVIRONMENT, SCORES, FEATURES = "recipe.yaml", "environment.json", "scores.csv", "features.safetensors"
-DATA, REPORT = "data.json", "report.html"
+DATA, REPORT, SITES = "data.json", "report.html", "sites"
 
 GATHERING: Mapping[Task, Gathering] = {"pad": gather, "recognition": gather_identities}
 
@@ -139,12 +140,13 @@ def train_here(recipe: Recipe, out: Path, data: Gathered, compute: Compute, repo
 
 
 def adopting(trained: Path) -> Training:
-    """Judge the members of a finished run instead of training the same ones again."""
+    """Judge the members of a finished run, and its sites' own models, instead of training the same ones again."""
 
     def adopt(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
-        if data.people is not None:
-            raise UserError(str(trained), "cannot be judged again: its sites' own models lie with them; train anew")
         desks, schemas = _desks(recipe, out, data, compute)
+        generations = generations_of(trained) if data.people is not None else {}
+        for desk in desks:
+            desk.store.take_over(trained / SITES / desk.name, generations.get(desk.name, 0))
         return federate(recipe, out, LocalTransport(desks), schemas, compute, reporter, adopted=trained)
 
     return adopt
@@ -160,7 +162,7 @@ def _desks(recipe: Recipe, out: Path, data: Gathered, compute: Compute) -> tuple
             name,
             site.train,
             site.heldout,
-            SiteStore(out / "sites" / name, shelf),
+            SiteStore(out / SITES / name, shelf),
             workspace,
             public=public,
             strangers=strangers.get(name),

@@ -14,6 +14,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation import sealed
 
 KEPT = 2
+FOLDER = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,14 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self.directory / f"{number:06d}.safetensors"
+
+
+def generations_of(run: Path) -> dict[str, int]:
+    """Return the generation of private state that each site of a finished run had reached."""
+    paths = sorted((run / FOLDER).glob("*.safetensors"))
+    if not paths:
+        raise UserError(str(run), "has no checkpoint, which says what its sites had reached; train it anew")
+    return dict(sealed.read(paths[-1], "train the run anew")[1]["generations"])
 
 
 def recipe_digest(text: str) -> str:

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedvisage.errors import RunFailed
 from fedvisage.federation import sealed
 from fedvisage.federation.message import encode, plain, size_of
-from fedvisage.files import read_tensors
+from fedvisage.files import read_tensors, write_atomically
 
 KEPT = 2
 ROOM = 1 << 28
@@ -104,6 +104,13 @@ class SiteStore:
         for path in self.directory.glob("generation-*.safetensors"):
             if path > self._path(generation):
                 path.unlink()
+
+    def take_over(self, directory: Path, generation: int) -> None:
+        """Begin with what the site had reached in another run, in whose directory it lies; 0 is nothing."""
+        if generation:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path(generation), SiteStore(directory)._path(generation).read_bytes())
+        self.restore(generation)
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         return sealed.read(path, "this site's private state is lost: start anew")[0]
