@@ -25,7 +25,8 @@ def centres() -> Centres:
     draws = torch.Generator().manual_seed(0)
     axis = torch.eye(DIMENSION)[0]
     own = normalize(axis + 0.15 * torch.randn(PEOPLE, DIMENSION, generator=draws))
-    return Centres(own, torch.eye(DIMENSION)[:2], Privately(), 0)
+    public = normalize(axis + 0.15 * torch.randn(90, DIMENSION, generator=draws))
+    return Centres(own, torch.eye(DIMENSION)[:2], Privately(), 0, public)
 
 
 def left_of(length: float, sigma: float) -> float:
@@ -50,6 +51,19 @@ def test_under_the_private_mechanism_more_epsilon_leaves_more() -> None:
     assert medians[-1] > 0.99, "with hardly any noise, what is told is the mean of the cap that was chosen"
 
 
+def test_fewer_public_directions_leave_more_of_a_cluster_until_they_do_not_span_it() -> None:
+    found, little = centres(), replace(ASKED, budget=Budget(0.3, 1e-5))
+    few, many = (
+        np.nanmedian(private(found, Setting("public directions", str(number), little, project=number)))
+        for number in (8, DIMENSION)
+    )
+    alone = np.nanmedian(private(found, Setting("ε", "0.3", little)))
+    assert few > many + 0.1
+    assert many == pytest.approx(alone, abs=0.1), "all directions are all dimensions"
+    away = replace(found, public=torch.eye(DIMENSION)[8:])
+    assert abs(np.nanmedian(private(away, Setting("public directions", "8", little, project=8)))) < 0.5
+
+
 def test_where_there_is_no_cluster_nothing_is_told() -> None:
     few = replace(centres(), own=centres().own[:50])
     line = row("Algorithm 1", Setting("query", "2", ASKED, 1), printed(few, Setting("query", "2", ASKED, 1)))
@@ -58,8 +72,11 @@ def test_where_there_is_no_cluster_nothing_is_told() -> None:
 
 
 def test_every_panel_of_the_figure_changes_one_thing() -> None:
-    boxes = list(settings(ASKED))
-    assert {one.panel for one in boxes} == {"ρ", "ε", "query"}
+    boxes = list(settings(ASKED, None, DIMENSION))
+    assert {one.panel for one in boxes} == {"ρ", "ε", "query", "public directions"}
+    assert [one.project for one in boxes if one.panel == "public directions"] == [8, 16, 32, 64]
+    assert {one.project for one in boxes if one.panel != "public directions"} == {None}
+    boxes = [one for one in boxes if one.panel != "public directions"]
     assert len({one.asked.margin for one in boxes if one.panel == "ρ"}) == sum(one.panel == "ρ" for one in boxes)
     assert {one.asked.budget for one in boxes if one.panel != "ε"} == {BUDGET}
     assert {one.asked.margin for one in boxes if one.panel != "ρ"} == {1.3}

@@ -1,8 +1,10 @@
 """How much of a cluster's direction its noise leaves: PrivacyFace's Figure 4, at the first site of a run.
 
 Cosines between the noise-free mean p of a cluster and what is told of it, p̂, over many draws: for several margins ρ,
-for several ε, and for each of three queries. Algorithm 1 stands beside the private mechanism, whose p is the mean of
-the cap that it chose. What it chooses, and whether the noisy number of members reaches T, is part of the noise.
+for several ε, for each of three queries, and at ε = 1 for several numbers of public directions, where p is the mean in
+all dimensions, so that what the directions do not span counts as lost. Algorithm 1 stands beside the private mechanism,
+whose p is the mean of the cap that it chose. What it chooses, and whether the noisy number of members reaches T, is
+part of the noise.
 """
 
 from __future__ import annotations
@@ -20,10 +22,12 @@ from torch import Tensor
 
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.told import asked_of, first_site, obstacle, seen
+from fedvisage.methods.privacyface import Options
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws, Draws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.privacy.private_clustering import Privately, release
+from fedvisage.privacy.projection import principal_directions
 from fedvisage.report.drawing import COLOURS, styled
 from fedvisage.streams import torch_rng
 
@@ -33,19 +37,23 @@ QUERIES = 3
 RUNS, PRIVATE_RUNS = 1000, 200
 """The paper's number of draws; the private mechanism also chooses anew in each, which takes longer."""
 
+SPANNED, SPANNED_EPSILON = (8, 16, 32, 64, 128), 1.0
+"""How many public directions are tried, and at which ε."""
+
+DIRECTIONS = "public directions"
 PRINTED, PRIVATE = "Algorithm 1", "private"
 Cosines = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class Centres:
-    """What a mechanism works on: a site's class centres, public candidates and directions, how a budget is spent."""
+    """What a mechanism works on: a site's class centres, public candidates and features, how a budget is spent."""
 
     own: Tensor
     candidates: Tensor
     how: Privately
     seed: int
-    basis: Tensor | None = None
+    public: Tensor
 
 
 class Silent:
@@ -72,16 +80,19 @@ class Setting:
     label: str
     asked: Clustering
     row: int = 0
+    project: int | None = None
 
 
 def attack(subject: Subject) -> Finding:
     """Draw many times under many settings."""
-    name, own, candidates, basis = first_site(subject, seen(subject))
+    name, own, candidates, public = first_site(subject, seen(subject))
     asked, how = asked_of(subject, len(own))
-    centres = Centres(own, candidates, how, subject.recipe.runtime.seed, basis)
+    centres = Centres(own, candidates, how, subject.recipe.runtime.seed, public)
+    options = subject.recipe.method
+    every = list(settings(asked, options.project if isinstance(options, Options) else None, min(public.shape)))
     boxes = {
-        mechanism: {one: draw(centres, one) for one in settings(asked)}
-        for mechanism, draw in ((PRINTED, printed), (PRIVATE, private))
+        PRINTED: {one: printed(centres, one) for one in every if one.panel != DIRECTIONS},
+        PRIVATE: {one: private(centres, one) for one in every},
     }
     rows = [row(mechanism, one, found) for mechanism, of in boxes.items() for one, found in of.items()]
     says = (
@@ -92,15 +103,19 @@ def attack(subject: Subject) -> Finding:
     return Finding(says, {}, rows, {"cosines": (caption, picture(boxes))})
 
 
-def settings(asked: Clustering) -> Iterator[Setting]:
-    """Yield the boxes; all but what a panel is about is as in the run."""
-    single = replace(asked, queries=1)
+def settings(asked: Clustering, project: int | None, most: int) -> Iterator[Setting]:
+    """Yield the boxes; all but what a panel is about is as in the run. ``most``: how many directions there are."""
+    single, delta = replace(asked, queries=1), asked.budget.delta
     for margin in MARGINS:
-        yield Setting("ρ", f"{margin:g}", replace(single, margin=margin))
+        yield Setting("ρ", f"{margin:g}", replace(single, margin=margin), project=project)
     for epsilon in EPSILONS:
-        yield Setting("ε", f"{epsilon:g}", replace(single, budget=Budget(epsilon, asked.budget.delta)))
+        yield Setting("ε", f"{epsilon:g}", replace(single, budget=Budget(epsilon, delta)), project=project)
     for number in range(QUERIES):
-        yield Setting("query", str(number + 1), replace(asked, queries=QUERIES), number)
+        yield Setting("query", str(number + 1), replace(asked, queries=QUERIES), number, project)
+    for number in SPANNED:
+        if number <= most:
+            little = replace(single, budget=Budget(SPANNED_EPSILON, delta))
+            yield Setting(DIRECTIONS, str(number), little, project=number)
 
 
 def printed(centres: Centres, setting: Setting) -> Cosines:
@@ -116,13 +131,16 @@ def printed(centres: Centres, setting: Setting) -> Cosines:
 
 def private(centres: Centres, setting: Setting) -> Cosines:
     """Return the cosines under the private mechanism; NaN, where the noisy number of members was below T."""
-    found = []
+    found, basis = [], None
+    if setting.project is not None:
+        basis = principal_directions(centres.public, setting.project)
+    where = None if setting.panel == DIRECTIONS else basis
     for number in range(PRIVATE_RUNS):
         told, mean = (
-            release(centres.own, centres.candidates, asked, centres.how, source, centres.basis).centres[setting.row]
-            for asked, source in (
-                (setting.asked, draws_for(centres, PRIVATE, setting, number)),
-                (replace(setting.asked, minimum=1), Silent(draws_for(centres, PRIVATE, setting, number))),
+            release(centres.own, centres.candidates, asked, centres.how, source, within).centres[setting.row]
+            for asked, source, within in (
+                (setting.asked, draws_for(centres, PRIVATE, setting, number), basis),
+                (replace(setting.asked, minimum=1), Silent(draws_for(centres, PRIVATE, setting, number)), where),
             )
         )
         found.append(float(told @ mean) if bool(told.any()) else math.nan)
@@ -148,16 +166,19 @@ def row(mechanism: str, setting: Setting, found: Cosines) -> dict[str, str | flo
 def picture(boxes: Mapping[str, Mapping[Setting, Cosines]]) -> Picture:
     """Draw a row of panels for each mechanism."""
     with styled():
-        figure = Figure(figsize=(9.0, 2.6 * len(boxes)), layout="constrained", facecolor="white", dpi=110)
+        figure = Figure(figsize=(11.0, 2.6 * len(boxes)), layout="constrained", facecolor="white", dpi=110)
         titles = list(dict.fromkeys(one.panel for of in boxes.values() for one in of))
         axes = figure.subplots(len(boxes), len(titles), squeeze=False, sharey=True)
         for line, (mechanism, of), colour in zip(axes, boxes.items(), COLOURS, strict=False):
             for place, title in zip(line, titles, strict=True):
                 here = {one.label: found[~np.isnan(found)] for one, found in of.items() if one.panel == title}
+                if not here:  # Algorithm 1 knows of no public directions
+                    place.set_axis_off()
+                    continue
                 drawn = place.boxplot(list(here.values()), tick_labels=list(here), whis=(5, 95), showfliers=False)
                 for part in (*drawn["boxes"], *drawn["medians"], *drawn["whiskers"], *drawn["caps"]):
                     part.set_color(colour)
-                place.set(xlabel=title, ylim=(-0.3, 1.05))
+                place.set(xlabel=title if title != DIRECTIONS else f"{title}, ε {SPANNED_EPSILON:g}", ylim=(-0.3, 1.05))
             line[0].set_ylabel(f"cosine, {mechanism}")
         canvas = FigureCanvasAgg(figure)
         canvas.draw()  # type: ignore[no-untyped-call]

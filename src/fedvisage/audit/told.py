@@ -101,14 +101,14 @@ def told(subject: Subject, model: Seen) -> Iterator[Told]:
             yield Told(kind, site, rows.numpy(), [everybody] * len(rows))
 
 
-def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tensor | None]:
-    """Return a site's name, its class centres, the public candidates, and the basis of the run, if it has one."""
+def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tensor]:
+    """Return a site's name, its class centres, the public candidates, and the public features."""
     people = subject.data.people
     assert people is not None
     assert people.public is not None
     site, data = min(people.apart.items())
     own, public = (torch.from_numpy(model.faces(one).features) for one in (data.train, people.public))
-    return site, means_of(own, data.train), means_of(public, people.public), basis_of(subject, public)
+    return site, means_of(own, data.train), means_of(public, people.public), public
 
 
 def basis_of(subject: Subject, features: Tensor) -> Tensor | None:
