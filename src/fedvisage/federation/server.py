@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation.combine import cast, combination_of
+from fedvisage.federation.conversation import Conversation, SiteLost
 from fedvisage.federation.dp import plan_of, released
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.message import load_parts, plain, state_of, under
@@ -33,10 +33,6 @@ class NoQuorum(RunFailed):
     """Fewer sites than the quorum sent a usable reply."""
 
 
-class SiteLost(Exception):
-    """The site of a conversation stopped answering."""
-
-
 @dataclass(frozen=True)
 class Reduced:
     """What a combination of uploads came to, and whose uploads are in it."""
@@ -46,32 +42,6 @@ class Reduced:
     failed: Mapping[str, str]
     losses: Mapping[str, float]
     """The mean training loss of each site that declared and sent it."""
-
-
-@dataclass(frozen=True)
-class Conversation:
-    """Several exchanges with one site in a row: one visit, during which the site keeps its place."""
-
-    name: str
-    exchange: Exchange
-    device: torch.device
-    visit: int
-
-    def ask(self, call: str, message: Message | None = None, *, like: Mapping[str, Tensor] | None = None) -> Message:
-        """Ask and wait; a lost site ends the conversation, and so does a field that is not shaped like it must be.
-
-        ``like`` settles what a schema leaves open: a gradient has the shape of what it is the gradient of.
-        """
-        for reply in self.exchange.run(call, message or {}, to=(self.name,), visit=self.visit):
-            if reply.message is None:
-                break
-            for name, model in (like or {}).items():
-                if reply.message[name].shape != model.shape:
-                    shapes = f"{tuple(reply.message[name].shape)}, must be {tuple(model.shape)}"
-                    self.exchange.note_failure(self.name, f"refused: {name}: has shape {shapes}")
-                    raise SiteLost(self.name)
-            return {name: value.to(self.device) for name, value in reply.message.items()}
-        raise SiteLost(self.name)
 
 
 @dataclass

@@ -32,8 +32,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedvisage.federation.combine import Mean
+from fedvisage.federation.conversation import Conversation
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
-from fedvisage.federation.server import Conversation, Server
+from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire import Form, pack, unpack
 from fedvisage.methods import leakage, vit
