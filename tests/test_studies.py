@@ -35,7 +35,7 @@ OWN_ROWS = {
     *(f"{name}, private" for name in ("CosFace", "ArcFace", "FedSGD", "φ0", "φ1", "φ2", "φ3")), "private",
     "nothing told", "no noise",
     *(f"ε {value}" for value in (0.1, 1, 8, 32)), *(f"ρ {value}" for value in (1.1, 1.2, 1.4, 1.5)), "3 queries",
-    "3 queries of Algorithm 1", "T 8", "T 32", "clusters of mean features",
+    "3 queries of Algorithm 1", "T 8", "T 32", "ε 1, 16 directions", "clusters of mean features",
     *(f"{name}, {noise}" for name in ("models", "both") for noise in ("ε 8", "noise 1e-4")),
     *(f"{name}, {share} %" for name in ("conventional", "Algorithm 1", "private") for share in (25, 50, 75, 100)),
     *(f"FedFace, λ {weight}, v {margin}" for weight in (0.5, 1, 1.5, 5, 10, 15) for margin in (0.3, 0.6, 0.9)),
