@@ -23,6 +23,7 @@ from fedvisage.metrics.threshold import Threshold
 from fedvisage.predict import predict_path
 from fedvisage.predict_faces import compare_faces
 from fedvisage.rejudge import evaluate_run
+from fedvisage.report.faces import counted
 from fedvisage.report.page import write_report
 from fedvisage.run import Training, adopting, run
 
@@ -152,6 +153,33 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
     assert len(rows) == 15
     with pytest.raises(UserError, match=r"pairs.txt: none of its 16 pairs"):
         evaluated(str(make_people(tmp_path / "others", "X", 5)))
+
+
+def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finished: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    with Writer(tmp_path / "set", name="few", size=SIZE, source="noise", identities=True) as out:
+        for who, images in (("Ada", 1), ("Bo", 3), ("Cy", 3), ("Di", 2)):
+            names = [f"{who}/{number}.png" for number in range(images)]
+            pixels = rng.integers(0, 255, (images, SIZE, SIZE, 3)).astype(np.uint8)
+            split = ["train", "train"] if who == "Di" else (["test"] + ["train"] * images)[:images]
+            out.add(pixels, label=[1] * images, species=["bonafide"] * images, subject=[who] * images, video=names,
+                    frame=[0] * images, split=split, item=names, group=["all"] * images)  # fmt: skip
+    console = Console(file=io.StringIO())
+    found = evaluate_run(finished, str(tmp_path / "set"), None, tmp_path, console, adapt=None, as_json=False)["generic"]
+    assert (found["identities_without_pairs"], found["identities_not_searched"]) == (1, 2)
+    metrics = json.loads((finished / "metrics.json").read_text())
+    table = counted({**metrics, "generic": found})
+    assert table is not None
+    assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
+
+
+def test_an_empty_gallery_is_refused(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "gallery").mkdir()
+    Image.fromarray(np.zeros((112, 112, 3), np.uint8)).save(tmp_path / "face.png")
+    with pytest.raises(UserError, match="gallery"):
+        compare_faces(
+            finished, tmp_path / "face.png", tmp_path / "gallery", Console(), member="", crop="none", as_json=False
+        )
 
 
 def test_faces_are_compared_at_the_sites_threshold(

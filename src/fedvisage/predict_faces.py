@@ -41,13 +41,13 @@ def compare_faces(
     _, saved, scorer = open_model(directory)
     if saved.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
-    threshold = _ready(scorer, saved.finished, saved.thresholds, member)
+    threshold, others = _ready(scorer, saved.finished, saved.thresholds, member), list(images_at(against))
     aligner = make_aligner(crop, scorer.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
     try:
         face = feature_of(scorer, path, aligner)
     except BadFile as bad:
         raise UserError(str(path), str(bad)) from None
-    found = [match(scorer, face, other, aligner, threshold) for other in images_at(against)]
+    found = [match(scorer, face, other, aligner, threshold) for other in others]
     found.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
     operating = {"rule": threshold.rule, "similarity": threshold.value, "fmr": threshold.far, "fnmr": threshold.frr}
     if as_json:

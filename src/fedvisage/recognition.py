@@ -190,7 +190,8 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         "images": len(faces),
         "genuine_pairs": int(counts[""][1].sum()),
         "impostor_pairs": int(counts[""][0].sum()),
-        "identities_without_pairs": verified.identities_without_pairs if verified else None,
+        "identities_without_pairs": int((np.unique(faces.identity, return_counts=True)[1] == 1).sum()),
+        "identities_not_searched": len(np.setdiff1d(faces.identity, generic.searched(faces, probe))),
         "decision": _decided(counts[""], threshold),
         "groups": by_group,
     }

@@ -43,7 +43,7 @@ def verification(faces: Faces, fars: Sequence[float]) -> Verification | None:
 def identification(faces: Faces, probe: NDArray[np.bool_], fpirs: Sequence[float], mode: Mode) -> dict[float, float]:
     """Return TPIR@FPIR, the mean over two galleries; empty where nobody has both enrolled and probe images."""
     names = np.unique(faces.identity)
-    both = np.intersect1d(faces.identity[probe], faces.identity[~probe])
+    both = searched(faces, probe)
     if len(both) < 2:
         return {}
     probes = faces.take(probe & np.isin(faces.identity, both))
@@ -55,6 +55,11 @@ def identification(faces: Faces, probe: NDArray[np.bool_], fpirs: Sequence[float
         gallery = enrolled(faces.take(~probe & np.isin(faces.identity, np.intersect1d(half, both))))
         found.append(identify([gallery], probes, wanted, mode)[0].tpir)
     return {rate: float(np.mean([one[rate] for one in found])) for rate in wanted}
+
+
+def searched(faces: Faces, probe: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return the identities that have images to enrol and others to search for; 1:N leaves out the rest."""
+    return np.intersect1d(faces.identity[probe], faces.identity[~probe])
 
 
 def on_fixed_pairs(faces: Faces, most: int) -> FixedPairs:

@@ -137,12 +137,11 @@ def group_table(metrics: Row) -> Table | None:
 def counted(metrics: Row) -> Table | None:
     """Return what took no part in a figure, and how much of it there was."""
     names = {"without_test_images": "identities at sites that have no test images, so no personal figures",
-             "with_one_test_image": "identities at sites with one test image, so no genuine pair"}  # fmt: skip
-    rows = [
-        {"what": names.get(name, name), "count": value}
-        for name, value in (metrics.get("counted") or {}).items()
-        if value
-    ]
+             "with_one_test_image": "identities at sites with one test image, so no genuine pair",
+             "identities_without_pairs": "people of the benchmark with one image, so no genuine pair",
+             "identities_not_searched": "people of the benchmark without images of both kinds, not in 1:N"}  # fmt: skip
+    found = {**(metrics.get("counted") or {}), **(metrics.get("generic") or {})}
+    rows = [{"what": said, "count": found[name]} for name, said in names.items() if found.get(name)]
     return table("Left out of some figures", rows, {"what": "what", "count": "how many"}) if rows else None
 
 

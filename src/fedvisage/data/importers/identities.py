@@ -96,7 +96,7 @@ def import_identities(
             pictures = [picture for one in album for picture in _read(one, aligner, seen, tally)]
             done += len(album)
             if len(pictures) < least:
-                people_out, out_of_use = people_out + 1, out_of_use + len(pictures)
+                people_out, out_of_use = people_out + bool(pictures), out_of_use + len(pictures)
                 continue
             single += len(pictures) == 1
             splits = _splits(len(pictures), test, person in away, numpy_rng(seed, "import", person))
