@@ -15,8 +15,8 @@ from fedvisage.methods import METHODS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
-PATTERNS = ("fedpad", "fedgpad", "fedsis")
-"""One method of each way to exchange: averaging, private parts, tokens and gradients every batch."""
+PATTERNS = ("fedpad", "fedgpad", "fedsis", "fedma")
+"""One method of each way to exchange: averaging, private parts, tokens and gradients every batch, layer after layer."""
 
 OTHERS = sorted(name for name, method in METHODS.items() if name not in PATTERNS and not method.pooled)
 
