@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from nvflare.apis.fl_constant import ConfigVarName
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from tests.toy import recipe_of, tree
 
 from fedvisage.errors import UserError
@@ -125,6 +127,13 @@ def test_a_job_is_four_files_without_a_path_of_anyone(sets: Mapping[str, Path], 
     known = set().union(*(set(texts(json.loads(path.read_text()))) for path in files))
     assert not any(str(path) in known for path in sets.values())
     assert read_job(tmp_path / "job" / "app" / "config") == Job("first", travelling(recipe))
+
+
+def test_pieces_of_tensors_are_waited_for_within_the_deadline(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    write_job(tmp_path / "job", Job("first", travelling(recipe_of(tree(sets, federation__deadline=60.0)))), ("A",))
+    for side in ("server", "client"):
+        config = json.loads((tmp_path / "job" / "app" / "config" / f"config_fed_{side}.json").read_text())
+        assert config[f"{TensorDecomposer().config_var_prefix}{ConfigVarName.STREAMING_PER_REQUEST_TIMEOUT}"] == 15.0
 
 
 @pytest.mark.parametrize("run", ["", "../x", "A", "a/b", "a" * 64, 3, None])

@@ -29,6 +29,13 @@ ELSEWHERE = "elsewhere"
 SETTLING = 300.0
 """Seconds that sites have for starting: imports alone take several."""
 
+CHUNK = "tensor_streaming_per_request_timeout"
+"""NVFlare's patience, in seconds, with a piece of a tensor that the other end sends: 600 where a job says nothing."""
+
+TRIES = 4
+"""How often NVFlare asks for a piece. All tries together take a deadline, and 14 s of pauses between them: an end
+that died while it answered would hold the other one for forty minutes else."""
+
 
 @dataclass(frozen=True)
 class Job:
@@ -72,8 +79,9 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
         "deploy_map": {"app": ["server", *sites]},
     }
     _write(directory / "meta.json", meta)
-    _write(config / "config_fed_server.json", _server_config())
-    _write(config / "config_fed_client.json", _site_config())
+    patience = {CHUNK: job.recipe.federation.deadline / TRIES}
+    _write(config / "config_fed_server.json", _server_config() | patience)
+    _write(config / "config_fed_client.json", _site_config() | patience)
     _write(config / RECIPE_FILE, {"run": job.run, "recipe": recipes.tree_of(job.recipe)})
 
 
