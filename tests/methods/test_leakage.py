@@ -15,10 +15,10 @@ from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, settled, silent, tree
 
 from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
+from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.server import Server
 from fedvisage.federation.transport import LocalTransport
-from fedvisage.methods import METHODS, leakage
+from fedvisage.methods import METHODS, leakage, split
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.run import run
 
@@ -48,6 +48,12 @@ def test_a_row_is_cut_to_the_length_and_a_shorter_one_left_alone() -> None:
     lengths = np.sqrt((drawn**2).sum((1, 2)))
     expected = np.where(lengths > 0.7, 0.7 / np.maximum(lengths, 1e-30), 1.0)[:, None, None] * drawn
     np.testing.assert_allclose(found, expected, rtol=1e-12)
+
+
+def test_a_row_that_is_not_finite_says_nothing() -> None:
+    """A lent network could be made to overflow on one image: neither a failure nor the noise may tell."""
+    rows = torch.tensor([[3.0, 4.0], [float("inf"), 0.0], [float("nan"), 1.0]])
+    assert leakage.cut(rows, 1.0).tolist() == [[pytest.approx(0.6), pytest.approx(0.8)], [0.0, 0.0], [0.0, 0.0]]
 
 
 @pytest.mark.parametrize("passes", [1, 7, 40])
@@ -157,6 +163,50 @@ def tokens_of(recipe: dict[str, Any], out: Path) -> list[torch.Tensor]:
         patch.setattr(LocalTransport, "call", listening)
         run(recipe_of(recipe), out, out.parent / "cache", silent())
     return heard
+
+
+def test_a_second_visit_in_a_round_goes_on_with_the_rounds_batches_and_finds_their_end(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """A server that comes back for more gets what is left of the round, each batch by its own number, and no more."""
+    whole, heard = METHODS["fedsis"], list[str]()
+
+    def greedy(s: Server) -> Any:
+        for _ in s.rounds():
+            for _ in range(3):
+                with s.visit("A") as site:
+                    site.ask("tokens", split.opening(s, "A"))
+                    heard.append("tokens")
+            yield
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(METHODS, "fedsis", replace(whole, server=greedy))
+        run_toy(content(sets, training__rounds=2), tmp_path / "run")
+    released = sorted(path.stem for path in (tmp_path / "run" / "sites" / "A" / "releases").glob("*.safetensors"))
+    assert released == [f"batch {number}, tokens" for number in (1, 2, 3, 4)]
+    assert len(heard) == 4
+    log = (tmp_path / "run" / "sites" / "A" / "releases" / "charges.jsonl").read_text().splitlines()
+    order = [charge["release"] for charge in map(json.loads, log)]
+    assert order == ["pass 1, tokens", *(f"batch {n}, tokens" for n in (1, 2, 3)), "pass 2, tokens", "batch 4, tokens"]
+
+
+def test_released_values_that_nobody_can_ask_for_again_are_dropped(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """With a checkpoint every round, no more than the last three rounds can come again; each has two batches."""
+    run_toy(content(sets, training__rounds=6), tmp_path / "run")
+    left = {path.stem for path in (tmp_path / "run" / "sites" / "A" / "releases").glob("*.safetensors")}
+    assert left == {f"batch {number}, {kind}" for number in range(7, 13) for kind in leakage.KINDS}
+
+
+def test_no_loss_is_told_of_training_with_noise(finished: Path) -> None:
+    assert all(row["loss"] == {} for row in map(json.loads, (finished / "rounds.jsonl").read_text().splitlines()))
+
+
+def test_noise_that_no_reply_could_hold_is_not_paid_for(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = content(sets, federation={"give_up_after": 1})
+    recipe["method"]["leakage"] = {"tokens": 1e6, "gradient": 0.05}
+    with pytest.raises(RunFailed, match="more than a reply may hold"):
+        run_toy(recipe, tmp_path / "run")
+    assert not list((tmp_path / "run" / "sites").glob("*/releases/*"))
 
 
 def test_a_noised_run_resumes_to_the_same_bytes(sets: Mapping[str, Path], tmp_path: Path, finished: Path) -> None:

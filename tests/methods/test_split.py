@@ -19,6 +19,8 @@ from fedvisage.federation.method import Call, Message
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.transport import LocalTransport, Reply
+from fedvisage.federation.turn import Order
 from fedvisage.methods import METHODS, fedsis, split
 from fedvisage.settings import Federation
 
@@ -144,6 +146,53 @@ def test_a_lost_visit_is_forgotten_at_its_site(
         own[rounds] = load_file(newest)
     assert own[1].keys() == own[2].keys()
     assert all(torch.equal(own[1][key], own[2][key]) for key in own[1])
+
+
+def test_a_site_that_was_sent_back_behind_the_average_says_so_and_is_given_it(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As over a network, where a site that missed a deadline goes back to its last checkpoint: here, to none."""
+    whole = LocalTransport.call
+
+    def losing(self: LocalTransport, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        if (order := orders.get("B")) and order.round == 2:
+            self.desks["B"].restore(0)
+            yield Reply("B", None, "did not answer", order.ticket)
+        else:
+            yield from whole(self, orders)
+
+    monkeypatch.setattr(LocalTransport, "call", losing)
+    run_toy(recipe(sets, 5, runtime__checkpoint_every=10), tmp_path / "run")
+    lent = {(line["round"], line["site"]) for line in ledger(tmp_path / "run")
+            if (line["direction"], line["field"]) == ("down", "tokenizer") and line["call"] == "tokens"}  # fmt: skip
+    assert lent == {(1, "A"), (1, "B"), (1, "C"), (4, "B")}
+    failed = [row["failed"] for row in rounds_of(tmp_path / "run")]
+    assert failed == [{}, {"B": "did not answer"}, {"B": split.BEHIND}, {}, {}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [("left", 1, "left: is 1, must be 0"), ("tokens", 99, "more than a batch")],
+)
+def test_a_site_that_says_what_cannot_be_is_refused_and_the_round_goes_on(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str, value: int, reason: str
+) -> None:
+    """B never comes to its last batch, or sends far more images than a batch has."""
+    whole = fedsis.METHOD.calls["tokens"]
+
+    def lying(site: Site, message: Message) -> Message:
+        found = whole.run(site, message)
+        if site.name == "B":
+            found[field] = torch.tensor(value) if field == "left" else found["tokens"][:1].repeat(value, 1, 1)
+        return found
+
+    calls = {**fedsis.METHOD.calls, "tokens": Call(lying, whole.uploads)}
+    monkeypatch.setitem(METHODS, "fedsis", replace(fedsis.METHOD, calls=calls))
+    run_toy(recipe(sets, 1), tmp_path / "run")
+    (row,) = rounds_of(tmp_path / "run")
+    assert row["failed"].keys() == {"B"}
+    assert row["failed"]["B"].startswith("refused: ")
+    assert reason in row["failed"]["B"]
 
 
 @pytest.mark.parametrize("update", ["gradient", "average"])

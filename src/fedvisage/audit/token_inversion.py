@@ -11,7 +11,6 @@ what a decoder is better by, it has from the tokens.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -84,7 +83,7 @@ def attack(subject: Subject) -> Finding:
 
 
 def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
-    """Return what may happen to tokens: each form, each amount of noise, and what the run itself does."""
+    """Return what may happen to tokens: each form, each amount of noise, and what the run does where it adds least."""
     found: dict[str, Change] = {form: _formed(form) for form in FORMS}
     length = float(tokens.flatten(1).norm(dim=1).median())
     for epsilon in EPSILONS:
@@ -92,13 +91,11 @@ def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
     recipe = subject.recipe
     clip = recipe.options(leakage.Options).leakage
     if clip is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
-        site = min(subject.data.sites, key=lambda name: len(subject.data.sites[name].train))
-        count = len(subject.data.sites[site].train)
-        batches = recipe.training.rounds * (recipe.training.local.batches or 1)
-        passes = max(1, math.ceil(batches * recipe.training.batch.of(site) / count))
         budget = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
+        passes = min(leakage.passes_of(recipe, name, len(data.train)) for name, data in subject.data.sites.items())
         guard = leakage.guard_of(clip, "tokens", budget, passes, recipe.privacy.count)
-        found["as in this run"] = _noise(guard.length, guard.sigma)
+        noised, formed = _noise(guard.length, guard.sigma), _formed(split.form_of(recipe))
+        found["as in this run"] = lambda tokens, rng: formed(noised(tokens, rng), rng)
     return found
 
 

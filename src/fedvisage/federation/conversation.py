@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -13,7 +14,12 @@ from fedvisage.federation.method import Message
 
 
 class SiteLost(Exception):
-    """The site of a conversation stopped answering."""
+    """The site of a conversation stopped answering, or said what cannot be."""
+
+    def __init__(self, site: str, reason: str) -> None:
+        """Remember which site, and why."""
+        super().__init__(site, reason)
+        self.reason = reason
 
 
 @dataclass(frozen=True)
@@ -32,11 +38,16 @@ class Conversation:
         """
         for reply in self.exchange.run(call, message or {}, to=(self.name,), visit=self.visit):
             if reply.message is None:
-                break
+                raise SiteLost(self.name, reply.failure)
             for name, model in (like or {}).items():
                 if reply.message[name].shape != model.shape:
                     shapes = f"{tuple(reply.message[name].shape)}, must be {tuple(model.shape)}"
-                    self.exchange.note_failure(self.name, f"refused: {name}: has shape {shapes}")
-                    raise SiteLost(self.name)
+                    self.refuse(name, f"has shape {shapes}")
             return {name: value.to(self.device) for name, value in reply.message.items()}
-        raise SiteLost(self.name)
+        raise SiteLost(self.name, "did not answer")
+
+    def refuse(self, field: str, reason: str) -> NoReturn:
+        """End the conversation over something that the declaration allows and the method does not."""
+        why = f"refused: {field}: {reason}"
+        self.exchange.note_failure(self.name, why)
+        raise SiteLost(self.name, why)

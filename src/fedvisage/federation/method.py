@@ -57,6 +57,8 @@ class Upload:
     form: Callable[[Recipe], Form] | None = None
     noised: Callable[[Recipe], bool] | None = None
     """Whether the recipe has it released under differential privacy: of kind ``dp``, with its ``cost`` beside it."""
+    left_out: Callable[[Recipe], bool] | None = None
+    """Whether the recipe has it not sent at all."""
 
 
 SUMMED = "train"

@@ -96,10 +96,11 @@ def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
 
 def _uploads(call: Call, recipe: Recipe) -> tuple[Upload, ...]:
     """Return what a call declares under a recipe: what is released with noise has its cost beside it."""
-    noised = [upload for upload in call.uploads if upload.noised is not None and upload.noised(recipe)]
+    sent = tuple(upload for upload in call.uploads if upload.left_out is None or not upload.left_out(recipe))
+    noised = [upload for upload in sent if upload.noised is not None and upload.noised(recipe)]
     if not noised:
-        return call.uploads
-    return (*(replace(upload, kind="dp") if upload in noised else upload for upload in call.uploads), COST)
+        return sent
+    return (*(replace(upload, kind="dp") if upload in noised else upload for upload in sent), COST)
 
 
 def _expected(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> Expected:

@@ -121,6 +121,11 @@ class Site:
         """Return what was released under a name before, if anything was: it can be sent again for nothing."""
         return None if self.releases is None else self.releases.stored(name)
 
+    def forget(self, name: str) -> None:
+        """Drop a released value that nobody can ask for again; what it cost stays in the log."""
+        if self.releases is not None:
+            self.releases.drop(name)
+
     def batches(self) -> Iterator[Batch]:
         """Go through the local work of one round: the recipe's epochs, or its number of batches.
 
@@ -133,23 +138,24 @@ class Site:
 
     def next_batch(self) -> Batch:
         """Return the next batch of this round, for methods that exchange messages within it."""
-        taken = self.scratch.get("batches", 0)
+        taken = self.taken
         self.scratch["batches"] = taken + 1
         return self.batch((self.round - 1) * self.batches_per_round + taken)
 
     @property
+    def taken(self) -> int:
+        """How many batches ``next_batch`` has given in this round, whatever visits they belong to."""
+        return int(self.scratch.get("batches", 0))
+
+    @property
     def batches_per_epoch(self) -> int:
         """How many batches one pass over the site's data has."""
-        size = self.recipe.training.batch.of(self.name)
-        whole, rest = divmod(len(self.data), size)
-        drops = rest == 1 and self.recipe.training.sampling == "shuffled"
-        return max(1, whole + (1 if rest and not drops else 0))
+        return epoch_length(self.recipe, self.name, len(self.data))
 
     @property
     def batches_per_round(self) -> int:
         """How many batches the recipe asks of a site between two aggregations."""
-        local = self.recipe.training.local
-        return local.batches if local.batches is not None else (local.epochs or 1) * self.batches_per_epoch
+        return round_length(self.recipe, self.name, len(self.data))
 
     def batch(self, number: int) -> Batch:
         """Return the batch with this number, counted from the beginning of the run."""
@@ -287,3 +293,16 @@ class Site:
                 for key, value in optimizers.state_of(optimizer).items():
                     self.kept[f"optimizer/{name}/{key}"] = value
         return dict(self.kept)
+
+
+def epoch_length(recipe: Recipe, site: str, images: int) -> int:
+    """Return how many batches a pass over so many images of a site has."""
+    whole, rest = divmod(images, recipe.training.batch.of(site))
+    drops = rest == 1 and recipe.training.sampling == "shuffled"
+    return max(1, whole + (1 if rest and not drops else 0))
+
+
+def round_length(recipe: Recipe, site: str, images: int) -> int:
+    """Return how many batches a site with so many images trains on between two aggregations."""
+    local = recipe.training.local
+    return local.batches if local.batches is not None else (local.epochs or 1) * epoch_length(recipe, site, images)

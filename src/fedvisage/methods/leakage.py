@@ -26,8 +26,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedvisage.errors import UserError
+from fedvisage.federation.checkpoint import KEPT
 from fedvisage.federation.method import Message
-from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.schema import ABSURD
+from fedvisage.federation.site import Site, TrainingBroke, epoch_length, round_length
 from fedvisage.privacy.accountant import Charge, Count, tight_epsilon
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
@@ -37,6 +39,8 @@ from fedvisage.settings import MethodOptions, Section
 KINDS = ("tokens", "gradient")
 SLACK = 1 - 1e-6
 """Share of the budget that is used: the noise is found by a search, whose last digits must not exceed it."""
+FAR = 8.0
+"""Standard deviations beyond which no noise will be drawn."""
 
 
 class Clip(Section):
@@ -78,8 +82,12 @@ class Guard:
 
 
 def cut(rows: Tensor, length: float) -> Tensor:
-    """Return each row, the first dimension's, shortened to a length if it is longer."""
+    """Return each row, the first dimension's, shortened to a length if it is longer; one that is not finite as zeros.
+
+    To fail over it would tell, for nothing, of an image on which a network that the server lent overflows.
+    """
     flat = rows.detach().double().cpu().reshape(len(rows), -1)
+    flat = torch.where(flat.isfinite().all(dim=1, keepdim=True), flat, 0.0)
     factor = (length / flat.norm(dim=1).clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1)
     shorter: Tensor = flat * factor[:, None]
     return shorter.reshape(rows.shape)
@@ -109,6 +117,12 @@ def protected(recipe: Recipe) -> bool:
     return True
 
 
+def passes_of(recipe: Recipe, site: str, images: int) -> int:
+    """Return how many passes a run makes over so many images of a site, the last of which may not be whole."""
+    batches = recipe.training.rounds * round_length(recipe, site, images)
+    return math.ceil(batches / epoch_length(recipe, site, images))
+
+
 def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Message]) -> Message:
     """Send rows of images with noise, or return the stored answer; ``pack`` says in which numbers it travels."""
     recipe = site.recipe
@@ -116,12 +130,17 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     assert clip is not None
     assert asked.epsilon is not None
     assert asked.delta is not None
-    if not torch.isfinite(rows).all():
-        raise TrainingBroke(f"{kind} are not finite")
-    total = recipe.training.rounds * site.batches_per_round
-    passes = math.ceil(total / site.batches_per_epoch)
+    passes = passes_of(recipe, site.name, len(site.data))
     guard = guard_of(clip, kind, Budget(asked.epsilon, asked.delta), passes, asked.count)
-    number = (site.round - 1) * site.batches_per_round + site.held["taken"] - 1
-    name = f"batch {number + 1}, {kind}"
-    cost = guard.charges(name, number // site.batches_per_epoch + 1)
-    return site.release(name, lambda draws: pack(guard.noised(rows, draws).float()), cost)
+    if guard.length + FAR * guard.sigma > ABSURD:
+        raise TrainingBroke(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
+    number = (site.round - 1) * site.batches_per_round + site.taken
+    cost = guard.charges(named(number, kind), (number - 1) // site.batches_per_epoch + 1)
+    found = site.release(named(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
+    site.forget(named(number - (KEPT + 1) * recipe.runtime.checkpoint_every * site.batches_per_round, kind))
+    return found
+
+
+def named(number: int, kind: str) -> str:
+    """Return the name of what is sent of a batch; the number, counted from the run's beginning, says which images."""
+    return f"batch {number}, {kind}"

@@ -15,15 +15,17 @@ tokens and returns the loss's gradient by it, ``tokens`` brings the gradient by 
   round was whole. A site takes the result over with the first call of its next visit: so does one that joins, or comes
   back after a while, and in the first round all do ("the server broadcasts"). Until then the model that is evaluated
   has the last average beside the present encoder.
+- Which average a site has is part of its own state, which can go back (``restore``), and a visit begins by comparing it
+  with the latest: a site that was sent back behind it says so, sits that round out, and is given it in the next.
 - A site that is lost in mid-visit forgets the visit. What the server learned from its batches stays: those were true
   gradients, each step was whole, and the encoder's mean counts the batches that arrived. With ``average`` the visit's
-  encoder is dropped.
+  encoder is dropped; its adapter's steps, and Adam's moments, stay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -32,10 +34,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedvisage.federation.combine import Mean
-from fedvisage.federation.conversation import Conversation
+from fedvisage.federation.conversation import Conversation, SiteLost
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Site
+from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire import Form, pack, unpack
 from fedvisage.methods import leakage, vit
 from fedvisage.nn.vit import token_count
@@ -49,6 +51,10 @@ LEFT = Upload("left", "statistic", dtype="int64", guarantee="number of batches t
 SERVER_SEES = (
     "tokens and head gradients of every batch of every site: labels can be read off, and faces perhaps rebuilt"
 )
+
+HAS = "average"
+"""Under this name a site keeps, and an order says, of which round the average is; 0 stands for the initial model."""
+BEHIND = "does not have the latest average of tokenizers and heads"
 
 Represent = Callable[[Tensor], Tensor]
 """What the server makes of tokens for the head: one vector an image."""
@@ -82,16 +88,27 @@ class Visits:
 
 def tokens(site: Site, message: Message) -> Message:
     """Take over the shared parts, or learn from the last batch's gradient; return the next batch's tokens."""
-    if "gradient" in message:
-        step_tokenizer(site, message)
+    if HAS in message:
+        take_over(site, message)
     else:
-        site.load(message)
-    taken = site.held["taken"] = site.held.get("taken", 0) + 1
+        step_tokenizer(site, message)
+    if site.taken == site.batches_per_round:
+        raise TrainingBroke("has no batch left in this round")
     site.held["batch"] = site.next_batch()
     with site.autocast():
         site.held["tokens"] = site.net["tokenizer"](site.held["batch"].images).float()
-    left = torch.tensor(site.batches_per_round - taken)
+    left = torch.tensor(site.batches_per_round - site.taken)
     return sent(site, "tokens", site.held["tokens"]) | {"left": left}
+
+
+def take_over(site: Site, message: Message) -> None:
+    """Begin a visit with the shared parts as they were lent, or with the site's own if they come of that average."""
+    lent = {name: value for name, value in message.items() if name != HAS}
+    if lent:
+        site.load(lent)
+        site.kept[HAS] = message[HAS].cpu()
+    elif HAS not in site.kept or not torch.equal(site.kept[HAS], message[HAS].cpu()):
+        raise TrainingBroke(BEHIND)
 
 
 def head(site: Site, message: Message) -> Message:
@@ -102,7 +119,7 @@ def head(site: Site, message: Message) -> Message:
 
 def sent(site: Site, kind: str, rows: Tensor) -> Message:
     """Return values of images as they travel: in the recipe's numbers, and with noise if it wants that."""
-    rounding = site.rng("rounding", site.held["taken"]) if kind == "gradient" else None
+    rounding = site.rng("rounding", site.taken) if kind == "gradient" else None
 
     def packed(values: Tensor) -> Message:
         return pack(kind, values, form_of(site.recipe), rounding)
@@ -126,7 +143,8 @@ def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
 def finish(site: Site, message: Message) -> Message:
     """Learn from the last batch's gradient, and end the visit."""
     step_tokenizer(site, message)
-    return site.statistics()
+    found = site.statistics()
+    return {"examples": found["examples"]} if leakage.protected(site.recipe) else found
 
 
 def step_tokenizer(site: Site, message: Message) -> None:
@@ -167,7 +185,7 @@ def calls(*, class_token: bool) -> dict[str, Call]:
         "head": Call(
             head, (Upload("gradient", "gradient", shape=gradient_shape, form=form_of, noised=leakage.protected),)
         ),
-        "finish": Call(finish, (EXAMPLES, LOSS)),
+        "finish": Call(finish, (EXAMPLES, replace(LOSS, left_out=leakage.protected))),
         "unify": Call(unify, (Upload("weights", "weights", parts=SHARED),)),
     }
 
@@ -215,11 +233,14 @@ def by_average(s: Server, side: ServerSide) -> Visits:
 
 def converse(s: Server, site: Conversation, represent: Represent, step: tuple[str, ...], visits: Visits) -> None:
     """Go through one site's batches of a round; the two halves of the network learn as one would."""
-    message, left, form = outdated(s, site.name), 1, form_of(s.recipe)
-    noised = leakage.protected(s.recipe)
-    while left:
-        reply = site.ask("tokens", message)
-        found, left = unpack("tokens", reply).requires_grad_(), int(reply["left"])
+    message, form, noised = opening(s, site.name), form_of(s.recipe), leakage.protected(s.recipe)
+    left = None
+    while left != 0:
+        reply = ask_tokens(s, site, message)
+        left = counted_down(s, site, left, int(reply["left"]))
+        found = unpack("tokens", reply).requires_grad_()
+        if len(found) > s.recipe.training.batch.of(site.name):
+            site.refuse("tokens", f"are of {len(found)} images, more than a batch")
         with s.autocast():
             pseudo = represent(found).float()
         reply = site.ask("head", pack("pseudo", pseudo, form), like={"gradient": pseudo})
@@ -233,10 +254,30 @@ def converse(s: Server, site: Conversation, represent: Represent, step: tuple[st
     s.kept[f"has/{site.name}"] = latest(s).clone()
 
 
-def outdated(s: Server, name: str) -> Message:
-    """Return the shared parts if a site does not have the latest average of them, else nothing."""
-    has = s.kept.get(f"has/{name}")
-    return {} if has is not None and torch.equal(has, latest(s)) else s.tensors(*SHARED)
+def ask_tokens(s: Server, site: Conversation, message: Message) -> Message:
+    """Ask for a batch's tokens; who turns out to be behind the latest average is given it next time."""
+    try:
+        return site.ask("tokens", message)
+    except SiteLost as lost:
+        if lost.reason == BEHIND:
+            s.kept.pop(f"has/{site.name}", None)
+        raise
+
+
+def counted_down(s: Server, site: Conversation, before: int | None, left: int) -> int:
+    """Return how many batches a site has left; what does not count down would keep the server for ever."""
+    batches = s.recipe.training.local.batches
+    expected = before - 1 if before is not None else batches - 1 if batches is not None else max(left, 0)
+    if left != expected:
+        site.refuse("left", f"is {left}, must be {expected}")
+    return left
+
+
+def opening(s: Server, name: str) -> Message:
+    """Return how a visit begins: which average is the latest, and the shared parts if the site does not have it."""
+    has, newest = s.kept.get(f"has/{name}"), latest(s)
+    lent = {} if has is not None and torch.equal(has, newest) else s.tensors(*SHARED)
+    return {HAS: newest} | lent
 
 
 def latest(s: Server) -> Tensor:
