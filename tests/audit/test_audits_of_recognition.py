@@ -74,8 +74,20 @@ def test_a_method_that_releases_nothing_is_spared_the_trial_of_its_claim(
     found = audited(tree(sets, "conventional", training__rounds=1), tmp_path / "run")
     assert found["privacy-claim"]["why"] == "sites release no clusters"
     assert found["nearest-neighbour"]["applies"]
+    assert "sites send none of these" in found["nearest-neighbour"]["says"]
 
 
 def test_attack_detection_has_nobody_to_find(sets: Mapping[str, Path], tmp_path: Path) -> None:
     found = audited(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
     assert {found[name].get("why") for name in OWN[1:]} == {"nobody's identity is learned"}
+
+
+@pytest.mark.parametrize("name", ["nearest-neighbour", "reversion"])
+def test_it_says_what_of_all_that_sites_really_send(name: str, records: dict[str, dict[str, Any]]) -> None:
+    assert records[name]["says"].endswith("In this run sites send clusters.")
+
+
+def test_fedface_sends_its_class_centres(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    found = audited(tree(sets, "fedface", training__rounds=1), tmp_path / "run")
+    assert found["nearest-neighbour"]["says"].endswith("In this run sites send class centres.")
+    assert found["membership"]["applies"]

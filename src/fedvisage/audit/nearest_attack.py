@@ -10,7 +10,7 @@ import numpy as np
 
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.nearest import TOPS, Looked, hit_rate, nearest
-from fedvisage.audit.told import CENTRES, Told, obstacle, seen, told
+from fedvisage.audit.told import CENTRES, Told, obstacle, seen, sent_here, told
 from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 
@@ -27,7 +27,8 @@ def attack(subject: Subject) -> Finding:
     first = rows[0]
     says = (
         f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity at once. "
-        "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find."
+        "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find. "
+        f"{sent_here(subject)}"
     )
     shown = "; ".join(kinds(found))
     caption = f"The three nearest faces of up to {SHOWN} vectors of each kind, from the top: {shown}"

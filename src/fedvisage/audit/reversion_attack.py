@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate, normalize
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.nearest_attack import gallery
 from fedvisage.audit.reversion import Schooling, identified, rebuilt, train_reversion
-from fedvisage.audit.told import Told, obstacle, seen, told
+from fedvisage.audit.told import Told, obstacle, seen, sent_here, told
 from fedvisage.data.batches import View
 from fedvisage.nn.inputs import as_float
 
@@ -45,7 +45,7 @@ def attack(subject: Subject) -> Finding:
         f"At the run's threshold (false match rate {_rate(subject)}), {100 * float(table[0]['matches']):.2f} % of "
         "comparisons of a face rebuilt from a class centre with photographs of that person match, and "
         f"{100 * float(table[0]['matches with others']):.2f} % of those with anybody else. A face rebuilt from a "
-        "cluster is compared with everybody of its site, and with everybody else."
+        f"cluster is compared with everybody of its site, and with everybody else. {sent_here(subject)}"
     )
     kinds = "; ".join(str(row["told"]) for row in table)
     return Finding(says, {}, table, {"faces": (f"Rebuilt from, row by row: {kinds}", picture(drawn))})

@@ -67,6 +67,15 @@ def obstacle(subject: Subject) -> str:
     return ""
 
 
+def sent_here(subject: Subject) -> str:
+    """Say which of the vectors the run's sites do send, as its method declares; the others stay where they are."""
+    declared = {upload.name for call in subject.method.calls.values() for upload in call.uploads}
+    sent = [name for upload, name in (("centres", "class centres"), ("clusters", "clusters")) if upload in declared]
+    if sent:
+        return f"In this run sites send {' and '.join(sent)}."
+    return "In this run sites send none of these: the figures are of what they would tell."
+
+
 def seen(subject: Subject) -> Seen:
     """Open the finished model, the first member's where there are several."""
     scorer = Scorer(subject.method, subject.recipe, subject.compute)
