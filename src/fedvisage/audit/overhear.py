@@ -1,7 +1,8 @@
 """A recorder on the wire: a finished run goes on for some rounds, and all that its sites answer is kept.
 
 The rounds are the method's own, with its calls, its numbers on the wire and its noise, and begin with the finished
-model. So an audit sees exactly what a server would see, and nothing that an option of the recipe takes away.
+model. So an audit sees what a server would see, and nothing that an option of the recipe takes away. One thing differs:
+noise that is shared out over all rounds of a run (``method.leakage``) is a little more, as the run is longer.
 """
 
 from __future__ import annotations
