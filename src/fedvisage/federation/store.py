@@ -21,7 +21,7 @@ from fedvisage.federation.message import encode, plain, size_of
 from fedvisage.files import read_tensors, write_atomically
 
 KEPT = 2
-ROOM = 1 << 28
+ROOM = 1 << 27
 """Bytes of memory for the state of all sites of a process, between their turns."""
 
 
