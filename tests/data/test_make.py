@@ -40,13 +40,13 @@ def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(
 def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path, console: Console) -> None:
     with pytest.raises(UserError, match="choose one of folder"):
         import_dataset("tar", tmp_path, tmp_path / "set", console, name="", size=8, frames=1, crop="none", depth="auto",
-                       heldout=0.2, test=0.4, max_bad=0, seed=0)  # fmt: skip
+                       heldout=0.2, test=0.4, least=1, max_bad=0, seed=0)  # fmt: skip
 
 
 def test_an_import_prints_its_report(tmp_path: Path, console: Console) -> None:
     make_folder(tmp_path / "f")
     import_dataset("folder", tmp_path / "f", tmp_path / "set", console, name="", size=8, frames=1, crop="none",
-                   depth="auto", heldout=0.25, test=0.4, max_bad=0, seed=0)  # fmt: skip
+                   depth="auto", heldout=0.25, test=0.4, least=1, max_bad=0, seed=0)  # fmt: skip
     assert "24 images of 4 subjects from 24 files" in console.export_text()
     assert PreparedSet.open(tmp_path / "set").name == "f"
 
@@ -63,7 +63,7 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
         lines = [f"{file},live,,ann,train" for file in files]
         (tmp_path / "source/table.csv").write_text("\n".join(["file,label,kind,person,part", *lines]))
         import_dataset("table", tmp_path / "source", tmp_path / "set", console, name="T", size=8, frames=1,
-                       crop="centre", depth="auto", heldout=0.25, test=0.4, max_bad=0.5, seed=0)  # fmt: skip
+                       crop="centre", depth="auto", heldout=0.25, test=0.4, least=1, max_bad=0.5, seed=0)  # fmt: skip
         return console.export_text()
 
     with pytest.raises(UserError, match=r"table\.csv: '\.\./outside\.png' leads out"):

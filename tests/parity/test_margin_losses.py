@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pytorch_metric_learning.losses import ArcFaceLoss, CosFaceLoss
 from torch import Tensor
 
 from fedvisage.nn.losses.adaface import Lengths, adaface, initial, updated
@@ -195,11 +196,10 @@ def test_a_sample_holds_the_batchs_classes_and_others_drawn_evenly() -> None:
 
 def test_cosface_and_arcface_agree_with_pytorch_metric_learning() -> None:
     """Without the first feature, which lies beyond the bend where implementations of ArcFace part."""
-    oracle = pytest.importorskip("pytorch_metric_learning.losses")
     features, centres, labels = torch.tensor(FEATURES[1:]), torch.tensor(CENTRES), torch.tensor(LABELS[1:])
     for theirs, ours in (
-        (oracle.CosFaceLoss(4, 5, margin=0.4, scale=30), cosface(features, centres, labels)),
-        (oracle.ArcFaceLoss(4, 5, margin=math.degrees(0.5), scale=64), arcface(features, centres, labels)),
+        (CosFaceLoss(4, 5, margin=0.4, scale=30), cosface(features, centres, labels)),
+        (ArcFaceLoss(4, 5, margin=math.degrees(0.5), scale=64), arcface(features, centres, labels)),
     ):
         theirs.W.data = centres.T.clone()
         torch.testing.assert_close(theirs(features, labels), ours, rtol=1e-6, atol=1e-6)
