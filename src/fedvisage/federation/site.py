@@ -22,6 +22,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation.message import digest_of, load_parts, plain, state_of, under
 from fedvisage.federation.method import Message
 from fedvisage.federation.releases import Allowance, Releases
+from fedvisage.federation.work import epoch_length, round_length
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
 from fedvisage.nn.inputs import as_float, colour_channels, prepare
@@ -293,16 +294,3 @@ class Site:
                 for key, value in optimizers.state_of(optimizer).items():
                     self.kept[f"optimizer/{name}/{key}"] = value
         return dict(self.kept)
-
-
-def epoch_length(recipe: Recipe, site: str, images: int) -> int:
-    """Return how many batches a pass over so many images of a site has."""
-    whole, rest = divmod(images, recipe.training.batch.of(site))
-    drops = rest == 1 and recipe.training.sampling == "shuffled"
-    return max(1, whole + (1 if rest and not drops else 0))
-
-
-def round_length(recipe: Recipe, site: str, images: int) -> int:
-    """Return how many batches a site with so many images trains on between two aggregations."""
-    local = recipe.training.local
-    return local.batches if local.batches is not None else (local.epochs or 1) * epoch_length(recipe, site, images)

@@ -29,7 +29,8 @@ from fedvisage.errors import UserError
 from fedvisage.federation.checkpoint import KEPT
 from fedvisage.federation.method import Message
 from fedvisage.federation.schema import ABSURD
-from fedvisage.federation.site import Site, TrainingBroke, epoch_length, round_length
+from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.work import epoch_length, round_length
 from fedvisage.privacy.accountant import Charge, Count, tight_epsilon
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
