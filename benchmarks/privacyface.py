@@ -26,6 +26,7 @@ from fedvisage.federation.message import state_of
 from fedvisage.federation.releases import Releases
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import METHODS, consensus, faces, options
+from fedvisage.methods.classes import classes_of
 from fedvisage.methods.privacyface import cluster
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.losses.arcface import arcface_logits
@@ -60,7 +61,7 @@ def measure_time(cache: Path) -> Measurement:
     others = normalize(torch.randn(SITES - 1, DIMENSION))
 
     def step() -> None:
-        site.step(optimizer, consensus.loss(site, batch, centres, None))
+        site.step(optimizer, consensus.loss(site, batch, classes_of(site, batch, [centres]), None))
 
     steps, releases, plain, larger = [], [], [], []
     for number in range(1, REPEATS + 1):

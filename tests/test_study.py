@@ -118,6 +118,21 @@ def test_a_row_that_quotes_another_name_stands_beside_it(
     assert lines_of(tmp_path)[2][-3:] == ["–", "40.00", "70.00"]
 
 
+def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
+    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+) -> None:
+    """Bytes are those of the ledger."""
+    small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "users": ["A"], "figures": ["eer", "megabytes_up"]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
+    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", Console(file=io.StringIO()))
+    ledger = (tmp_path / "out" / "cells" / "fedpad-A-seed0" / "ledger.jsonl").read_text().splitlines()
+    sent = sum(line["bytes"] for line in map(json.loads, ledger) if line["direction"] == "up")
+    head, _, line = lines_of(tmp_path)
+    assert head[3:] == ["EER", "MEGABYTES_UP", "EER (paper)"]
+    assert float(line[4]) == pytest.approx(sent / 1e6, abs=0.006)
+    assert "costs in their own units" in (tmp_path / "out" / "table.md").read_text()
+
+
 def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, _ = conducted
     cells = root / "out" / "cells"

@@ -2,7 +2,8 @@
 
 Attack detection's stand at the top: `hter`. Recognition's are named by model, rate and error rate: `generic.tar@1e-3`,
 `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people;
-`group.African.accuracy` is the accuracy on ten folds of pairs within a group of the benchmark.
+`group.African.accuracy` is the accuracy on ten folds of pairs within a group of the benchmark. What a run cost:
+`seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down`, `steps_per_epoch`.
 """
 
 import re
@@ -17,8 +18,17 @@ _GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
 _TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
 _PLACES = {"generic": "generic", "personal": "personalised"}
 
+COSTS: Mapping[str, tuple[str, float]] = {
+    "seconds": ("seconds", 1.0),
+    "peak_rss_mb": ("peak_rss_mb", 1.0),
+    "megabytes_up": ("bytes_up", 1e-6),
+    "megabytes_down": ("bytes_down", 1e-6),
+    "steps_per_epoch": ("steps_per_epoch", 1.0),
+}
+"""What a run cost: its name in metrics.json, and what it is multiplied with."""
+
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
-Figure = Attacks | Literal["steps_per_epoch"] | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_GROUP.pattern})$")]
+Figure = Attacks | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_GROUP.pattern}|{'|'.join(COSTS)})$")]
 
 
 def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
@@ -27,7 +37,7 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
         return _of_group(metrics, group[1])
     found = _RATE.fullmatch(figure)
     if found is None:
-        value: float | None = metrics.get(figure)
+        value: float | None = metrics.get(COSTS[figure][0] if figure in COSTS else figure)
         return value
     place, model, kind, rate = found.groups()
     table = metrics.get(_PLACES[place]) or {}
@@ -46,5 +56,5 @@ def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:
 
 
 def scale(figure: str) -> float:
-    """Return what a figure is multiplied with in tables: rates are shown in per cent, counts as they are."""
-    return 1.0 if figure == "steps_per_epoch" else PERCENT
+    """Return what a figure is multiplied with in tables: rates are shown in per cent, costs in their own units."""
+    return COSTS[figure][1] if figure in COSTS else PERCENT

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedvisage.study.figures import scale
+from fedvisage.study.figures import COSTS, scale
 from fedvisage.study.file import Study
 from fedvisage.study.printed import quoted, quoted_mean, slips
 
@@ -103,7 +103,8 @@ def _line(study: Study, names: list[str], found: dict[str, Any], beside: dict[st
 def _beside(study: Study) -> list[str]:
     """Return the figures that a paper printed, too: other error rates need more pairs than a small study has."""
     rates = {column for printed in study.paper for column in printed.columns if "@" in column}
-    return [figure for figure in study.figures if study.paper and ("@" not in figure or figure in rates)]
+    quotable = [figure for figure in study.figures if figure not in COSTS]
+    return [figure for figure in quotable if study.paper and ("@" not in figure or figure in rates)]
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -116,4 +117,5 @@ def _printed_name(study: Study, row: str) -> str:
 
 def _caption(study: Study) -> str:
     many = len(study.seeds) > 1
-    return f"Percent, mean ± standard deviation over {len(study.seeds)} seeds." if many else "Percent, one seed."
+    over = f"mean ± standard deviation over {len(study.seeds)} seeds." if many else "one seed."
+    return f"Percent{' (costs in their own units)' if COSTS.keys() & set(study.figures) else ''}, {over}"
