@@ -33,7 +33,7 @@ PUBLIC = f"synth: people identities=20 images=12 size={SIZE} first=1000 test=0 h
 
 def measure(cache: Path, repeats: int = 5) -> Measurement:
     """Time steps of both in turn; what disturbs a measurement adds to it, so the least processor time counts."""
-    recipe = settled(recipes.validate(_tree(), options()), cache, 1, str)
+    recipe = settled(recipes.validate(_tree(), options()), cache, 1, _unsaid)
     compute = choose("cpu", "auto")
     plain, house = [], []
     for _ in range(repeats):
@@ -72,7 +72,7 @@ def _tree() -> dict[str, object]:
 def _site(recipe: Recipe, compute: Compute, cache: Path) -> Site:
     """Return a site in its first round, with the model that it was lent, and its frozen copies, as FedFR holds them."""
     method = find("fedfr")
-    data = gather_identities(recipe, method, cache, 1, str)
+    data = gather_identities(recipe, method, cache, 1, _unsaid)
     assert data.people is not None
     with scoped(0, "initial weights"):
         net = method.network(recipe)
@@ -82,6 +82,10 @@ def _site(recipe: Recipe, compute: Compute, cache: Path) -> Site:
     fedfr.own_parameters(site)
     site.held |= {name: site.frozen(site.lent, "model") for name in ("global", "previous")}
     return site
+
+
+def _unsaid(_: str) -> None:
+    """Progress that nobody wants to read."""
 
 
 def _view(site: Site) -> View:
@@ -104,8 +108,7 @@ def _plain(site: Site, compute: Compute) -> float:
     unwanted.eval().requires_grad_(False)
     public = nn.Parameter(site.net["centres"].get_parameter("weight").detach().clone())
     own = [nn.Parameter(site.own(name, _missing).detach().clone()) for name in ("W", "Omega", "Pi", "b")]
-    settings = {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0005}
-    optimizer = torch.optim.SGD([*backbone.parameters(), public, *own], **settings)
+    optimizer = torch.optim.SGD([*backbone.parameters(), public, *own], lr=0.001, momentum=0.9, weight_decay=0.0005)
     classes = site.classes_of(view.subjects)
 
     def steps() -> None:

@@ -95,7 +95,8 @@ def _bytes(recipe: Recipe, cache: Path) -> float:
         run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True))
         lines = read_lines(Path(out) / "run" / "ledger.jsonl")
     fields = ("tokens", "pseudo", "gradient", "left")
-    return sum(line["bytes"] for line in lines if line["field"] in fields) / (BATCHES * BATCH * len(DOMAINS))
+    sent = sum(int(line["bytes"]) for line in lines if line["field"] in fields)
+    return sent / (BATCHES * BATCH * len(DOMAINS))
 
 
 def _recipe(sets: dict[str, Path], rounds: int, wire: Form = "fp32") -> Recipe:
