@@ -20,7 +20,7 @@ from tests.toy import run_toy, tree
 from fedvisage import cli, methods
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
-from fedvisage.recipe import Recipe
+from fedvisage.recipe import Recipe, load
 from fedvisage.settings import MethodOptions
 
 ROOT = Path(__file__).parents[1]
@@ -124,6 +124,16 @@ def test_the_commands_of_the_readme_run_one_after_another(
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert not ended.value.code, command
+
+
+def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_machines() -> None:
+    """With the demo's own recipe: the rehearsals of tests/distributed have recipes of their own."""
+    pytest.importorskip("nvflare")
+    from fedvisage.federation.nvflare.job import check_travels
+
+    (command,) = re.findall(r"\S+/fedvisage run (.*) --on nvflare", (ROOT / "README.md").read_text())
+    recipe, *overrides = shlex.split(command)
+    check_travels(load(ROOT / recipe, overrides, methods.options()))
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
