@@ -70,6 +70,18 @@ def test_all_passes_together_cost_the_budget_by_an_independent_accountant(passes
     assert whole.get_epsilon_for_delta(1e-5) == pytest.approx(4.0, rel=0.02)
 
 
+@pytest.mark.parametrize(
+    ("local", "rounds", "images", "passes"),
+    [({"epochs": 1}, 60, 480, 60), ({"epochs": 2}, 5, 20, 10), ({"batches": 2}, 4, 24, 3), ({"batches": 1}, 3, 25, 1)],
+)
+def test_passes_are_counted_in_rounds_of_epochs_and_of_batches(
+    sets: Mapping[str, Path], local: dict[str, int], rounds: int, images: int, passes: int
+) -> None:
+    """Batches of 8; a last batch of one image is left out."""
+    recipe = recipe_of(content(sets, training__local=local, training__rounds=rounds))
+    assert leakage.passes_of(recipe, "A", images) == passes
+
+
 def test_counted_by_sums_the_noise_is_more() -> None:
     clip, budget = leakage.Clip(**CLIP), Budget(4.0, 1e-5)
     tight, summed = (leakage.guard_of(clip, "tokens", budget, 10, count) for count in ("tight", "sum"))  # type: ignore[arg-type]
