@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedvisage.errors import UserError
 from fedvisage.federation import sealed
+from fedvisage.recipe import Recipe
 
 KEPT = 2
 FOLDER = "checkpoints"
@@ -57,6 +58,11 @@ class Checkpoints:
 
     def _path(self, number: int) -> Path:
         return self.directory / f"{number:06d}.safetensors"
+
+
+def out_of_reach(recipe: Recipe) -> int:
+    """Return after how many rounds no checkpoint can lead back to one: what only it could ask for again may go."""
+    return (KEPT + 1) * recipe.runtime.checkpoint_every
 
 
 def generations_of(run: Path) -> dict[str, int]:

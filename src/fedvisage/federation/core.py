@@ -8,9 +8,6 @@ from fedvisage.federation import heldout, personal
 from fedvisage.federation.method import Call, Method, Upload
 from fedvisage.federation.scoring import Scorer
 
-JUDGING = (heldout.SCORES, heldout.SCATTER, personal.PERSONAL)
-"""All of them: calls about a model that a round has made already."""
-
 WITH_PRIVATE_STATE = (personal.PERSONAL,)
 """Calls that look at what a site has kept to itself."""
 

@@ -25,7 +25,7 @@ from typing import Any
 from torch import Tensor
 
 from fedvisage.errors import UserError
-from fedvisage.federation.checkpoint import KEPT
+from fedvisage.federation.checkpoint import out_of_reach
 from fedvisage.federation.combine import cast
 from fedvisage.federation.method import SUMMED, Call, Message
 from fedvisage.federation.participation import asked
@@ -169,7 +169,7 @@ def released(
     found = log.release(
         name, lambda source: noisy(mean, lent, count, plan, source), [plan.charge(name)], plan.allowance(), draws
     )
-    log.drop(f"round {round_number - (KEPT + 1) * recipe.runtime.checkpoint_every}")
+    log.drop(f"round {round_number - out_of_reach(recipe)}")
     return {key: value for key, value in found.items() if key != COST.name}
 
 

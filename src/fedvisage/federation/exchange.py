@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvisage.federation.core import JUDGING
 from fedvisage.federation.ledger import Entry, JsonLines
 from fedvisage.federation.message import digest_of, size_of
 from fedvisage.federation.method import Message
@@ -183,7 +182,7 @@ class Exchange:
 
     def _promise(self, call: str) -> str:
         """Return what noise promises of the weights that go down: those of the rounds before, or of this one, too."""
-        return self.promise(self.record.round - (call not in JUDGING))
+        return self.promise(self.record.round - (not self.schemas[call].exact))
 
     def _lines(self, message: Message, promise: str) -> list[tuple[str, str, int, str, str]]:
         """Group what goes to a site by part (before the first dot) or by name."""

@@ -63,6 +63,8 @@ class Schema:
     uploads: tuple[Upload, ...]
     narrow: bool = False
     """Whether the weights of its orders and replies travel as bf16."""
+    exact: bool = False
+    """Whether it is about a model that a round has made already."""
 
     @property
     def releases(self) -> bool:
@@ -91,7 +93,7 @@ def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
             plain = {upload.name: (shape, getattr(torch, upload.dtype))}
             encoded = fields(upload.name, shape, upload.form(recipe)) if upload.form else plain
             tensors |= {name: _expected(upload, *form) for name, form in encoded.items()}
-    return Schema(tensors, uploads, narrow)
+    return Schema(tensors, uploads, narrow, call.exact)
 
 
 def _uploads(call: Call, recipe: Recipe) -> tuple[Upload, ...]:

@@ -26,7 +26,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedvisage.errors import UserError
-from fedvisage.federation.checkpoint import KEPT
+from fedvisage.federation.checkpoint import out_of_reach
 from fedvisage.federation.method import Message
 from fedvisage.federation.schema import ABSURD
 from fedvisage.federation.site import Site, TrainingBroke
@@ -138,7 +138,7 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     number = (site.round - 1) * site.batches_per_round + site.taken
     cost = guard.charges(named(number, kind), (number - 1) // site.batches_per_epoch + 1)
     found = site.release(named(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
-    site.forget(named(number - (KEPT + 1) * recipe.runtime.checkpoint_every * site.batches_per_round, kind))
+    site.forget(named(number - out_of_reach(recipe) * site.batches_per_round, kind))
     return found
 
 

@@ -8,8 +8,11 @@ from typing import Any
 
 ATTACKS = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
 MODELS = {"generic": "the generic model", "personal": "the sites' own models"}
-_PLACES = {"generic": "generic", "personal": "personalised"}
-_TABLES = {"tar": ("tar_at_far", "TAR % at FAR"), "tpir": ("tpir_at_fpir", "TPIR % at FPIR")}
+PLACES = {"generic": "generic", "personal": "personalised"}
+TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
+"""Where metrics.json has recognition's rates, by model and by kind."""
+
+_TITLES = {"tar": "TAR % at FAR", "tpir": "TPIR % at FPIR"}
 _ACCURACY = {"ten-folds": "ten folds %", "list": "listed pairs %"}
 
 Columns = dict[str, str]
@@ -35,9 +38,9 @@ def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:
 
 def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for place, section in _PLACES.items():
+    for place, section in PLACES.items():
         table = metrics.get(section) or {}
-        for short, (kind, _) in _TABLES.items():
+        for short, kind in TABLES.items():
             found |= {f"{place}.{short}@{rate}": value for rate, value in (table.get(kind) or {}).items()}
     generic = metrics.get("generic") or {}
     listed = generic.get("listed_pairs") or {}
@@ -49,7 +52,7 @@ def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
 def _columns(place: str, known: set[str]) -> Columns:
     """Return a model's columns: rates from the strictest on, then accuracies."""
     columns: Columns = {}
-    for short, (_, title) in _TABLES.items():
+    for short, title in _TITLES.items():
         rates = [name.rpartition("@")[2] for name in known if name.startswith(f"{place}.{short}@")]
         columns |= {f"{place}.{short}@{rate}": f"{title} {rate}" for rate in sorted(rates, key=float)}
     return columns | {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in known}

@@ -12,11 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fedvisage.report.compared import PLACES, TABLES
+
 PERCENT = 100.0
 _RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
 _GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
-_TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
-_PLACES = {"generic": "generic", "personal": "personalised"}
 
 COSTS: Mapping[str, tuple[str, float]] = {
     "seconds": ("seconds", 1.0),
@@ -40,10 +40,10 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
         value: float | None = metrics.get(COSTS[figure][0] if figure in COSTS else figure)
         return value
     place, model, kind, rate = found.groups()
-    table = metrics.get(_PLACES[place]) or {}
+    table = metrics.get(PLACES[place]) or {}
     if model is not None:
         table = (table.get("models") or {}).get(model) or {}
-    value = (table.get(_TABLES[kind]) or {}).get(rate)
+    value = (table.get(TABLES[kind]) or {}).get(rate)
     return value
 
 
