@@ -14,7 +14,8 @@ from fedvisage.adapt.user import Outcome, Source, adapted_scores
 from fedvisage.data.batches import View
 from fedvisage.errors import RunFailed
 from fedvisage.federation import heldout
-from fedvisage.federation.method import Message, Method
+from fedvisage.federation.declared import Declared
+from fedvisage.federation.message import Message
 from fedvisage.federation.scoring import Logits, Scorer, members_of
 from fedvisage.federation.server import Server
 from fedvisage.metrics import pad
@@ -68,7 +69,7 @@ def source_summary(histograms: Mapping[str, Histogram]) -> dict[str, float]:
     return {"auc": float(np.mean(aucs)), "eer": float(np.mean(eers))} if aucs else {}
 
 
-def choose_thresholds(method: Method, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
     """Choose a threshold for each member, without the user's data; the oracle rule is settled at the user."""
     rule = recipe.evaluation.threshold
     if rule == "target-eer":
@@ -117,7 +118,7 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     return Judged(concatenate(parts), headline)
 
 
-def _sources(method: Method, saved: SavedModel) -> dict[str, Source]:
+def _sources(method: Declared, saved: SavedModel) -> dict[str, Source]:
     """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0.
 
     Of the sites' scatter the median counts: no single site decides when users adapt.

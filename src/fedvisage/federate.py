@@ -73,7 +73,7 @@ def federate(
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, find(recipe.method.name)))
         server = _server(recipe, exchange, compute, releases, first or {}, files or {})
         checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
-        course = Course(server, checkpoints, ledger, rounds, reporter)
+        course = Course(find(recipe.method.name), server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, server)
         trained = replace(_settle(server, finished), ended=_why_ended(server))
         model.save(out, trained.saved)
@@ -131,7 +131,10 @@ def _adopt(trained: Path, server: Server) -> Message:
     saved = model.load(trained)
     theirs = recipes.tree_of(recipes.validate(saved.recipe, options()))  # keys that came later have their defaults
     own = recipes.tree_of(server.recipe)
-    if _training_of(theirs) != _training_of(own) or find(theirs["method"]["name"]).server is not server.method.server:
+    if (
+        _training_of(theirs) != _training_of(own)
+        or find(theirs["method"]["name"]).server is not find(own["method"]["name"]).server
+    ):
         raise UserError(str(trained), f"was not trained as {server.method.name} would train here")
     server.round = int(json.loads((trained / METRICS).read_text(encoding="utf-8"))["rounds"])
     server.exchange.ledger.cut(0)  # a killed attempt may have left lines

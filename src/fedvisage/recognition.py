@@ -15,7 +15,8 @@ import torch
 from fedvisage.data.batches import View
 from fedvisage.errors import RunFailed
 from fedvisage.evaluation import ask_about
-from fedvisage.federation.method import Message, Method
+from fedvisage.federation.declared import Declared
+from fedvisage.federation.message import Message
 from fedvisage.federation.personal import PERSONAL, UNMEASURED, faces_of, has_directions, models_of, rates
 from fedvisage.federation.scoring import Scorer, members_of
 from fedvisage.federation.server import Server
@@ -53,7 +54,7 @@ def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
     }
 
 
-def choose_thresholds(method: Method, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
     """Choose the threshold of a yes or no at the recipe's false match rate; none where there are too few pairs."""
     fmr = settings_of(recipe).fmr
     groups = {name: [counts] for name, counts in sorted(histograms.items())}

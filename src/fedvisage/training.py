@@ -15,7 +15,7 @@ from fedvisage.evaluation import collect_histograms, source_summary
 from fedvisage.federation.checkpoint import Checkpoints, Progress
 from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.message import under
-from fedvisage.federation.method import Message
+from fedvisage.federation.method import Message, Method
 from fedvisage.federation.server import NoQuorum, Server
 from fedvisage.progress import Reporter, note_of
 from fedvisage.streams import scoped
@@ -36,6 +36,7 @@ class Watch:
 class Course:
     """Drives a server program from where its checkpoints stand to the end."""
 
+    method: Method
     server: Server
     checkpoints: Checkpoints
     ledger: JsonLines
@@ -50,7 +51,7 @@ class Course:
         total = recipe.training.rounds
         with self.reporter.course(server.method.title, server.round, total):
             began = time.monotonic()
-            program = server.method.server(server)
+            program = self.method.server(server)
             while self._advance(program):
                 heldout = self._evaluate()
                 self._record(time.monotonic() - began, heldout)

@@ -18,7 +18,7 @@ from tests.toy import recipe_of, tree
 from fedvisage.federation.combine import Mean
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.ledger import JsonLines
-from fedvisage.federation.method import Call, Message
+from fedvisage.federation.method import Message
 from fedvisage.federation.schema import schema_of
 from fedvisage.federation.transport import Reply
 from fedvisage.federation.turn import Order
@@ -81,7 +81,7 @@ def mean_of(messages: Mapping[str, Message]) -> Message:
 def test_of_ten_thousand_hostile_answers_none_is_admitted(tmp_path: Path) -> None:
     recipe = recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
     wire, ways = HostileWire(np.random.default_rng(0)), Counter[str]()
-    schema = schema_of(Call(lambda site, message: {}, UPLOADS), recipe, NET)
+    schema = schema_of(UPLOADS, recipe, NET)
     admitted = 0
     with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
         exchange = Exchange(recipe, wire, {"train": schema}, ledger)

@@ -24,7 +24,7 @@ def recipe() -> Recipe:
 
 @pytest.fixture(scope="module")
 def schema(recipe: Recipe) -> Schema:
-    return schema_of(Call(lambda site, message: {}, UPLOADS), recipe, NET)
+    return schema_of(UPLOADS, recipe, NET)
 
 
 def test_spoilt_uploads_are_refused_with_field_and_reason(schema: Schema) -> None:
@@ -80,7 +80,7 @@ def test_random_bytes_are_no_message_and_announced_sizes_are_not_believed() -> N
 
 def test_shapes_of_fields_follow_from_the_recipe(recipe: Recipe) -> None:
     call = Call(lambda site, message: {}, (Upload("tokens", "activation", shape=lambda r: (-1, r.input.size)),))
-    assert schema_of(call, recipe, NET).tensors["tokens"].shape == (-1, SIZE)
+    assert schema_of(call.uploads, recipe, NET).tensors["tokens"].shape == (-1, SIZE)
 
 
 def test_every_method_declares_each_tensor_once() -> None:

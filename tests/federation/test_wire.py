@@ -12,7 +12,7 @@ from tests.toy import recipe_of, tree
 from torch import nn
 
 from fedvisage.federation.message import size_of
-from fedvisage.federation.method import Call, Message, Upload
+from fedvisage.federation.method import Message, Upload
 from fedvisage.federation.schema import ABSURD, Refused, Schema, check, schema_of
 from fedvisage.federation.wire import Form, bytes_of, fields, pack, unpack
 
@@ -30,7 +30,7 @@ def values(seed: int = 0) -> torch.Tensor:
 def schema(form: Form) -> Schema:
     recipe = recipe_of(tree({name: f"nowhere/{name}" for name in "ABCU"}))  # type: ignore[misc,arg-type]
     upload = Upload("tokens", "activation", shape=(-1, 9, 96), form=lambda _: form)
-    return schema_of(Call(lambda site, message: {}, (upload,)), recipe, nn.ModuleDict())
+    return schema_of((upload,), recipe, nn.ModuleDict())
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import Message
 from fedvisage.federation.robust.krum import chosen
 from fedvisage.federation.robust.median import median
 from fedvisage.federation.robust.norm_clip import clipped, norm_of_update

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import Message
 
 
 class SiteLost(Exception):

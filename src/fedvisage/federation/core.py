@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedvisage.federation import heldout, personal
-from fedvisage.federation.method import Call, Method, Upload
+from fedvisage.federation.declared import Call, Declared
 from fedvisage.federation.scoring import Scorer
+from fedvisage.federation.upload import Upload
 
 WITH_PRIVATE_STATE = (personal.PERSONAL,)
 """Calls that look at what a site has kept to itself."""
@@ -17,7 +18,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     return personal.calls(scorer) if scorer.method.task == "recognition" else heldout.calls(scorer)
 
 
-def uploads(method: Method) -> Mapping[str, tuple[Upload, ...]]:
+def uploads(method: Declared) -> Mapping[str, tuple[Upload, ...]]:
     """Return what the core calls of a method upload, by call."""
     if method.task == "recognition":
         return personal.uploads(method)

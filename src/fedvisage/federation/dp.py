@@ -27,13 +27,15 @@ from torch import Tensor
 from fedvisage.errors import UserError
 from fedvisage.federation.checkpoint import out_of_reach
 from fedvisage.federation.combine import cast
-from fedvisage.federation.method import SUMMED, Call, Message
+from fedvisage.federation.declared import Call
+from fedvisage.federation.message import Message
 from fedvisage.federation.participation import asked
 from fedvisage.federation.releases import COST, Allowance, Releases
 from fedvisage.federation.robust.norm_clip import clipped, norm_of_update
 from fedvisage.federation.schema import VARIANCE
 from fedvisage.federation.secure import fixed_point
 from fedvisage.federation.site import Site
+from fedvisage.federation.upload import SUMMED
 from fedvisage.privacy.accountant import Charge, tight_epsilon
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedvisage.federation.ledger import Entry, JsonLines
-from fedvisage.federation.message import digest_of, size_of
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import Message, digest_of, size_of
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.releases import Told, told
 from fedvisage.federation.schema import Refused, Schema, check

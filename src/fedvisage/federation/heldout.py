@@ -10,9 +10,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from fedvisage.federation.method import Call, Message, Upload
+from fedvisage.federation.declared import Call
+from fedvisage.federation.message import Message
 from fedvisage.federation.scoring import Scorer
 from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.upload import Upload
 from fedvisage.metrics.threshold import BINS, histogram
 
 SCORES, SCATTER = "heldout", "scatter"

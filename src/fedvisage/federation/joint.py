@@ -19,8 +19,8 @@ from functools import lru_cache
 from typing import Any
 
 from fedvisage.errors import UserError
+from fedvisage.federation.declared import Declared
 from fedvisage.federation.dp import Plan, plan_of
-from fedvisage.federation.method import Method
 from fedvisage.privacy.accountant import Charge, Relation, Spent, spent
 from fedvisage.recipe import Recipe
 
@@ -75,7 +75,7 @@ def _spent(charges: tuple[Charge, ...], delta: float) -> Spent:
     return spent(charges, delta) if charges else Spent(0.0, 0.0, 0.0, delta)
 
 
-def joint_of(recipe: Recipe, method: Method) -> Joint | None:
+def joint_of(recipe: Recipe, method: Declared) -> Joint | None:
     """Return the account of a recipe that puts noise on the models of a method whose sites release something, too."""
     plan, dp, own = plan_of(recipe), recipe.federation.dp, recipe.privacy
     prices = method.prices
@@ -87,7 +87,7 @@ def joint_of(recipe: Recipe, method: Method) -> Joint | None:
     return Joint(plan, lambda times: prices(recipe, times), plan.delta + own.delta, entropy)
 
 
-def promise_of(recipe: Recipe, method: Method) -> Callable[[int], str]:
+def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
     """Return what is promised of weights that so many rounds went into: nothing, without noise on them."""
     plan, dp, joint = plan_of(recipe), recipe.federation.dp, joint_of(recipe, method)
 
@@ -100,7 +100,7 @@ def promise_of(recipe: Recipe, method: Method) -> Callable[[int], str]:
     return promise
 
 
-def figures_of(recipe: Recipe, method: Method, rounds: int, told: dict[str, Any]) -> dict[str, Any]:
+def figures_of(recipe: Recipe, method: Declared, rounds: int, told: dict[str, Any]) -> dict[str, Any]:
     """Return what ``metrics.json`` says of differential privacy; ``told`` is what the site that released most spent."""
     plan, dp, joint = plan_of(recipe), recipe.federation.dp, joint_of(recipe, method)
     if plan is None or dp is None:

@@ -9,7 +9,8 @@ from safetensors.torch import load as read_tensors
 from safetensors.torch import save as write_tensors
 from torch import Tensor, nn
 
-from fedvisage.federation.method import Message
+Message = dict[str, Tensor]
+"""Named tensors. A number is a tensor without dimensions, so that one set of checks covers all."""
 
 
 class Malformed(Exception):

@@ -1,161 +1,34 @@
-"""What a method declares: its parts and who holds them, its calls and what they upload, its server program, its user.
-
-A method file fills in one :class:`Method`; everything else in the package works on that description.
-"""
+"""A federated method, whole: what it declares, and the program that runs at the server."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from enum import Enum
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from torch import Generator, Tensor, nn
+from fedvisage.federation.declared import Call, Declared, Home, Member, Personal, Task
+from fedvisage.federation.message import Message
+from fedvisage.federation.server import Server
+from fedvisage.federation.upload import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
 
-if TYPE_CHECKING:
-    from fedvisage.federation.server import Server
-    from fedvisage.federation.site import Site
-    from fedvisage.federation.wire import Form
-    from fedvisage.recipe import Recipe
-from fedvisage.privacy.accountant import COLUMNS, Charge
-from fedvisage.settings import MethodOptions
-
-Message = dict[str, Tensor]
-"""Named tensors. A number is a tensor without dimensions, so that one set of checks covers all."""
-
-Kind = Literal["weights", "statistic", "activation", "gradient", "dp", "masked", "key", "share"]
-"""What an uploaded field is, for the ledger and for whoever reads it."""
-
-Task = Literal["pad", "recognition"]
-
-
-class Home(Enum):
-    """Where the live copy of a part is."""
-
-    LENT = "at the server, lent to sites for each call"
-    SERVER = "never leaves the server"
-    SITE = "at each site, kept from turn to turn"
+__all__ = [
+    "COST",
+    "EXAMPLES",
+    "LOSS",
+    "SUMMED",
+    "Call",
+    "Home",
+    "Kind",
+    "Member",
+    "Message",
+    "Method",
+    "Personal",
+    "Task",
+    "Upload",
+]
 
 
-@dataclass(frozen=True)
-class Upload:
-    """One declared field of a site's reply.
+@dataclass(frozen=True, kw_only=True)
+class Method(Declared):
+    """What the paper prescribes, and nothing about loops, transport or files."""
 
-    With ``parts`` the field is the whole state of these parts (weights and buffers) and its tensors are named
-    ``part.tensor``. Otherwise it is one tensor named like the field, whose shape is given, or follows from the recipe;
-    -1 stands for a dimension that varies, bounded by ``most`` elements in all. With ``form`` the recipe says in which
-    numbers it travels (``wire``).
-    """
-
-    name: str
-    kind: Kind
-    parts: tuple[str, ...] = ()
-    shape: tuple[int, ...] | Callable[[Recipe], tuple[int, ...]] = ()
-    dtype: str = "float32"
-    most: int = 1 << 24
-    guarantee: str = ""
-    form: Callable[[Recipe], Form] | None = None
-    noised: Callable[[Recipe], bool] | None = None
-    """Whether the recipe has it released under differential privacy: of kind ``dp``, with its ``cost`` beside it."""
-    left_out: Callable[[Recipe], bool] | None = None
-    """Whether the recipe has it not sent at all."""
-
-
-SUMMED = "train"
-"""The call of averaging methods whose uploads meet in one mean."""
-
-EXAMPLES = Upload("examples", "statistic", dtype="int64", guarantee="number of training images")
-COST = Upload(
-    "cost",
-    "statistic",
-    shape=(-1, COLUMNS),
-    dtype="float64",
-    most=64 * COLUMNS,
-    guarantee="what the release beside it cost, and all releases of this site so far",
-)
-LOSS = Upload("loss", "statistic", dtype="float64", guarantee="mean training loss of the turn")
-
-
-@dataclass(frozen=True)
-class Call:
-    """One thing that a site computes when asked, and all that it may answer with."""
-
-    run: Callable[[Site, Message], Message]
-    uploads: tuple[Upload, ...]
-    exact: bool = False
-    """It is about a finished model, whose weights travel as they are."""
-
-
-@dataclass(frozen=True)
-class Member:
-    """One finished model on its way to a score: the delivered parts, loaded and in evaluation mode."""
-
-    net: nn.ModuleDict
-    images: Tensor
-    generator: Generator
-    recipe: Recipe
-
-
-@dataclass(frozen=True)
-class Personal:
-    """Recognition: one of the models by which a site can know its own people."""
-
-    weights: Callable[[Site, Message], Message]
-    """The delivered parts, from the site's private state and the finished generic model."""
-    transform: Callable[[Site], Callable[[Tensor], Tensor]] | None = None
-    """What the site does to features afterwards."""
-
-
-@dataclass(frozen=True)
-class Method:
-    """A federated method, whole: what the paper prescribes and nothing about loops, transport or files."""
-
-    name: str
-    title: str
-    paper: str
-    task: Task
-    options: type[MethodOptions]
-    network: Callable[[Recipe], nn.ModuleDict]
-    home: Mapping[str, Home]
-    calls: Mapping[str, Call]
     server: Callable[[Server], Iterator[None]]
-    user: Callable[[Member], Tensor]
-    features: Callable[[Member], Tensor] | None = None
-    spread: Callable[[Member], Tensor] | None = None
-    """How far apart the draws of each image's prediction lie, for a user that draws."""
-    delivered: tuple[str, ...] = ()
-    """The parts that a user downloads; empty: all that live at the server."""
-    members: Literal["one", "each", "mean"] = "one"
-    """One model; one a site, judged each on its own; or one a site, whose scores are averaged."""
-    pooled: bool = False
-    """All sites' data are merged into one pseudo-site: simulation only, refused between real organisations."""
-    server_sees: str = "every site's upload singly"
-    averages: bool = False
-    """All that sites upload meets in one mean a round, whose place another rule, or a sum in secret, can take."""
-    personal: Mapping[str, Personal] = field(default_factory=dict)
-    """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
-    prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
-    """What so many releases of a site cost at most: with it, noise on the mean of weights is accounted together."""
-    warning: Callable[[Recipe], str | None] = lambda _: None
-    """What a recipe's owner should hear before it runs."""
-    least_identities: Callable[[Recipe], int] = lambda _: 1
-    """Recognition: how many identities a site needs, for its loss to have a gradient."""
-
-    def parts_at(self, *homes: Home) -> tuple[str, ...]:
-        """Return the names of the parts with one of these homes, in the network's order."""
-        return tuple(part for part, home in self.home.items() if home in homes)
-
-    @property
-    def releases(self) -> bool:
-        """Whether sites tell something under differential privacy."""
-        return any(upload.kind == "dp" for call in self.calls.values() for upload in call.uploads)
-
-    def noised(self, recipe: Recipe) -> bool:
-        """Whether the recipe has them tell it so, where the method leaves that open."""
-        uploads = [upload for call in self.calls.values() for upload in call.uploads]
-        return any(upload.noised is not None and upload.noised(recipe) for upload in uploads)
-
-    @property
-    def finished(self) -> tuple[str, ...]:
-        """The parts that make the finished model."""
-        return self.delivered or self.parts_at(Home.LENT, Home.SERVER)

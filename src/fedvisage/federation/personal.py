@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from fedvisage.data.batches import View
+from fedvisage.federation.declared import Call, Declared, Personal
 from fedvisage.federation.heldout import SCORES
-from fedvisage.federation.message import digest_of
-from fedvisage.federation.method import Call, Message, Method, Personal, Upload
+from fedvisage.federation.message import Message, digest_of
 from fedvisage.federation.scoring import Scorer
 from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.upload import Upload
 from fedvisage.metrics.decision import pair_counts, within_counts
 from fedvisage.metrics.personalised import FARS, FPIRS, figures_of_site
 from fedvisage.metrics.similarity import Faces, Features, labelled
@@ -38,7 +39,7 @@ PAIRS = Upload(
 )
 
 
-def uploads(method: Method) -> dict[str, tuple[Upload, ...]]:
+def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
     """Return what the calls upload; where a method merges the sites' data, no site has a model to judge."""
     if method.pooled:
         return {SCORES: (PAIRS,)}
@@ -56,7 +57,7 @@ def uploads(method: Method) -> dict[str, tuple[Upload, ...]]:
     }
 
 
-def models_of(method: Method) -> Mapping[str, Personal]:
+def models_of(method: Declared) -> Mapping[str, Personal]:
     """Return the models by which a method's sites can know their people; the last one is the method's choice."""
     return method.personal or GENERIC
 

@@ -18,9 +18,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedvisage.data.batches import View
-from fedvisage.federation.method import SUMMED, Call, Message
+from fedvisage.federation.declared import Call
+from fedvisage.federation.message import Message
 from fedvisage.federation.schema import ABSURD, VARIANCE
 from fedvisage.federation.site import Site
+from fedvisage.federation.upload import SUMMED
 from fedvisage.settings import Poisoned
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from fedvisage.errors import UserError
+from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.joint import joint_of
-from fedvisage.federation.method import SUMMED, Home, Method
+from fedvisage.federation.upload import SUMMED
 from fedvisage.recipe import Recipe
 
 
-def check_protection(recipe: Recipe, method: Method) -> None:
+def check_protection(recipe: Recipe, method: Declared) -> None:
     """Refuse what this method, its way of weighing sites, or another protection would undo or ignore."""
     federation = recipe.federation
     wanted = {
@@ -59,7 +60,7 @@ def _check_rule(recipe: Recipe) -> None:
         )
 
 
-def _check_noise(recipe: Recipe, method: Method) -> None:
+def _check_noise(recipe: Recipe, method: Declared) -> None:
     """Refuse what would break the promise of noise, or make another one beside it."""
     place = "recipe.federation.dp"
     lent = method.parts_at(Home.LENT)

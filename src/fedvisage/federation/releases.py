@@ -24,10 +24,9 @@ import torch
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation import sealed
-from fedvisage.federation.message import plain
-from fedvisage.federation.method import COST as COST  # who declares a release takes it from here
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import Message, plain
 from fedvisage.federation.schema import Refused
+from fedvisage.federation.upload import COST as COST
 from fedvisage.files import sync_directory
 from fedvisage.privacy.accountant import Charge, Count, due, from_table, spent, table_of
 from fedvisage.privacy.draws import Draws

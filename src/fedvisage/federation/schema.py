@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedvisage.federation.method import COST, Call, Kind, Message, Upload
+from fedvisage.federation.message import Message
+from fedvisage.federation.upload import COST, Kind, Upload
 from fedvisage.federation.wire import LARGEST, SCALE, fields
 from fedvisage.recipe import Recipe
 
@@ -79,10 +80,10 @@ class Schema:
         return groups
 
 
-def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
-    """Work out the tensors that a call may upload."""
+def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, *, exact: bool = False) -> Schema:
+    """Work out the tensors that a call with these uploads may send."""
     tensors: dict[str, Expected] = {}
-    uploads, narrow = _uploads(call, recipe), recipe.federation.wire == "bf16" and not call.exact
+    uploads, narrow = _uploads(declared, recipe), recipe.federation.wire == "bf16" and not exact
     for upload in uploads:
         for part in upload.parts:
             for name, value in net[part].state_dict().items():
@@ -93,12 +94,12 @@ def schema_of(call: Call, recipe: Recipe, net: nn.ModuleDict) -> Schema:
             plain = {upload.name: (shape, getattr(torch, upload.dtype))}
             encoded = fields(upload.name, shape, upload.form(recipe)) if upload.form else plain
             tensors |= {name: _expected(upload, *form) for name, form in encoded.items()}
-    return Schema(tensors, uploads, narrow, call.exact)
+    return Schema(tensors, uploads, narrow, exact)
 
 
-def _uploads(call: Call, recipe: Recipe) -> tuple[Upload, ...]:
+def _uploads(declared: tuple[Upload, ...], recipe: Recipe) -> tuple[Upload, ...]:
     """Return what a call declares under a recipe: what is released with noise has its cost beside it."""
-    sent = tuple(upload for upload in call.uploads if upload.left_out is None or not upload.left_out(recipe))
+    sent = tuple(upload for upload in declared if upload.left_out is None or not upload.left_out(recipe))
     noised = [upload for upload in sent if upload.noised is not None and upload.noised(recipe)]
     if not noised:
         return sent

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from fedvisage.data.batches import View, mixed_batches
 from fedvisage.errors import UserError
-from fedvisage.federation.message import load_parts, under
-from fedvisage.federation.method import Member, Message, Method
+from fedvisage.federation.declared import Declared, Member
+from fedvisage.federation.message import Message, load_parts, under
 from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute
@@ -46,7 +46,7 @@ def joined(members: Mapping[str, Message]) -> Message:
 class Scorer:
     """The delivered parts of a method's network, ready to score images."""
 
-    def __init__(self, method: Method, recipe: Recipe, compute: Compute) -> None:
+    def __init__(self, method: Declared, recipe: Recipe, compute: Compute) -> None:
         """Build the delivered parts; their weights come with each member."""
         self.method, self.recipe, self.compute = method, recipe, compute
         with scoped(recipe.runtime.seed, "initial weights"):

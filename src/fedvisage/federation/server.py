@@ -13,15 +13,16 @@ from torch.optim import Optimizer
 from fedvisage.errors import RunFailed
 from fedvisage.federation.combine import cast, combination_of
 from fedvisage.federation.conversation import Conversation, SiteLost
+from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.dp import plan_of, released
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.message import load_parts, plain, state_of, under
-from fedvisage.federation.method import LOSS, SUMMED, Home, Message, Method
+from fedvisage.federation.message import Message, load_parts, plain, state_of, under
 from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import schema_of
 from fedvisage.federation.scoring import joined
 from fedvisage.federation.secure.calls import layout_of, threshold_of
 from fedvisage.federation.secure.total import NoSum, summed
+from fedvisage.federation.upload import LOSS, SUMMED
 from fedvisage.federation.wire import wide
 from fedvisage.nn import optimizers
 from fedvisage.nn.precision import Compute
@@ -48,7 +49,7 @@ class Reduced:
 class Server:
     """State of the federation at the server. It never holds an image, a label or an identity."""
 
-    method: Method
+    method: Declared
     recipe: Recipe
     net: nn.ModuleDict
     exchange: Exchange
@@ -184,7 +185,7 @@ class Server:
 
     def _in_secret(self, message: Message) -> Reduced:
         """Have the sites add their uploads up; how they count is settled at the sites, and losses are summed too."""
-        plain = schema_of(self.method.calls[SUMMED], self.recipe, self.net)
+        plain = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
         try:
             found = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
         except NoSum as error:
@@ -198,7 +199,7 @@ class Server:
         if plan is not None and call == SUMMED:
             assert self.releases is not None, "a server without a disk releases nothing"
             return released(mean, self.tensors(*self.net), count, self.recipe, plan, self.round, self.releases)
-        types = schema_of(self.method.calls[call], self.recipe, self.net).tensors
+        types = schema_of(self.method.calls[call].uploads, self.recipe, self.net).tensors
         return {name: cast(value, wide(types[name].dtype)) for name, value in mean.items()}
 
     @contextmanager

@@ -19,8 +19,7 @@ from torch.optim import Optimizer
 from fedvisage.data.batches import Positions, View, order
 from fedvisage.data.rows import Texts
 from fedvisage.errors import UserError
-from fedvisage.federation.message import digest_of, load_parts, plain, state_of, under
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import Message, digest_of, load_parts, plain, state_of, under
 from fedvisage.federation.releases import Allowance, Releases
 from fedvisage.federation.work import epoch_length, round_length
 from fedvisage.nn import optimizers

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import Message
 from fedvisage.federation.schema import Refused
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.turn import Order, SiteDesk

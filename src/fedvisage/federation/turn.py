@@ -16,9 +16,9 @@ from torch import nn
 
 from fedvisage.data.batches import View
 from fedvisage.federation import core
+from fedvisage.federation.declared import Call, Declared, Home
 from fedvisage.federation.dp import clipping
-from fedvisage.federation.message import load_parts, plain, state_of, under
-from fedvisage.federation.method import SUMMED, Call, Home, Message, Method
+from fedvisage.federation.message import Message, load_parts, plain, state_of, under
 from fedvisage.federation.poison import poisoning
 from fedvisage.federation.releases import Releases
 from fedvisage.federation.schema import Schema, check, schema_of
@@ -26,6 +26,7 @@ from fedvisage.federation.scoring import Scorer
 from fedvisage.federation.secure.calls import AT_THE_DESK, secured
 from fedvisage.federation.site import Site
 from fedvisage.federation.store import SiteStore
+from fedvisage.federation.upload import SUMMED
 from fedvisage.federation.wire import narrowed, weights_in, widened
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
@@ -50,7 +51,7 @@ class Order:
 class Workspace:
     """The one network in memory that all sites of a process borrow in turn; it holds no SERVER part."""
 
-    method: Method
+    method: Declared
     recipe: Recipe
     compute: Compute
     net: nn.ModuleDict = field(init=False)
@@ -69,7 +70,9 @@ class Workspace:
         self._first = self.own_parts()
         scorer = Scorer(self.method, self.recipe, self.compute)
         self.calls = {**core.calls(scorer), **self._own_calls()}
-        self.schemas = {name: schema_of(call, self.recipe, self.net) for name, call in self.calls.items()}
+        self.schemas = {
+            name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
+        }
 
     def _own_calls(self) -> Mapping[str, Call]:
         """Return the method's calls, as the recipe wants their uploads to meet."""
@@ -80,7 +83,7 @@ class Workspace:
             calls = poisoning(calls, self.recipe.federation.poisoned)
         if self.recipe.federation.secure is None:
             return calls
-        return secured(calls, schema_of(calls[SUMMED], self.recipe, self.net), self.recipe)
+        return secured(calls, schema_of(calls[SUMMED].uploads, self.recipe, self.net), self.recipe)
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Make the workspace this site's: its own parts are put in, and nothing of the last site is left.

@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Generator, Tensor
 
-from fedvisage.federation.method import Message
+from fedvisage.federation.message import Message
 
 Form = Literal["fp32", "bf16", "int8"]
 TYPES: Mapping[Form, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "int8": torch.int8}

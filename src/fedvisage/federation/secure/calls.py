@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvisage.federation.method import SUMMED, Call, Message, Upload
+from fedvisage.federation.declared import Call
+from fedvisage.federation.message import Message
 from fedvisage.federation.participation import asked
 from fedvisage.federation.protect import weighs_by_examples
 from fedvisage.federation.schema import Refused, Schema, check
@@ -22,6 +23,7 @@ from fedvisage.federation.secure import fixed_point, protocol, shamir
 from fedvisage.federation.secure.keys import KEY
 from fedvisage.federation.secure.protocol import Public, Secrets
 from fedvisage.federation.site import Site
+from fedvisage.federation.upload import SUMMED, Upload
 from fedvisage.recipe import Recipe
 from fedvisage.settings import Secure
 from fedvisage.streams import numpy_rng

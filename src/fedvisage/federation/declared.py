@@ -1,0 +1,115 @@
+"""What a method declares: its parts and who holds them, its calls and what they upload, its user.
+
+Sites, server and judges work on this description; only the course of a training also runs the program of a
+:class:`fedvisage.federation.method.Method`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal
+
+from torch import Generator, Tensor, nn
+
+from fedvisage.federation.message import Message
+from fedvisage.federation.site import Site
+from fedvisage.federation.upload import Upload
+from fedvisage.privacy.accountant import Charge
+from fedvisage.recipe import Recipe
+from fedvisage.settings import MethodOptions
+
+Task = Literal["pad", "recognition"]
+
+
+class Home(Enum):
+    """Where the live copy of a part is."""
+
+    LENT = "at the server, lent to sites for each call"
+    SERVER = "never leaves the server"
+    SITE = "at each site, kept from turn to turn"
+
+
+@dataclass(frozen=True)
+class Call:
+    """One thing that a site computes when asked, and all that it may answer with."""
+
+    run: Callable[[Site, Message], Message]
+    uploads: tuple[Upload, ...]
+    exact: bool = False
+    """It is about a finished model, whose weights travel as they are."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One finished model on its way to a score: the delivered parts, loaded and in evaluation mode."""
+
+    net: nn.ModuleDict
+    images: Tensor
+    generator: Generator
+    recipe: Recipe
+
+
+@dataclass(frozen=True)
+class Personal:
+    """Recognition: one of the models by which a site can know its own people."""
+
+    weights: Callable[[Site, Message], Message]
+    """The delivered parts, from the site's private state and the finished generic model."""
+    transform: Callable[[Site], Callable[[Tensor], Tensor]] | None = None
+    """What the site does to features afterwards."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Declared:
+    """What a method declares to everybody who carries it out: all of it but its server program."""
+
+    name: str
+    title: str
+    paper: str
+    task: Task
+    options: type[MethodOptions]
+    network: Callable[[Recipe], nn.ModuleDict]
+    home: Mapping[str, Home]
+    calls: Mapping[str, Call]
+    user: Callable[[Member], Tensor]
+    features: Callable[[Member], Tensor] | None = None
+    spread: Callable[[Member], Tensor] | None = None
+    """How far apart the draws of each image's prediction lie, for a user that draws."""
+    delivered: tuple[str, ...] = ()
+    """The parts that a user downloads; empty: all that live at the server."""
+    members: Literal["one", "each", "mean"] = "one"
+    """One model; one a site, judged each on its own; or one a site, whose scores are averaged."""
+    pooled: bool = False
+    """All sites' data are merged into one pseudo-site: simulation only, refused between real organisations."""
+    server_sees: str = "every site's upload singly"
+    averages: bool = False
+    """All that sites upload meets in one mean a round, whose place another rule, or a sum in secret, can take."""
+    personal: Mapping[str, Personal] = field(default_factory=dict)
+    """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
+    prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
+    """What so many releases of a site cost at most: with it, noise on the mean of weights is accounted together."""
+    warning: Callable[[Recipe], str | None] = lambda _: None
+    """What a recipe's owner should hear before it runs."""
+    least_identities: Callable[[Recipe], int] = lambda _: 1
+    """Recognition: how many identities a site needs, for its loss to have a gradient."""
+
+    def parts_at(self, *homes: Home) -> tuple[str, ...]:
+        """Return the names of the parts with one of these homes, in the network's order."""
+        return tuple(part for part, home in self.home.items() if home in homes)
+
+    @property
+    def releases(self) -> bool:
+        """Whether sites tell something under differential privacy."""
+        return any(upload.kind == "dp" for call in self.calls.values() for upload in call.uploads)
+
+    def noised(self, recipe: Recipe) -> bool:
+        """Whether the recipe has them tell it so, where the method leaves that open."""
+        uploads = [upload for call in self.calls.values() for upload in call.uploads]
+        return any(upload.noised is not None and upload.noised(recipe) for upload in uploads)
+
+    @property
+    def finished(self) -> tuple[str, ...]:
+        """The parts that make the finished model."""
+        return self.delivered or self.parts_at(Home.LENT, Home.SERVER)
