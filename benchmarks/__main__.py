@@ -29,8 +29,8 @@ from benchmarks import (
     startup,
     transport,
 )
-from fedvisage.environment import describe
 from fedvisage.nn.precision import choose
+from fedvisage.runs.environment import describe
 
 MEASURES = (
     startup.measure,

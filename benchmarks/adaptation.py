@@ -10,16 +10,15 @@ import numpy as np
 import torch
 
 from benchmarks.measurement import Measurement, processor_seconds, rendered
-from fedvisage.adapt.user import Outcome, Source, adapted_logits
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.environment import peak_rss_mb
-from fedvisage.federation.scoring import Scorer
 from fedvisage.methods import METHODS, options
 from fedvisage.nn.batchnorm import collected_statistics
 from fedvisage.nn.precision import choose
-from fedvisage.recipe import validate
-from fedvisage.settings import ADAPTATIONS, Adapt
+from fedvisage.recipe import ADAPTATIONS, Adapt, validate
+from fedvisage.runs.environment import peak_rss_mb
+from fedvisage.tasks.pad.adapt.user import Outcome, Source, adapted_logits
+from fedvisage.tasks.scoring import Scorer
 
 SIZE, BATCH, IMAGES, RUINOUS = 128, 64, 256, 50.0
 

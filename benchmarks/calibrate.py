@@ -26,13 +26,13 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.show import contact_sheet
-from fedvisage.environment import describe
+from fedvisage.datasets.rendered.sets import RENDERER_VERSION, Synthesis, synthesise
+from fedvisage.datasets.show import contact_sheet
 from fedvisage.faces.synthetic.domains import DOMAINS, find_domain
-from fedvisage.faces.synthetic.sets import RENDERER_VERSION, Synthesis, synthesise
 from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute, choose
+from fedvisage.runs.environment import describe
 from fedvisage.streams import numpy_rng, scoped
 
 AT_HOME = 0.97

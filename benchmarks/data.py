@@ -12,7 +12,7 @@ import torch
 from benchmarks.measurement import Measurement, rendered
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.faces.synthetic.sets import parse_synthesis, synthesise
+from fedvisage.datasets.rendered.sets import parse_synthesis, synthesise
 from fedvisage.nn.precision import LAYOUT, choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 

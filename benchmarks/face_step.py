@@ -18,13 +18,13 @@ from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.federation.site import Site
-from fedvisage.gather_identities import gather_identities, settled
 from fedvisage.methods import faces, fedfr, find, options
-from fedvisage.nn.faces import face_network
+from fedvisage.nn.embedder import face_network
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.recipe import Recipe
 from fedvisage.streams import scoped
+from fedvisage.tasks.recognition.data import gather_identities, settled
 
 BATCH, STEPS, SIZE = 32, 12, 48
 SITE = f"synth: people identities=10 images=12 size={SIZE}"

@@ -26,7 +26,7 @@ from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, clas
 from fedvisage.nn.inputs import CHANNELS, prepare
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.progress import Reporter
-from fedvisage.run import run
+from fedvisage.runs.run import run
 
 COLOUR, SIZE, WIDTH, BATCH, TURNS, DOMAINS = "rgb+hsv", 96, 8, 16, 10, ("O", "C", "I")
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedvisage.data.sources import resolve
+from fedvisage.datasets.sources import resolve
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.progress import Reporter
-from fedvisage.run import run
+from fedvisage.runs.run import run
 
 EPOCHS, BATCH, SIZE, DOMAINS = 3, 32, 96, ("O", "C", "I")
 

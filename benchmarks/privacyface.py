@@ -19,12 +19,11 @@ from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.sources import resolve
-from fedvisage.federate import LEDGER
-from fedvisage.federation.ledger import read_lines
-from fedvisage.federation.message import state_of
-from fedvisage.federation.releases import Releases
+from fedvisage.datasets.sources import resolve
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import state_of
 from fedvisage.methods import METHODS, consensus, faces, options
 from fedvisage.methods.classes import classes_of
 from fedvisage.methods.privacyface import cluster
@@ -35,7 +34,8 @@ from fedvisage.nn.losses.cosines import cosines
 from fedvisage.nn.precision import choose
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
-from fedvisage.run import run
+from fedvisage.runs.run import run
+from fedvisage.runs.train import LEDGER
 
 PEOPLE, IMAGES, PUBLIC, SITES = 7_000, 300_000, 100, 4
 """Of a site, of a site, of the public set, of the federation: the paper's."""

@@ -156,7 +156,7 @@ def measure_sites(cache: Path, few: int = 10, many: int = 1_000) -> Measurement:
 
 def peak_of(kind: str, first: int, second: int) -> int:
     """Return the peak memory in bytes of one of the computations in this process."""
-    from fedvisage.environment import peak_rss_mb
+    from fedvisage.runs.environment import peak_rss_mb
 
     if kind == "mining":
         hard_negatives(features(first, 0), features(second, 1), 0.4)

@@ -16,15 +16,15 @@ from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.ledger import read_lines
-from fedvisage.federation.wire import Form, bytes_of
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.wire.precision import Form, bytes_of
 from fedvisage.methods import fedsis, options
 from fedvisage.methods.vit_h_is import pseudo_class_token
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
-from fedvisage.run import run
+from fedvisage.runs.run import run
 
 BATCH, SIZE, BATCHES, DEPTH, WIDTH, DOMAINS = 16, 96, 4, 6, 192, ("O", "C", "I")
 

@@ -14,12 +14,12 @@ from benchmarks.measurement import Measurement, rendered
 from benchmarks.transport_program import DATA, NAME, REPEATS, RESULT, MeasuredSite, MeasuringServer
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed
-from fedvisage.federation.nvflare.hardening import SERVER_CLASS, SITE_CLASS
-from fedvisage.federation.nvflare.job import Job, travelling, write_job
-from fedvisage.federation.nvflare.kits import Kit, own_settings, write_json
-from fedvisage.federation.nvflare.operator import connected
-from fedvisage.federation.nvflare.rehearsal import Rehearsal, rehearsal
 from fedvisage.methods import options
+from fedvisage.nvflare.hardening import SERVER_CLASS, SITE_CLASS
+from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.kits import Kit, own_settings, write_json
+from fedvisage.nvflare.operator import connected
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 SITES, SIZE, BOUND, LIMIT = ("A", "B", "C"), 32, 1.2, 1800.0
 PROGRAMS = {

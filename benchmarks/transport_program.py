@@ -19,22 +19,23 @@ from torch import Tensor, nn
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation.desk import SiteDesk, Workspace
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.ledger import JsonLines
-from fedvisage.federation.message import under
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import EXAMPLES, Call, Message, Upload
-from fedvisage.federation.nvflare.job import read_job
-from fedvisage.federation.nvflare.kits import own_settings
-from fedvisage.federation.nvflare.site_program import SiteProgram
-from fedvisage.federation.nvflare.transport import CollabTransport
+from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
-from fedvisage.federation.store import SiteStore
-from fedvisage.federation.transport import LocalTransport, Transport
-from fedvisage.federation.turn import SiteDesk, Workspace
+from fedvisage.federation.wire.message import under
+from fedvisage.federation.wire.transport import Transport
 from fedvisage.methods import METHODS, fedpad
 from fedvisage.nn.precision import choose
 from fedvisage.nn.resnet import ResNet18, resnet18
+from fedvisage.nvflare.job import read_job
+from fedvisage.nvflare.kits import own_settings
+from fedvisage.nvflare.site_program import SiteProgram
+from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Recipe
 
 NAME = "there-and-back"

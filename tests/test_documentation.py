@@ -20,8 +20,7 @@ from tests.toy import run_toy, tree
 from fedvisage import cli, methods
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
-from fedvisage.recipe import Recipe, load
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe, load
 
 ROOT = Path(__file__).parents[1]
 
@@ -129,7 +128,7 @@ def test_the_commands_of_the_readme_run_one_after_another(
 def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_machines() -> None:
     """With the demo's own recipe: the rehearsals of tests/distributed have recipes of their own."""
     pytest.importorskip("nvflare")
-    from fedvisage.federation.nvflare.job import check_travels
+    from fedvisage.nvflare.job import check_travels
 
     (command,) = re.findall(r"\S+/fedvisage run (.*) --on nvflare", (ROOT / "README.md").read_text())
     recipe, *overrides = shlex.split(command)

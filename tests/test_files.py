@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from fedvisage.errors import UserError
-from fedvisage.federation import sealed
+from fedvisage.federation.record import sealed
 from fedvisage.files import read_tensors, sweep, write_atomically, write_tensors
 
 TENSORS = {

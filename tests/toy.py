@@ -16,7 +16,7 @@ from fedvisage.data.prepared import Writer
 from fedvisage.methods import METHODS, options
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
-from fedvisage.run import run
+from fedvisage.runs.run import run
 
 SIZE = 32
 SITES = ("A", "B", "C")

@@ -20,15 +20,15 @@ from torch import Tensor
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation import core
-from fedvisage.federation.message import encode
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Call, Message, Method
 from fedvisage.federation.server import Server
-from fedvisage.federation.transport import LocalTransport
+from fedvisage.federation.wire.message import encode
 from fedvisage.methods import METHODS, fedpad
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng, scoped
+from fedvisage.tasks import core
 
 ALL = {**METHODS, **EXAMPLES}
 pytestmark = pytest.mark.usefixtures("example_methods")
@@ -66,7 +66,7 @@ def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.
     again = Recorded(tmp_path_factory.mktemp(f"{method.name}-recorded") / "run", [])
     tapped = partial(LocalTransport, tap=lambda site, message: again.sent.append((site, message)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedvisage.run.LocalTransport", tapped)
+        patch.setattr("fedvisage.runs.run.LocalTransport", tapped)
         run_toy(contract(sets, method.name), again.out)
     return again
 

@@ -15,8 +15,7 @@ from torch import nn
 from fedvisage.methods import METHODS, fedma, fedpad
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.vgg import LAYERS, VGG, vgg
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe
 from fedvisage.streams import scoped
 
 

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from tests.toy import SITES, run_toy, tree
 from torch import Tensor, nn
 
-from fedvisage.federation.message import digest_of
 from fedvisage.federation.method import Home
+from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import METHODS, fedgpad
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Recipe

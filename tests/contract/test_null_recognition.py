@@ -14,8 +14,8 @@ from safetensors.torch import load_file
 from tests.toy import make_people, make_sets, of_task, run_toy, tree
 
 from fedvisage.errors import UserError
-from fedvisage.federation.message import encode
-from fedvisage.federation.transport import LocalTransport
+from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.wire.message import encode
 
 OFF = {"hard_negatives": None, "contrast": {"weight": 0}, "customisation": {"weight": 0}}
 PRIVATE = ("W", "Omega", "Pi", "b")
@@ -89,7 +89,7 @@ def test_what_is_a_sites_alone_travels_only_if_it_is_declared(
 ) -> None:
     sent: list[bytes] = []
     tapped = partial(LocalTransport, tap=lambda site, message: sent.append(encode(message)))
-    monkeypatch.setattr("fedvisage.run.LocalTransport", tapped)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", tapped)
     run_toy(
         tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name), tmp_path / "run"
     )

@@ -9,9 +9,9 @@ import pytest
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.data.rows import COLUMNS
-from fedvisage.data.sources import Part, without_part
+from fedvisage.datasets.sources import Part, without_part
 from fedvisage.errors import UserError
-from fedvisage.settings import many_sites
+from fedvisage.recipe import many_sites
 
 
 def write(path: Path, *rows: dict[str, Any], identities: bool = True) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.toy import SITES, of_task, site_sets
 
-from fedvisage.federation.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 
 
 @pytest.fixture(scope="session")

@@ -26,8 +26,8 @@ from tests.distributed.cable import Cable
 from tests.distributed.federations import run_through
 from tests.toy import SITES, make_set, run_toy, settled, tree
 
-from fedvisage.federation.nvflare.node import end
-from fedvisage.federation.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.nvflare.node import end
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 from fedvisage.progress import Reporter
 
 STRIKE = 2

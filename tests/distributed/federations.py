@@ -8,15 +8,15 @@ from typing import Any
 
 from tests.toy import recipe_of, silent
 
-from fedvisage.federate import Trained
-from fedvisage.federation.nvflare import operator
-from fedvisage.federation.nvflare.own_data import at_operator
-from fedvisage.federation.nvflare.rehearsal import Rehearsal
-from fedvisage.gather import Gathered
 from fedvisage.nn.precision import Compute
+from fedvisage.nvflare import operator
+from fedvisage.nvflare.own_data import at_operator
+from fedvisage.nvflare.rehearsal import Rehearsal
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
-from fedvisage.run import run
+from fedvisage.runs.run import run
+from fedvisage.runs.train import Trained
+from fedvisage.tasks.opened import Gathered
 
 WAIT = 180.0
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from tests.toy import SITES
 
-from fedvisage.federation.nvflare.node import end
-from fedvisage.federation.nvflare.rehearsal import free_port
+from fedvisage.nvflare.node import end
+from fedvisage.nvflare.rehearsal import free_port
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 

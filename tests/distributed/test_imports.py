@@ -20,4 +20,4 @@ def modules_imported(path: Path) -> set[str]:
 
 def test_only_one_folder_imports_nvflare() -> None:
     importers = {path.relative_to(ROOT).parent for path in ROOT.rglob("*.py") if "nvflare" in modules_imported(path)}
-    assert importers == {Path("federation/nvflare")}
+    assert importers == {Path("nvflare")}

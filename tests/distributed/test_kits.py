@@ -16,15 +16,15 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from tests.toy import recipe_of, tree
 
 from fedvisage.errors import UserError
-from fedvisage.federation.nvflare import hardening, wire
-from fedvisage.federation.nvflare.federation_file import read_federation
-from fedvisage.federation.nvflare.job import Job, read_job, travelling, write_job
-from fedvisage.federation.nvflare.kits import open_kit, provision
-from fedvisage.federation.nvflare.own_data import NotReady
-from fedvisage.federation.nvflare.own_weights import at_server
-from fedvisage.federation.nvflare.rehearsal import free_port
-from fedvisage.federation.nvflare.starting import prepare_server, prepare_site
-from fedvisage.federation.turn import Order
+from fedvisage.federation.wire.transport import Order
+from fedvisage.nvflare import hardening, wire
+from fedvisage.nvflare.federation_file import read_federation
+from fedvisage.nvflare.job import Job, read_job, travelling, write_job
+from fedvisage.nvflare.kits import open_kit, provision
+from fedvisage.nvflare.own_data import NotReady
+from fedvisage.nvflare.own_weights import at_server
+from fedvisage.nvflare.rehearsal import free_port
+from fedvisage.nvflare.starting import prepare_server, prepare_site
 from fedvisage.recipe import tree_of
 
 

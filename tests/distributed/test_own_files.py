@@ -13,9 +13,9 @@ from tests.distributed.test_same_bytes import comparable
 from tests.toy import run_toy, tree
 
 from fedvisage.errors import RunFailed
-from fedvisage.federation.nvflare.kits import Kit, own_settings, write_json
-from fedvisage.federation.nvflare.rehearsal import Rehearsal
-from fedvisage.federation.releases import Releases
+from fedvisage.federation.record.releases import Releases
+from fedvisage.nvflare.kits import Kit, own_settings, write_json
+from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.nvflare.own_data import NotReady
-from fedvisage.federation.nvflare.site_program import SiteProgram
-from fedvisage.federation.nvflare.wire import unpack_reply
-from fedvisage.federation.schema import Refused
 from fedvisage.federation.site import TrainingBroke
+from fedvisage.federation.wire.schema import Refused
+from fedvisage.nvflare.own_data import NotReady
+from fedvisage.nvflare.site_program import SiteProgram
+from fedvisage.nvflare.wire import unpack_reply
 
 SECRET = "/srv/secret-subject-A3.png"
 

@@ -18,13 +18,13 @@ from tests.distributed.federations import WAIT
 from tests.toy import recipe_of, tree
 
 from fedvisage.errors import RunFailed
-from fedvisage.federation.nvflare.federation_file import FederationFile
-from fedvisage.federation.nvflare.following import Session
-from fedvisage.federation.nvflare.job import Job, travelling, write_job
-from fedvisage.federation.nvflare.kits import open_kit, provision, write_json
-from fedvisage.federation.nvflare.node import end
-from fedvisage.federation.nvflare.operator import connected
-from fedvisage.federation.nvflare.rehearsal import Rehearsal
+from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.following import Session
+from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.kits import open_kit, provision, write_json
+from fedvisage.nvflare.node import end
+from fedvisage.nvflare.operator import connected
+from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -99,7 +99,7 @@ def test_a_site_cannot_take_another_name(federation: Rehearsal, tmp_path: Path) 
     tree["client"]["fqsn"] = "Z"
     write_json(path, tree)
     with (tmp_path / "log").open("wb") as log:
-        command = [sys.executable, "-m", "fedvisage.federation.nvflare.node", str(kit), "--tied"]
+        command = [sys.executable, "-m", "fedvisage.nvflare.node", str(kit), "--tied"]
         process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     try:
         until = time.monotonic() + 60

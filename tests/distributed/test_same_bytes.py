@@ -10,8 +10,8 @@ import pytest
 from tests.distributed.federations import run_through
 from tests.toy import recognises, run_toy, settled, tree
 
-from fedvisage.federation.nvflare.rehearsal import Rehearsal
 from fedvisage.methods import METHODS
+from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 

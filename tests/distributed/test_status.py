@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvisage.federation.nvflare.status import RunSeen, SiteSeen, Status, prometheus
+from fedvisage.nvflare.status import RunSeen, SiteSeen, Status, prometheus
 
 STATUS = Status(
     (SiteSeen("bank", "2026-11-21T10:00:00+00:00", 3.5), SiteSeen("phone", "2026-11-21T09:59:00+00:00", 63.5)),

@@ -6,10 +6,10 @@ from typing import Any
 
 from nvflare.collab.api.exceptions import CollabCallError
 
-from fedvisage.federation.nvflare import transport, wire
-from fedvisage.federation.nvflare.transport import CollabTransport
-from fedvisage.federation.turn import Order
-from fedvisage.settings import Federation
+from fedvisage.federation.wire.transport import Order
+from fedvisage.nvflare import transport, wire
+from fedvisage.nvflare.transport import CollabTransport
+from fedvisage.recipe import Federation
 
 
 class Proxy:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fedvisage.federation.method import EXAMPLES, LOSS, Message, Upload
-from fedvisage.federation.schema import ABSURD
+from fedvisage.federation.wire.schema import ABSURD
 
 Wrong = Callable[[Message, str, np.random.Generator], str]
 """Spoils one tensor of a message and returns what the reason must say."""

@@ -17,11 +17,10 @@ from tests.toy import recipe_of, tree
 
 from fedvisage.federation.combine import Mean
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.method import Message
-from fedvisage.federation.schema import schema_of
-from fedvisage.federation.transport import Reply
-from fedvisage.federation.turn import Order
+from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.wire.schema import schema_of
+from fedvisage.federation.wire.transport import Order, Reply
 
 TRIALS = 10_000
 WAYS = ("spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "spoilt", "stale", "again", "unasked")

@@ -16,18 +16,18 @@ from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, settled, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.checkpoint import Checkpoints
 from fedvisage.federation.combine import combination_of
+from fedvisage.federation.compatible import check_protection
 from fedvisage.federation.dp import noisy, plan_of, within
-from fedvisage.federation.ledger import read_lines
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
-from fedvisage.federation.protect import check_protection
+from fedvisage.federation.record.checkpoint import Checkpoints
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.robust.norm_clip import norm_of_update
-from fedvisage.federation.transport import LocalTransport, Reply
-from fedvisage.federation.turn import Order
+from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.privacy.draws import DerivedDraws
-from fedvisage.settings import Federation
+from fedvisage.recipe import Federation
 
 DP = {"clip": 0.5, "noise": 0.1, "delta": 1e-3, "entropy": "derived"}
 
@@ -88,7 +88,7 @@ def test_sites_clip_before_they_send_and_the_server_takes_no_clipping_on_trust(
     run_toy(private(sets, federation__dp={"clip": 1e-12, "noise": 0.0}, **lone), tmp_path / "lent")
     lent = load_file(tmp_path / "lent" / "model.safetensors")
     monkeypatch.setattr(Boasting, "seen", [])
-    monkeypatch.setattr("fedvisage.run.LocalTransport", Boasting)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Boasting)
     run_toy(private(sets, federation__dp=clip, training__rounds=1), tmp_path / "run")
     assert len(Boasting.seen) == 3
     for upload in Boasting.seen:

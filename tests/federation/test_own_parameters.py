@@ -11,10 +11,10 @@ from tests.toy import recipe_of, tree
 
 from fedvisage.data.batches import View
 from fedvisage.federation.site import Site
-from fedvisage.gather_identities import gather_identities
 from fedvisage.methods import find
 from fedvisage.nn.precision import choose
 from fedvisage.streams import scoped
+from fedvisage.tasks.recognition.data import gather_identities
 
 
 def site_of(sets: Mapping[str, Path], tmp_path: Path, number: int = 1, **changes: Any) -> Site:

@@ -3,7 +3,7 @@
 import pytest
 
 from fedvisage.federation.participation import asked, offline
-from fedvisage.settings import Federation
+from fedvisage.recipe import Federation
 
 NAMES = tuple("ABCDEFGH")
 

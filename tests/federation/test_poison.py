@@ -15,12 +15,12 @@ from tests.toy import make_set, recipe_of, run_toy, tree
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
+from fedvisage.federation.compatible import check_protection, check_real
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
 from fedvisage.federation.poison import Flipped
-from fedvisage.federation.protect import check_protection, check_real
 from fedvisage.federation.robust.norm_clip import norm_of_update
-from fedvisage.federation.transport import LocalTransport, Reply
-from fedvisage.federation.turn import Order
+from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 
 
@@ -47,7 +47,7 @@ def update_of_b(
 ) -> tuple[Message, Message]:
     patch.setattr(Listening, "lent", [])
     patch.setattr(Listening, "sent", [])
-    patch.setattr("fedvisage.run.LocalTransport", Listening)
+    patch.setattr("fedvisage.runs.run.LocalTransport", Listening)
     run_toy(one_round(sets, **changes), out)
     lent, sent = Listening.lent[0], Listening.sent[0]
     return lent, {name: sent[name].double() - lent[name].double() for name in lent}

@@ -13,12 +13,11 @@ from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.errors import UserError
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.ledger import JsonLines
 from fedvisage.federation.method import Kind, Upload
-from fedvisage.federation.releases import Releases
-from fedvisage.federation.schema import Schema
-from fedvisage.federation.transport import Reply
-from fedvisage.federation.turn import Order
+from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.record.releases import Releases
+from fedvisage.federation.wire.schema import Schema
+from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.privacy.accountant import BudgetSpent
 
 pytestmark = pytest.mark.usefixtures("example_methods")

@@ -14,11 +14,11 @@ import torch
 from tests.toy import ROUNDS, run_toy, tree, weights
 
 from fedvisage.errors import RunFailed
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
 from fedvisage.federation.participation import offline
-from fedvisage.federation.transport import LocalTransport, Reply
-from fedvisage.federation.turn import Order
-from fedvisage.settings import Federation
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.recipe import Federation
 
 pytestmark = pytest.mark.usefixtures("example_methods")
 
@@ -75,7 +75,7 @@ def claim(order: Order, message: Message) -> Message:
 def test_a_site_that_sends_nonsense_is_refused_by_name_and_the_rest_is_as_if_it_were_not_there(
     up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Hostile", (Wire,), {"up": staticmethod(up)}))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Hostile", (Wire,), {"up": staticmethod(up)}))
     run_toy(tree(sets), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(without_b)
     for row in rounds_of(tmp_path / "run"):
@@ -98,7 +98,7 @@ def test_an_answer_counts_once_and_only_if_it_was_asked_for(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_toy(tree(sets), tmp_path / "honest")
-    monkeypatch.setattr("fedvisage.run.LocalTransport", Repeating)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Repeating)
     run_toy(tree(sets), tmp_path / "repeated")
     assert weights(tmp_path / "repeated") == weights(tmp_path / "honest")
     for row in rounds_of(tmp_path / "repeated"):
@@ -123,7 +123,7 @@ class Replaying(LocalTransport):
 def test_an_answer_to_an_earlier_round_is_refused(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.run.LocalTransport", Replaying)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Replaying)
     run_toy(tree(sets, evaluation__every=0), tmp_path / "run")
     first, *later = rounds_of(tmp_path / "run")
     assert first["replied"] == ["A", "B", "C"]
@@ -144,7 +144,7 @@ def test_a_site_whose_disk_fails_is_lost_and_the_others_go_on(
     def unreadable(order: Order) -> Message:
         raise OSError(5, "Input/output error", "images.npy")
 
-    monkeypatch.setattr("fedvisage.run.LocalTransport", Broken)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Broken)
     run_toy(tree(sets), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(without_b)
     assert "Input/output error" in rounds_of(tmp_path / "run")[0]["failed"]["B"]
@@ -159,7 +159,7 @@ def test_a_site_whose_loss_is_not_finite_fails_alone(
         }
         return replace(order, message={**order.message, **broken})
 
-    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Poisoned", (Wire,), {"down": staticmethod(down)}))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Poisoned", (Wire,), {"down": staticmethod(down)}))
     run_toy(tree(sets), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(without_b)
     first = rounds_of(tmp_path / "run")[0]
@@ -229,7 +229,7 @@ def test_a_site_lost_in_a_conversation_ends_it_and_the_round_goes_on(
     call: str, number: int, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "fedvisage.run.LocalTransport", type("Lossy", (Wire,), {"up": staticmethod(lost_at(call, number))})
+        "fedvisage.runs.run.LocalTransport", type("Lossy", (Wire,), {"up": staticmethod(lost_at(call, number))})
     )
     metrics = run_toy(tree(sets, "split", training__optimizer__state="kept"), tmp_path / "run")
     rows = rounds_of(tmp_path / "run")
@@ -244,6 +244,6 @@ def test_a_gradient_of_another_shape_is_refused_and_the_server_goes_on(
     def up(order: Order, message: Message) -> Message:
         return {"gradient": message["gradient"][:3]} if order.call == "head" else message
 
-    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Short", (Wire,), {"up": staticmethod(up)}))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Short", (Wire,), {"up": staticmethod(up)}))
     run_toy(tree(sets, "split"), tmp_path / "run")
     assert all("gradient: has shape (3, 16)" in row["failed"]["B"] for row in rounds_of(tmp_path / "run"))

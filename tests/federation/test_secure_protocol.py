@@ -11,10 +11,10 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from fedvisage.federation.schema import ABSURD, Refused
 from fedvisage.federation.secure import fixed_point, keys, protocol, shamir
 from fedvisage.federation.secure.fixed_point import Words
 from fedvisage.federation.secure.protocol import CannotOpen, Public, Secrets
+from fedvisage.federation.wire.schema import ABSURD, Refused
 
 SIZE = 12
 

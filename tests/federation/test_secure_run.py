@@ -12,12 +12,12 @@ from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, settled, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.ledger import read_lines
+from fedvisage.federation.compatible import check_protection
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
-from fedvisage.federation.protect import check_protection
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK
-from fedvisage.federation.transport import LocalTransport, Reply
-from fedvisage.federation.turn import Order
+from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 
 DERIVED = {"entropy": "derived"}
@@ -94,7 +94,7 @@ def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
     lost: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_toy(secure(sets, data__sites={name: str(sets[name]) for name in "AC"}), tmp_path / "without")
-    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": lost}))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Lossy", (Losing,), {"lost": lost}))
     run_toy(secure(sets), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(tmp_path / "without")
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"] == {"B": "the line is dead"}
@@ -103,7 +103,7 @@ def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
 def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
     whole: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": UNMASK}))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Lossy", (Losing,), {"lost": UNMASK}))
     run_toy(secure(sets, federation__quorum=3), tmp_path / "run")
     assert weights(tmp_path / "run") == weights(whole)
     (row,) = read_lines(tmp_path / "run" / "rounds.jsonl")
@@ -114,7 +114,7 @@ def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
 def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays(
     lost: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.run.LocalTransport", type("Lossy", (Losing,), {"lost": lost}))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Lossy", (Losing,), {"lost": lost}))
     content = secure(sets, federation={"secure": {**DERIVED, "threshold": 1.0}, "give_up_after": 1})
     with pytest.raises(RunFailed, match="3 needed"):
         run_toy(content, tmp_path / "run")
@@ -142,7 +142,7 @@ def test_a_resumed_run_in_secret_equals_an_uninterrupted_one(
             return super().call(orders)
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedvisage.run.LocalTransport", Dying)
+        patch.setattr("fedvisage.runs.run.LocalTransport", Dying)
         with pytest.raises(KeyboardInterrupt):
             run_toy(content, tmp_path / "parts")
     run_toy(content, tmp_path / "parts", resume=True)
@@ -179,7 +179,7 @@ def doubled(message: Message) -> Message:
 def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
     call: str, change: Any, reason: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.run.LocalTransport", spoilt(call, change))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", spoilt(call, change))
     run_toy(secure(sets), tmp_path / "run")
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]["B"].startswith(reason)
 
@@ -187,7 +187,7 @@ def test_a_broken_part_of_a_sum_is_refused_by_field_and_reason(
 def test_a_false_share_ends_the_round_without_a_sum(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.run.LocalTransport", spoilt(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", spoilt(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
     with pytest.raises(RunFailed, match="could not be opened: the shares of the seed"):
         run_toy(secure(sets, federation={"secure": DERIVED, "give_up_after": 1}), tmp_path / "run")
 
@@ -201,7 +201,7 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, patch: pytest.MonkeyPatch,
                 change(orders["B"].message)
             return super().call(orders)
 
-    patch.setattr("fedvisage.run.LocalTransport", Lying)
+    patch.setattr("fedvisage.runs.run.LocalTransport", Lying)
     run_toy(secure(sets), tmp_path / "run")
     failed: Mapping[str, str] = read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"]
     return next(reason for name, reason in failed.items() if name.startswith("B"))
@@ -250,7 +250,7 @@ class Twice(LocalTransport):
 
 def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Twice, "answers", [])
-    monkeypatch.setattr("fedvisage.run.LocalTransport", Twice)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Twice)
     run_toy(secure(sets), tmp_path / "run")
     assert Twice.answers == ["secure: was asked out of turn; the sum has to start anew"] * 3
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.test_gather import gathered
+from tests.tasks.pad.test_gather import gathered
 from tests.toy import recipe_of, tree
 from torch import Tensor, nn
 

@@ -9,16 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 from tests.contract.examples import split
-from tests.test_gather import gathered
+from tests.tasks.pad.test_gather import gathered
 from tests.toy import recipe_of, tree
 from torch import nn
 
+from fedvisage.federation.desk import SiteDesk, Workspace
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import EXAMPLES, Call, Home, Message, Method
-from fedvisage.federation.schema import Refused
+from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.store import SiteStore
-from fedvisage.federation.transport import LocalTransport
-from fedvisage.federation.turn import Order, SiteDesk, Workspace
+from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.transport import Order
 from fedvisage.nn.precision import choose
 from fedvisage.recipe import Recipe
 

@@ -13,10 +13,10 @@ from safetensors.torch import load_file
 from tests.toy import ROUNDS, SITES, recipe_of, run_toy, tree
 
 from fedvisage.errors import UserError
-from fedvisage.federation.message import under
+from fedvisage.federation.desk import OWN
 from fedvisage.federation.method import Message
-from fedvisage.federation.store import SiteStore
-from fedvisage.federation.turn import OWN
+from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.wire.message import under
 from fedvisage.methods import fedbn
 
 

@@ -13,9 +13,9 @@ from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, tree
 
 from fedvisage.errors import UserError
-from fedvisage.federation.ledger import read_lines
-from fedvisage.federation.transport import LocalTransport, Reply
-from fedvisage.federation.turn import Order
+from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import fedma
 from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import tree_of
@@ -57,7 +57,7 @@ class LosesB(LocalTransport):
 def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the_next(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.run.LocalTransport", LosesB)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", LosesB)
     run_toy(fedma_tree(sets), tmp_path / "run")
     asked = {(line["round"], line["call"], line["site"]) for line in read_lines(tmp_path / "run" / "ledger.jsonl")}
     assert [layer for layer in LAYERS if (1, layer, "B") in asked] == list(LAYERS[:3])
@@ -84,7 +84,7 @@ def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_other
                 else:
                     yield reply
 
-    monkeypatch.setattr("fedvisage.run.LocalTransport", Lies)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Lies)
     run_toy(fedma_tree(sets, training__rounds=1), tmp_path / "run")
     (only,) = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert list(only["failed"]) == ["B"]
@@ -98,7 +98,7 @@ def test_a_pass_that_loses_its_quorum_changes_nothing(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     content = fedma_tree(sets, training__rounds=1, federation__quorum=3)
-    monkeypatch.setattr("fedvisage.run.LocalTransport", LosesB)
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", LosesB)
     run_toy(content, tmp_path / "run")
     with scoped(0, "initial weights"):
         first = fedma.network(recipe_of(content)).state_dict()

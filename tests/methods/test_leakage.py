@@ -16,11 +16,11 @@ from tests.toy import SITES, recipe_of, run_toy, settled, silent, tree
 
 from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.server import Server
-from fedvisage.federation.transport import LocalTransport
 from fedvisage.methods import METHODS, leakage, split
 from fedvisage.privacy.gaussian import Budget
-from fedvisage.run import run
+from fedvisage.runs.run import run
 
 CLIP = {"tokens": 2.0, "gradient": 0.05}
 EPSILON, DELTA = 20.0, 1e-3

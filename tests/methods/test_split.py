@@ -15,14 +15,14 @@ from tests.toy import SITES, run_toy, settled, tree
 from torch import Tensor
 
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Call, Message
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.transport import LocalTransport, Reply
-from fedvisage.federation.turn import Order
+from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS, fedsis, split
-from fedvisage.settings import Federation
+from fedvisage.recipe import Federation
 
 Program = Callable[[Server], Iterator[None]]
 SGD = {"name": "sgd", "lr": 0.1}

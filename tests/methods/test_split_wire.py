@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import NETWORK, SIZE, run_toy, tree
 
-from fedvisage.federation.wire import Form, bytes_of
+from fedvisage.federation.wire.precision import Form, bytes_of
 
 FORMS: tuple[Form, ...] = ("fp32", "bf16", "int8")
 IMAGES = 8

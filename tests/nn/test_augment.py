@@ -8,7 +8,7 @@ import torch
 from torch import Generator, Tensor
 
 from fedvisage.nn.augment import augment
-from fedvisage.settings import Augment
+from fedvisage.recipe import Augment
 
 EVERYTHING = Augment(flip=0.5, shift=0.1, brightness=0.2, contrast=0.2, saturation=0.2, hue=0.1)
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fedvisage.nn import optimizers
-from fedvisage.settings import Optimizer, Schedule
+from fedvisage.recipe import Optimizer, Schedule
 
 
 def problem() -> tuple[nn.Linear, torch.Tensor]:

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from fedvisage.federation.scoring import joined, mean_score, members_of
+from fedvisage.federation.members import joined, members_of
+from fedvisage.tasks.scoring import mean_score
 
 
 def test_the_mean_score_is_the_mean_probability() -> None:

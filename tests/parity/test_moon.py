@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from tests.toy import ROUNDS, SITES, run_toy, shortest, tree
 from torch import Tensor, nn
 
-from fedvisage.federation.message import under
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
-from fedvisage.federation.store import SiteStore
-from fedvisage.federation.transport import LocalTransport
+from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.wire.message import under
 from fedvisage.methods import moon
 from fedvisage.nn.losses.contrastive import model_contrastive
 
@@ -113,7 +113,7 @@ def test_a_site_keeps_the_model_that_it_sent_last(
         if "loss" in message:
             sent[site] = {name: value for name, value in message.items() if name.startswith("model.")}
 
-    monkeypatch.setattr("fedvisage.run.LocalTransport", partial(LocalTransport, tap=tap))
+    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", partial(LocalTransport, tap=tap))
     run_toy(tree(sets, "moon"), tmp_path / "run")
     for site in SITES:
         store = SiteStore(tmp_path / "run" / "sites" / site)

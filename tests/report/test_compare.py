@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fedvisage.errors import UserError
 from fedvisage.report.compare import compare, compare_runs, sign_flip
-from fedvisage.study.figures import value_of
+from fedvisage.studies.figures import value_of
 
 
 def small_run(path: Path, method: str, user: str, seed: int, hter: float, **training: object) -> Path:

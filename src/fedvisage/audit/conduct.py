@@ -22,13 +22,13 @@ from fedvisage.audit import (
 )
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.files import write_atomically
-from fedvisage.gather import gather
-from fedvisage.gather_identities import gather_identities
 from fedvisage.methods import find
 from fedvisage.nn.precision import choose
-from fedvisage.rejudge import open_model
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import AUDIT, read_run
+from fedvisage.runs.rejudge import open_model
+from fedvisage.tasks.pad.data import gather
+from fedvisage.tasks.recognition.data import gather_identities
 
 AUDITS: tuple[Audit, ...] = (
     *(label_inference.AUDIT, token_inversion.AUDIT),

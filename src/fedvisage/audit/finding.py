@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.federation.method import Method
-from fedvisage.gather import Gathered
-from fedvisage.model import SavedModel
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
+from fedvisage.tasks.model import SavedModel
+from fedvisage.tasks.opened import Gathered
 
 Picture = NDArray[np.uint8]
 """An RGB picture: height × width × 3."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fedvisage.audit.finding import Audit, Finding, Subject
 from fedvisage.audit.overhear import overhear, rounds_for
-from fedvisage.federation.wire import unpack
+from fedvisage.federation.wire.precision import unpack
 
 IMAGES = 256
 """About so many images are looked at."""

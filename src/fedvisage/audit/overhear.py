@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedvisage.audit.finding import Subject
+from fedvisage.federation.desk import SiteDesk, Workspace
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.ledger import JsonLines
+from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
+from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.store import SiteStore
-from fedvisage.federation.transport import LocalTransport, Reply
-from fedvisage.federation.turn import Order, SiteDesk, Workspace
+from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.recipe import Recipe
 
 

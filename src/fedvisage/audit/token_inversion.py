@@ -23,13 +23,13 @@ from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.overhear import overhear, rounds_for
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.sources import resolve
-from fedvisage.federation.message import load_parts
-from fedvisage.federation.wire import Form, pack, unpack
+from fedvisage.datasets.sources import resolve
+from fedvisage.federation.wire.message import load_parts
+from fedvisage.federation.wire.precision import Form, pack, unpack
 from fedvisage.methods import leakage, split
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.privacy.gaussian import Budget, standard_deviation
-from fedvisage.settings import Privacy
+from fedvisage.recipe import Privacy
 from fedvisage.streams import torch_rng
 
 PUBLIC = ("A", "S", "W", "E", "O")

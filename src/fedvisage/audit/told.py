@@ -17,7 +17,7 @@ from torch.nn.functional import normalize
 
 from fedvisage.audit.finding import Subject
 from fedvisage.data.batches import View
-from fedvisage.federation.scoring import Scorer, members_of
+from fedvisage.federation.members import members_of
 from fedvisage.methods.consensus import ClusterOptions
 from fedvisage.methods.faces import means_of
 from fedvisage.methods.privacyface import Options
@@ -28,6 +28,7 @@ from fedvisage.privacy.gaussian import Budget
 from fedvisage.privacy.private_clustering import Privately, release
 from fedvisage.privacy.projection import principal_directions
 from fedvisage.streams import torch_rng
+from fedvisage.tasks.scoring import Scorer
 
 EPSILONS = (0.3, 1.0, 8.0)
 CENTRES, MEANS = "class centres W", "clusters without noise p"

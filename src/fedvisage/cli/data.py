@@ -56,7 +56,7 @@ def synth(
     Photos that cannot be used, or would have to be enlarged, are skipped, counted and listed.
     """
     with interruptible(NOTHING):
-        from fedvisage.data.make import synthesise_set
+        from fedvisage.datasets.make import synthesise_set
 
         synthesise_set(destination, console(), domain=domain, size=size, subjects=subjects, videos=videos,
                        frames=frames, seed=seed, heldout=heldout, species=species, photos=source, crop=crop,
@@ -87,7 +87,7 @@ def people(
 ) -> None:
     """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
     with interruptible(NOTHING):
-        from fedvisage.data.make import synthesise_people
+        from fedvisage.datasets.make import synthesise_people
 
         synthesise_people(destination, console(), identities=identities, images=images, size=size, first=first,
                           seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
@@ -119,7 +119,7 @@ def import_set(
 ) -> None:
     """Import a dataset into a prepared set; unusable files are skipped, counted and listed."""
     with interruptible(NOTHING):
-        from fedvisage.data.make import import_dataset
+        from fedvisage.datasets.make import import_dataset
 
         import_dataset(kind, source, destination, console(), name=name, size=size, frames=frames, crop=crop,
                        depth=depth, heldout=heldout, test=test, least=least, max_bad=max_bad, seed=seed)  # fmt: skip
@@ -132,6 +132,6 @@ def show(
     verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
 ) -> None:
     """Say what a prepared set holds, and draw a contact sheet of it."""
-    from fedvisage.data.make import show_set
+    from fedvisage.datasets.make import show_set
 
     show_set(directory, console(), sheet=sheet, verify=verify)

@@ -27,7 +27,7 @@ def provision(
     directory: Annotated[Path, typer.Argument(help="Where the kits are written.")],
 ) -> None:
     """Make a kit for the server, each site and the operator: keys, certificates and what each may do."""
-    from fedvisage.federation.nvflare.commands import provision_from_file
+    from fedvisage.nvflare.commands import provision_from_file
 
     provision_from_file(federation, directory, console())
 
@@ -43,7 +43,7 @@ def server(
     ] = None,
 ) -> None:
     """Be the server of a federation, until stopped."""
-    from fedvisage.federation.nvflare.commands import start_server
+    from fedvisage.nvflare.commands import start_server
 
     start_server(kit, state, public, weights)
 
@@ -56,7 +56,7 @@ def site(
     public: Public = None,
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
-    from fedvisage.federation.nvflare.commands import start_site
+    from fedvisage.nvflare.commands import start_site
 
     start_site(kit, data, state, public)
 
@@ -69,6 +69,6 @@ def status(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
 ) -> None:
     """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
-    from fedvisage.federation.nvflare.status import print_status
+    from fedvisage.nvflare.status import print_status
 
     print_status(kit, console(), wait=wait, as_json=as_json, as_metrics=metrics)

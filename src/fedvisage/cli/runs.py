@@ -52,7 +52,7 @@ def run(
     """Run a recipe: train, judge at the user, write the run directory with its report."""
     from fedvisage.methods import options
     from fedvisage.recipe import load
-    from fedvisage.run import run_and_report
+    from fedvisage.runs.run import run_and_report
 
     if on not in ("local", "nvflare"):
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
@@ -64,7 +64,7 @@ def run(
         if on == "local":
             run_and_report(loaded, where, cache, console(), resume=resume)
         else:
-            from fedvisage.federation.nvflare.commands import run_over_nvflare
+            from fedvisage.nvflare.commands import run_over_nvflare
 
             run_over_nvflare(loaded, where, cache, console(), resume=resume, kit=kit, wait=wait)
 
@@ -90,7 +90,7 @@ def study(
     cache: Cache = CACHE,
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
-    from fedvisage.study import conduct
+    from fedvisage.studies import conduct
 
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with interruptible(CONTINUES):
@@ -125,7 +125,7 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
-    from fedvisage.rejudge import evaluate_run
+    from fedvisage.runs.rejudge import evaluate_run
 
     evaluate_run(run, data, out, cache, console(), adapt=adapt, pairs=pairs, as_json=as_json)
 
@@ -147,11 +147,11 @@ def predict(
     With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
     """
     if against is not None:
-        from fedvisage.predict_faces import compare_faces
+        from fedvisage.tasks.recognition.predict import compare_faces
 
         compare_faces(model, path, against, console(), member=member, crop=crop, as_json=as_json)
         return
-    from fedvisage.predict import predict_path
+    from fedvisage.tasks.pad.predict import predict_path
 
     predict_path(model, path, console(), member=member, crop=crop, as_json=as_json)
 
@@ -190,6 +190,6 @@ def audit(
 @app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods: name, paper, task, and what leaves a site."""
-    from fedvisage.methods.listing import print_methods
+    from fedvisage.tasks.listing import print_methods
 
     print_methods(console(), as_json=as_json)

@@ -8,11 +8,11 @@ from pathlib import Path
 from rich.console import Console
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.show import contact_sheet
-from fedvisage.data.sources import resolve, without_part
+from fedvisage.datasets.show import contact_sheet
+from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.report.page import write_report
-from fedvisage.study import conduct, read
+from fedvisage.studies import conduct, read
 
 
 def demonstrate(out: Path, cache: Path, console: Console, *, resume: bool = False) -> None:

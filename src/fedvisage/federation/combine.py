@@ -13,12 +13,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from fedvisage.federation.message import Message
 from fedvisage.federation.robust.krum import chosen
 from fedvisage.federation.robust.median import median
 from fedvisage.federation.robust.norm_clip import clipped, norm_of_update
 from fedvisage.federation.robust.trimmed_mean import trimmed_mean
-from fedvisage.settings import Federation
+from fedvisage.federation.wire.message import Message
+from fedvisage.recipe import Federation
 
 
 class Combination(Protocol):

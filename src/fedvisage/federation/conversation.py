@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.message import Message
+from fedvisage.federation.wire.message import Message
 
 
 class SiteLost(Exception):

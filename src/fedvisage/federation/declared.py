@@ -13,12 +13,11 @@ from typing import Literal
 
 from torch import Generator, Tensor, nn
 
-from fedvisage.federation.message import Message
 from fedvisage.federation.site import Site
-from fedvisage.federation.upload import Upload
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.upload import Upload
 from fedvisage.privacy.accountant import Charge
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe
 
 Task = Literal["pad", "recognition"]
 

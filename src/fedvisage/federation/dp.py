@@ -25,22 +25,21 @@ from typing import Any
 from torch import Tensor
 
 from fedvisage.errors import UserError
-from fedvisage.federation.checkpoint import out_of_reach
 from fedvisage.federation.combine import cast
 from fedvisage.federation.declared import Call
-from fedvisage.federation.message import Message
 from fedvisage.federation.participation import asked
-from fedvisage.federation.releases import COST, Allowance, Releases
+from fedvisage.federation.record.checkpoint import out_of_reach
+from fedvisage.federation.record.releases import COST, Allowance, Releases
 from fedvisage.federation.robust.norm_clip import clipped, norm_of_update
-from fedvisage.federation.schema import VARIANCE
 from fedvisage.federation.secure import fixed_point
 from fedvisage.federation.site import Site
-from fedvisage.federation.upload import SUMMED
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.schema import VARIANCE
+from fedvisage.federation.wire.upload import SUMMED
 from fedvisage.privacy.accountant import Charge, tight_epsilon
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Dp
+from fedvisage.recipe import Dp, Recipe
 from fedvisage.streams import torch_rng
 
 LEAST_VARIANCE = 0.1

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvisage.federation.ledger import Entry, JsonLines
-from fedvisage.federation.message import Message, digest_of, size_of
 from fedvisage.federation.participation import asked, offline
-from fedvisage.federation.releases import Told, told
-from fedvisage.federation.schema import Refused, Schema, check
-from fedvisage.federation.transport import Reply, Transport
-from fedvisage.federation.turn import Order
-from fedvisage.federation.wire import narrowed, weights_in, widened
+from fedvisage.federation.record.ledger import Entry, JsonLines
+from fedvisage.federation.record.releases import Told, told
+from fedvisage.federation.wire.message import Message, digest_of, size_of
+from fedvisage.federation.wire.precision import narrowed, weights_in, widened
+from fedvisage.federation.wire.schema import Refused, Schema, check
+from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.privacy.accountant import BudgetSpent
 from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng

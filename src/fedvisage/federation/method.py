@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from fedvisage.federation.declared import Call, Declared, Home, Member, Personal, Task
-from fedvisage.federation.message import Message
 from fedvisage.federation.server import Server
-from fedvisage.federation.upload import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.upload import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
 
 __all__ = [
     "COST",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedvisage.settings import Federation
+from fedvisage.recipe import Federation
 from fedvisage.streams import numpy_rng
 
 

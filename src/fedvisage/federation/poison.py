@@ -19,11 +19,11 @@ import numpy.typing as npt
 
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call
-from fedvisage.federation.message import Message
-from fedvisage.federation.schema import ABSURD, VARIANCE
 from fedvisage.federation.site import Site
-from fedvisage.federation.upload import SUMMED
-from fedvisage.settings import Poisoned
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.schema import ABSURD, VARIANCE
+from fedvisage.federation.wire.upload import SUMMED
+from fedvisage.recipe import Poisoned
 
 
 class Flipped(View):

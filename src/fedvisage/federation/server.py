@@ -16,14 +16,14 @@ from fedvisage.federation.conversation import Conversation, SiteLost
 from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.dp import plan_of, released
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.message import Message, load_parts, plain, state_of, under
-from fedvisage.federation.releases import Releases
-from fedvisage.federation.schema import schema_of
-from fedvisage.federation.scoring import joined
+from fedvisage.federation.members import joined
+from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of
 from fedvisage.federation.secure.total import NoSum, summed
-from fedvisage.federation.upload import LOSS, SUMMED
-from fedvisage.federation.wire import wide
+from fedvisage.federation.wire.message import Message, load_parts, plain, state_of, under
+from fedvisage.federation.wire.precision import wide
+from fedvisage.federation.wire.schema import schema_of
+from fedvisage.federation.wire.upload import LOSS, SUMMED
 from fedvisage.nn import optimizers
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe

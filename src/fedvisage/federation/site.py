@@ -19,9 +19,9 @@ from torch.optim import Optimizer
 from fedvisage.data.batches import Positions, View, order
 from fedvisage.data.rows import Texts
 from fedvisage.errors import UserError
-from fedvisage.federation.message import Message, digest_of, load_parts, plain, state_of, under
-from fedvisage.federation.releases import Allowance, Releases
-from fedvisage.federation.work import epoch_length, round_length
+from fedvisage.federation.record.releases import Allowance, Releases
+from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
+from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
 from fedvisage.nn.inputs import as_float, colour_channels, prepare
@@ -29,8 +29,7 @@ from fedvisage.nn.precision import LAYOUT, Compute
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Local
+from fedvisage.recipe import Local, Recipe
 from fedvisage.streams import numpy_rng, torch_rng
 
 OWNED = "own/"

@@ -37,7 +37,7 @@ from fedvisage.methods import (
     vit_h,
     vit_h_is,
 )
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions
 
 METHODS: dict[str, Method] = {
     module.METHOD.name: module.METHOD

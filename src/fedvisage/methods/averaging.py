@@ -13,7 +13,7 @@ from torch import Tensor
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions
 
 Loss = Callable[[Site, Batch], Tensor]
 

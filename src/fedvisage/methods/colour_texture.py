@@ -23,8 +23,7 @@ from fedvisage.federation.method import Home, Member, Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging
 from fedvisage.nn.texture import TextureClassifier
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe
 
 
 class Options(MethodOptions):

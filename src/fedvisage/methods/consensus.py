@@ -17,9 +17,9 @@ from torch.nn.functional import normalize
 
 from fedvisage.data.batches import View
 from fedvisage.errors import UserError
-from fedvisage.federation.message import under
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.site import Batch, Site, TrainingBroke
+from fedvisage.federation.wire.message import under
 from fedvisage.methods import faces
 from fedvisage.methods.classes import classes_of, sampling
 from fedvisage.nn import optimizers

@@ -24,8 +24,7 @@ from fedvisage.methods import averaging
 from fedvisage.methods.fedgpad import check_size, depth_error, depth_of
 from fedvisage.nn.fedgpad import DepthNetwork, Width, initialise
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe
 
 UNDECIDED = 0.036
 """Mean square of a map half as deep as that of a living face: a quarter of 0.145, the mean over rendered faces."""

@@ -18,14 +18,13 @@ from torch.nn.functional import normalize
 
 from fedvisage.data.batches import View
 from fedvisage.errors import UserError
-from fedvisage.federation.message import under
 from fedvisage.federation.method import Member, Message, Personal
 from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import under
 from fedvisage.methods.averaging import AveragingOptions
 from fedvisage.methods.classes import sampling
-from fedvisage.nn.faces import Centres, FaceNetwork, face_network
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions, Recognition
+from fedvisage.nn.embedder import Centres, FaceNetwork, face_network
+from fedvisage.recipe import MethodOptions, Recipe, Recognition
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
 LOCAL = "local/"

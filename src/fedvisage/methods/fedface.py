@@ -27,8 +27,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import faces, fedavg
 from fedvisage.nn import optimizers
 from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Section
+from fedvisage.recipe import Recipe, Section
 
 
 class Spreadout(Section):

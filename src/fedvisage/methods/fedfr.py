@@ -29,9 +29,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedvisage.data.batches import View
-from fedvisage.federation.message import under
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
 from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import under
 from fedvisage.methods import averaging, faces
 from fedvisage.methods.classes import classes_of
 from fedvisage.metrics.hard_negatives import hard_negatives
@@ -39,8 +39,7 @@ from fedvisage.metrics.similarity import unit
 from fedvisage.nn.losses.contrastive import model_contrastive
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.margin_binary import margin_binary
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Section
+from fedvisage.recipe import Recipe, Section
 
 TRANSFORMATION, BRANCHES, BIAS = "Pi", "Omega", "b"
 

@@ -32,8 +32,7 @@ from fedvisage.methods.fedpad import PAPER
 from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier, initialise
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.losses.disentanglement import Form, difference, squared_error
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Section
+from fedvisage.recipe import Recipe, Section
 
 SHARED = ("encoder", "classifier", "depth")
 SIDES = 32

@@ -41,16 +41,15 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.errors import UserError
 from fedvisage.federation.combine import Mean
-from fedvisage.federation.message import under
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site, TrainingBroke
+from fedvisage.federation.wire.message import under
 from fedvisage.methods import averaging
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.matching import Prior, match, reordered, rows_of, weights_of
 from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Section
+from fedvisage.recipe import Recipe, Section
 from fedvisage.streams import scoped
 
 OWN = "network"

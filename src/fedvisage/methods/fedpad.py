@@ -16,8 +16,7 @@ from fedvisage.federation.method import Home, Member, Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Shao et al., Federated Generalized Face Presentation Attack Detection, 2022"
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, fedpad
 from fedvisage.nn.losses.proximal import proximal
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions
 
 
 class Pull(MethodOptions):

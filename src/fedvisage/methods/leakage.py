@@ -26,16 +26,15 @@ from pydantic import Field
 from torch import Tensor
 
 from fedvisage.errors import UserError
-from fedvisage.federation.checkpoint import out_of_reach
 from fedvisage.federation.method import Message
-from fedvisage.federation.schema import ABSURD
+from fedvisage.federation.record.checkpoint import out_of_reach
 from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.work import epoch_length, round_length
+from fedvisage.federation.wire.schema import ABSURD
+from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.privacy.accountant import Charge, Count, tight_epsilon
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions, Section
+from fedvisage.recipe import MethodOptions, Recipe, Section
 
 KINDS = ("tokens", "gradient")
 SLACK = 1 - 1e-6

@@ -18,13 +18,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.message import under
 from fedvisage.federation.method import Call, Message
 from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import under
 from fedvisage.methods import averaging, fedpad
 from fedvisage.nn.losses.contrastive import model_contrastive
 from fedvisage.nn.resnet import pooled_features
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions
 
 Turn = Callable[[Site, Message], Message]
 PREVIOUS = "previous/"

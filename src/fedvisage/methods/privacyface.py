@@ -27,11 +27,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedvisage.errors import UserError
-from fedvisage.federation.message import digest_of, under
 from fedvisage.federation.method import Call, Home, Message, Method, Upload
-from fedvisage.federation.releases import COST
+from fedvisage.federation.record.releases import COST
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
+from fedvisage.federation.wire.message import digest_of, under
 from fedvisage.methods import faces
 from fedvisage.methods.consensus import (
     CLUSTERS,
@@ -52,8 +52,7 @@ from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.privacy.private_clustering import Privately, private_charges, release
 from fedvisage.privacy.projection import principal_directions
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Section
+from fedvisage.recipe import Recipe, Section
 
 CANDIDATE_IMAGES = 4
 SEVERAL = 2

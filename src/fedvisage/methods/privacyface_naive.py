@@ -12,7 +12,7 @@ from dataclasses import replace
 from pydantic import Field
 
 from fedvisage.federation.method import Call, Message, Upload
-from fedvisage.federation.releases import COST
+from fedvisage.federation.record.releases import COST
 from fedvisage.federation.site import Site
 from fedvisage.methods import privacyface
 from fedvisage.methods.consensus import CLUSTERS, TRAIN, ClusterOptions, centres_at_start

@@ -38,7 +38,7 @@ from fedvisage.federation.conversation import Conversation, SiteLost
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.wire import Form, pack, unpack
+from fedvisage.federation.wire.precision import Form, pack, unpack
 from fedvisage.methods import leakage, vit
 from fedvisage.nn.vit import token_count
 from fedvisage.recipe import Recipe

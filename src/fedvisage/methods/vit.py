@@ -22,8 +22,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging
 from fedvisage.nn.pretrained import PLACE, load_pretrained
 from fedvisage.nn.vit import PATCH, Transformer, class_token, cut, live_logit
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Alkhunaizi et al., FedSIS: Federated Split Learning with Intermediate Representation Sampling, 2023"
 PARTS = ("tokenizer", "blocks", "norm", "head")

@@ -23,8 +23,7 @@ from fedvisage.federation.method import Home, Member
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, vit, vit_h
 from fedvisage.nn.vit import Adapter, cut, live_logit
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Section
+from fedvisage.recipe import Recipe, Section
 
 PARTS = ("tokenizer", "blocks", "adapter", "head")
 

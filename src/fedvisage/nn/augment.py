@@ -10,7 +10,7 @@ import torch
 from kornia.enhance import adjust_hue
 from torch import Generator, Tensor
 
-from fedvisage.settings import Augment
+from fedvisage.recipe import Augment
 
 GREY = (0.299, 0.587, 0.114)
 

@@ -6,7 +6,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedvisage.errors import UserError
-from fedvisage.settings import Section
+from fedvisage.recipe import Section
 
 REDUCTION = 16
 """Each network halves an image four times; the paper's 112 pixels become 7."""

@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
-from fedvisage.settings import Section
+from fedvisage.recipe import Section
 
 DEPTH_SIZE = 32
 FULL_WIDTH = 64

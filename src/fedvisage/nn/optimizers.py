@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
-from fedvisage.settings import Optimizer as Settings
-from fedvisage.settings import Schedule
+from fedvisage.recipe import Optimizer as Settings
+from fedvisage.recipe import Schedule
 
 
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:

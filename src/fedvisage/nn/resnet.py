@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.settings import Section
+from fedvisage.recipe import Section
 
 
 class ResNet18(Section):

@@ -18,7 +18,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedvisage.settings import Section
+from fedvisage.recipe import Section
 
 LAYERS = (*(f"convolution{number}" for number in range(1, 7)), "hidden", "output")
 FACTORS = (1, 2, 4, 4, 8, 8, 8)

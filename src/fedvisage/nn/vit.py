@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
 from fedvisage.nn.hybrid import Stages, truncated_resnet
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.settings import Section
+from fedvisage.recipe import Section
 
 PATCH = 16
 """Pixels to a side of what one token stands for, in both networks."""

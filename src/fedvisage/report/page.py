@@ -9,7 +9,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvisage.files import write_atomically
-from fedvisage.report import audits, content, faces, privacy
+from fedvisage.report import audits, content, privacy
+from fedvisage.report import recognition as faces
 from fedvisage.report.drawing import INK, QUIET
 from fedvisage.report.promises import promises
 from fedvisage.report.run_files import Row, RunFiles, read_run

@@ -10,7 +10,7 @@ import yaml
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
-from fedvisage.federation.ledger import read_lines
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.files import read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS

@@ -5,7 +5,7 @@ from typing import Any
 
 from tensorboardX import SummaryWriter
 
-from fedvisage.federation.ledger import read_lines
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.report.run_files import read_mapping
 
 DIRECTORY = "tensorboard"

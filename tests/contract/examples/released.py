@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.federation.method import Call, Home, Message, Method, Upload
-from fedvisage.federation.releases import COST
+from fedvisage.federation.record.releases import COST
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, fedpad

@@ -15,8 +15,7 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Mess
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.recipe import Recipe
-from fedvisage.settings import MethodOptions
+from fedvisage.recipe import MethodOptions, Recipe
 
 WIDTH, PATCH = 16, 4
 

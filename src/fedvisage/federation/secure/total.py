@@ -11,11 +11,11 @@ from torch import Tensor
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.message import Message
 from fedvisage.federation.secure import fixed_point, protocol
 from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK, Layout, roster_of, rows_to_bytes
 from fedvisage.federation.secure.fixed_point import Words
-from fedvisage.federation.upload import SUMMED
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.upload import SUMMED
 
 ALL = "all sites"
 """Under what the mean loss of a sum stands in a round's record; no site can be called so."""

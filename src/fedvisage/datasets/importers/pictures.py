@@ -1,0 +1,81 @@
+"""Reads one image file into RGB bytes, or says why it cannot be used. Files may be hostile.
+
+What is accepted: JPEG, PNG, BMP, WebP and TIFF with one picture of 8 bits a channel, grey, palette or RGB (16-bit RGB
+is cut to its upper bytes), turned upright as EXIF says; colour profiles are ignored. What is refused, because turning
+it into RGB would change what the camera saw: CMYK, 16-bit and float grey (often infrared or depth), transparency.
+"""
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from fedvisage.datasets.importers.report import BadFile, printable
+
+BYTES_LIMIT = 256 << 20
+PIXEL_LIMIT = 64_000_000
+SIDE_MINIMUM = 16
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+"""How the names of image files end, in lower case."""
+
+_FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "TIFF")
+_PLAIN_MODES = ("1", "L", "P", "RGB")
+_TRANSPARENT_MODES = ("LA", "PA", "RGBA")
+
+
+def open_picture(path: Path) -> npt.NDArray[np.uint8]:
+    """Read an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
+    try:
+        if path.stat().st_size > BYTES_LIMIT:
+            raise BadFile(f"larger than {BYTES_LIMIT >> 20} MiB")
+        return read_picture(path.read_bytes())
+    except OSError as error:
+        raise BadFile(f"cannot be read: {error.strerror or error}") from None
+
+
+def read_picture(content: bytes) -> npt.NDArray[np.uint8]:
+    """Decode the content of an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
+    try:
+        with warnings.catch_warnings():
+            # Pillow warns of large images; the limit below is stricter, and nothing is decoded before it.
+            warnings.simplefilter("ignore")
+            with Image.open(io.BytesIO(content), formats=_FORMATS) as image:
+                _check(image)
+                image.load()
+                return np.array(_upright_rgb(image))
+    except (BadFile, MemoryError):
+        raise
+    except Image.DecompressionBombError:
+        raise BadFile(f"more than {PIXEL_LIMIT // 1_000_000} million pixels") from None
+    except UnidentifiedImageError:
+        raise BadFile("not an image of a known format") from None
+    except Exception as error:  # decoders fail in many ways on damaged bytes
+        raise BadFile(f"cannot be decoded: {_short(error)}") from None
+
+
+def _check(image: Image.Image) -> None:
+    width, height = image.size
+    if width * height > PIXEL_LIMIT:
+        raise BadFile(f"more than {PIXEL_LIMIT // 1_000_000} million pixels ({width}×{height})")
+    if min(width, height) < SIDE_MINIMUM:
+        raise BadFile(f"smaller than {SIDE_MINIMUM} pixels ({width}×{height})")
+    # Phones write MPO: a JPEG with a second picture behind it (depth, a preview); the first is the photograph.
+    if getattr(image, "n_frames", 1) > 1 and image.format != "MPO":
+        raise BadFile("holds several pictures; export each, or give a video")
+    if image.mode not in _PLAIN_MODES + _TRANSPARENT_MODES:
+        raise BadFile(f"colours of kind {image.mode} are not accepted; convert it to 8-bit RGB")
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    if image.mode in _TRANSPARENT_MODES or "transparency" in image.info:
+        lowest, _ = image.convert("RGBA").getchannel("A").getextrema()
+        if not isinstance(lowest, int) or lowest < 255:
+            raise BadFile("has transparent pixels; put it on a background first")
+    return ImageOps.exif_transpose(image).convert("RGB")
+
+
+def _short(error: Exception) -> str:
+    return printable((str(error) or type(error).__name__).splitlines()[0][:120])

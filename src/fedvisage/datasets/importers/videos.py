@@ -1,0 +1,65 @@
+"""Reads equidistant frames of a video file, or says why it cannot be used. Files may be hostile."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from fedvisage.datasets.importers.pictures import PIXEL_LIMIT, SIDE_MINIMUM
+from fedvisage.datasets.importers.report import BadFile
+
+FRAME_LIMIT = 200_000
+
+Frame = tuple[int, npt.NDArray[np.uint8]]
+
+
+def sample_video(path: Path, count: int) -> Iterator[Frame]:
+    """Yield up to `count` frames from the middles of equal stretches of the video, as (number, RGB)."""
+    _check_container(path)
+    # Counted, not asked for: the length in the header is often wrong, and with it every stretch.
+    length = sum(1 for _ in _passed(path))
+    wanted, found = set(equidistant(length, count)), False
+    for number, capture in enumerate(_passed(path)):
+        if number in wanted:
+            decoded, image = capture.retrieve()
+            if decoded and image is not None and image.ndim == 3:
+                found = True
+                yield number, cv2.cvtColor(image, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
+    if not found:
+        raise BadFile("no frame of the video can be decoded")
+
+
+def equidistant(length: int, count: int) -> list[int]:
+    """Return the numbers of `count` frames out of `length`, one in the middle of each of as many equal stretches."""
+    count = min(count, length)
+    return [(2 * stretch + 1) * length // (2 * count) for stretch in range(count)]
+
+
+def _check_container(path: Path) -> None:
+    """Refuse what is no AVI, MP4, QuickTime or Matroska: the decoder also takes playlists, which name other files."""
+    with path.open("rb") as file:
+        start = file.read(12)
+    riff = start[:4] == b"RIFF" and start[8:12] == b"AVI "
+    boxes = start[4:8] in (b"ftyp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot")
+    if not (riff or boxes or start[:4] == b"\x1a\x45\xdf\xa3"):
+        raise BadFile("not a video of a known format (AVI, MP4, MOV, MKV, WebM)")
+
+
+def _passed(path: Path) -> Iterator[cv2.VideoCapture]:
+    """Yield the opened video once at each of its frames. Seeking instead would miss by some frames with many codecs."""
+    # One decoder and an absolute path: others take a name with "%" for a pattern, or a bare one for an address.
+    capture = cv2.VideoCapture(str(path.resolve()), cv2.CAP_FFMPEG)
+    try:
+        if not capture.isOpened():
+            raise BadFile("the video cannot be opened")
+        width, height = capture.get(cv2.CAP_PROP_FRAME_WIDTH), capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
+        if min(width, height) < SIDE_MINIMUM or width * height > PIXEL_LIMIT:
+            raise BadFile(f"frames of {width:.0f}×{height:.0f} pixels are not accepted")
+        for _ in range(FRAME_LIMIT):
+            if not capture.grab():
+                return
+            yield capture
+    finally:
+        capture.release()

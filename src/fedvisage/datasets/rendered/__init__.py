@@ -1,0 +1,1 @@
+"""Sets of rendered faces, and of attacks that are simulated on portraits."""

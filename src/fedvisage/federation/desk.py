@@ -1,0 +1,218 @@
+"""A site's end of the wire: an order comes in, the method's call runs in the workspace, a checked reply goes out.
+
+Orders with the same visit number are one visit. During it the site keeps the workspace, with graphs and optimizers;
+when it is over, what must survive goes to the site's store. A visit that fails leaves no trace in the private state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedvisage.data.batches import View
+from fedvisage.federation.declared import Call, Declared, Home
+from fedvisage.federation.dp import clipping
+from fedvisage.federation.poison import poisoning
+from fedvisage.federation.record.releases import Releases
+from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.secure.calls import AT_THE_DESK, secured
+from fedvisage.federation.site import Site
+from fedvisage.federation.wire.message import Message, load_parts, plain, state_of, under
+from fedvisage.federation.wire.precision import narrowed, weights_in, widened
+from fedvisage.federation.wire.schema import Schema, check, schema_of
+from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.upload import SUMMED
+from fedvisage.nn.precision import Compute
+from fedvisage.recipe import Recipe
+from fedvisage.streams import scoped, torch_rng
+from fedvisage.tasks import core
+from fedvisage.tasks.scoring import Scorer
+
+OWN = "part/"
+"""Where the parts that live at the site stand among its private state."""
+
+
+@dataclass
+class Workspace:
+    """The one network in memory that all sites of a process borrow in turn; it holds no SERVER part."""
+
+    method: Declared
+    recipe: Recipe
+    compute: Compute
+    net: nn.ModuleDict = field(init=False)
+    calls: Mapping[str, Call] = field(init=False)
+    schemas: Mapping[str, Schema] = field(init=False)
+    guest: SiteDesk | None = None
+    common: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Build the network and remember what a site's own parts look like at first."""
+        with scoped(self.recipe.runtime.seed, "initial weights"):
+            whole = self.method.network(self.recipe)
+        own = self.method.parts_at(Home.SITE)
+        self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
+        self.compute.place(self.net)
+        self._first = self.own_parts()
+        scorer = Scorer(self.method, self.recipe, self.compute)
+        self.calls = {**core.calls(scorer), **self._own_calls()}
+        self.schemas = {
+            name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
+        }
+
+    def _own_calls(self) -> Mapping[str, Call]:
+        """Return the method's calls, as the recipe wants their uploads to meet."""
+        calls = self.method.calls
+        if self.recipe.federation.dp is not None:
+            calls = clipping(calls, self.recipe)
+        if self.recipe.federation.poisoned is not None:
+            calls = poisoning(calls, self.recipe.federation.poisoned)
+        if self.recipe.federation.secure is None:
+            return calls
+        return secured(calls, schema_of(calls[SUMMED].uploads, self.recipe, self.net), self.recipe)
+
+    def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Make the workspace this site's: its own parts are put in, and nothing of the last site is left.
+
+        Lent parts are blanked: a method that forgets to load what the server lent fails at once instead of training
+        on another site's weights.
+        """
+        self.net.train()
+        self.net.zero_grad(set_to_none=True)
+        for part in self.method.parts_at(Home.LENT):
+            for value in self.net[part].state_dict().values():
+                if value.is_floating_point():
+                    value.fill_(math.nan)
+        load_parts(self.net, self._first | under(OWN, kept))
+
+    def own_parts(self) -> Message:
+        """Return the present state of the parts that live at the site."""
+        return state_of(self.net, *self.method.parts_at(Home.SITE))
+
+
+class SiteDesk:
+    """A site's end of the federation, the same for every transport: data, private state, orders carried out."""
+
+    def __init__(
+        self,
+        name: str,
+        train: View,
+        held_out: View,
+        store: SiteStore,
+        workspace: Workspace,
+        *,
+        public: View | None = None,
+        strangers: View | None = None,
+    ) -> None:
+        """Take the site's data and directory; the workspace may be shared with other sites of this process."""
+        self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
+        self.public, self.strangers = public, strangers
+        self._site: Site | None = None
+        self._visit = (-1, -1)
+        self._round = -1
+        self._scratch: dict[str, Any] = {}
+        self._orders = 0
+
+    def carry_out(self, order: Order) -> Message:
+        """Run the call that was ordered and return its reply, checked against the declaration."""
+        if self._round != order.round:
+            self._round, self._scratch, self._orders = order.round, {}, 0
+        if order.call in core.uploads(self.workspace.method):
+            return self._reply(order, self._judged_site(order), 0)
+        if order.call in AT_THE_DESK:
+            return self._reply(order, self._make_site(order.round, self.train, {}), 0)
+        if self._site is None or self._visit != (order.round, order.visit):
+            self._site = self._enter(order)
+        try:
+            self._orders += 1
+            return self._reply(order, self._site, self._orders)
+        except Exception:
+            self._forget_visit()
+            raise
+
+    def leave(self) -> None:
+        """End the visit: what must survive it is put away, and the workspace is free for another site."""
+        if self._site is not None:
+            own = {f"{OWN}{name}": value for name, value in self.workspace.own_parts().items()}
+            kept = {**self._site.put_away(), **own}
+            if kept:
+                self.store.save(kept)
+        self._forget_visit()
+
+    def commit(self, generation: int) -> int:
+        """Make the private state durable under a generation's number, and return the number in force."""
+        self.leave()
+        return self.store.commit(generation)
+
+    def restore(self, generation: int) -> None:
+        """Go back to a generation that the server's checkpoint names."""
+        self._forget_visit()
+        self.store.restore(generation)
+
+    def _enter(self, order: Order) -> Site:
+        """Begin a visit: whoever was in the workspace leaves it, and this site's own parts are put in."""
+        if self.workspace.guest is not None:
+            self.workspace.guest.leave()
+        site = self._make_site(order.round, self.train, self.store.load())
+        self.workspace.enter(site.kept)
+        self.workspace.guest, self._visit = self, (order.round, order.visit)
+        return site
+
+    def _judged_site(self, order: Order) -> Site:
+        """Return the site as core calls see it; those about the site's own model come with its private state."""
+        if order.call not in core.WITH_PRIVATE_STATE:
+            return self._make_site(order.round, self.held_out, {})
+        if self.workspace.guest is not None:
+            self.workspace.guest.leave()
+        site = self._make_site(order.round, self.train, self.store.load())
+        self.workspace.enter(site.kept)
+        return site
+
+    def _make_site(self, number: int, data: View, kept: Message) -> Site:
+        workspace = self.workspace
+        return Site(
+            self.name,
+            workspace.recipe,
+            number,
+            data,
+            workspace.net,
+            workspace.compute,
+            kept=kept,
+            scratch=self._scratch,
+            releases=Releases(self.store.directory / "releases"),
+            test=self.held_out,
+            public=self.public,
+            strangers=self.strangers,
+            common=workspace.common,
+        )
+
+    def _reply(self, order: Order, site: Site, number: int) -> Message:
+        """Run the call; ``number`` tells a round's orders apart, so that their library draws differ."""
+        purpose = (self.name, order.round, order.call, number, "library draws")
+        with scoped(site.recipe.runtime.seed, *purpose):
+            # A copy: what a method does to it must not reach the next site, here as little as over a network.
+            message = {name: value.to(site.compute.device, copy=True) for name, value in order.message.items()}
+            reply = self.workspace.calls[order.call].run(site, self._widened(order.call, message))
+        reply = self._narrowed(order, {name: plain(value) for name, value in reply.items()})
+        check(reply, self.workspace.schemas[order.call])
+        return reply
+
+    def _widened(self, call: str, message: Message) -> Message:
+        """Return an order's message with weights in the types that the network has."""
+        return widened(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
+
+    def _narrowed(self, order: Order, reply: Message) -> Message:
+        """Return a reply with weights in the numbers in which they travel."""
+        if not self.workspace.schemas[order.call].narrow:
+            return reply
+        purpose = (self.workspace.recipe.runtime.seed, self.name, order.round, order.call, "wire")
+        return narrowed(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
+
+    def _forget_visit(self) -> None:
+        self._site = None
+        if self.workspace.guest is self:
+            self.workspace.guest = None

@@ -1,0 +1,1 @@
+"""What is written down for good: the ledger, checkpoints, sites' private state, and releases."""

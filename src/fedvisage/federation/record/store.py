@@ -1,0 +1,123 @@
+"""A site's private state on the site's own disk, in generations.
+
+The server's checkpoint names the generation that each site had reached. A server killed after a site had trained finds
+that site one step ahead; it then sends the generation back, and the site continues from there. So a site always keeps
+its last two generations. A site without private state writes nothing.
+
+Between two turns state lies in memory too, as long as the sites of a process have room for it together: split learning
+visits every site every few batches. A site without room puts it into a file; a thousand sites need not fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from fedvisage.errors import RunFailed
+from fedvisage.federation.record import sealed
+from fedvisage.federation.wire.message import encode, plain, size_of
+from fedvisage.files import read_tensors, write_atomically
+
+KEPT = 2
+ROOM = 1 << 27
+"""Bytes of memory for the state of all sites of a process, between their turns."""
+
+
+@dataclass
+class Shelf:
+    """Where the sites of a process share memory for their state; a site without a place on it uses its disk."""
+
+    room: int = ROOM
+    _states: dict[Path, dict[str, Tensor]] = field(default_factory=dict)
+
+    def put(self, owner: Path, state: dict[str, Tensor]) -> bool:
+        """Keep copies in the place of what the owner had here, if there is room."""
+        self.clear(owner)
+        taken = sum(size_of(other.values()) for other in self._states.values())
+        if taken + size_of(state.values()) > self.room:
+            return False
+        self._states[owner] = {name: plain(value) for name, value in state.items()}
+        return True
+
+    def get(self, owner: Path) -> dict[str, Tensor] | None:
+        """Return copies, which the owner may change: a visit that fails must find them as they were."""
+        found = self._states.get(owner)
+        return None if found is None else {name: plain(value) for name, value in found.items()}
+
+    def clear(self, owner: Path) -> None:
+        """Forget what the owner had here."""
+        self._states.pop(owner, None)
+
+
+class SiteStore:
+    """Private tensors by name: in memory while the site is at work, on its shelf or on disk between its turns."""
+
+    def __init__(self, directory: Path, shelf: Shelf | None = None) -> None:
+        """Remember the site's own directory; nothing is created before there is something to keep."""
+        self.directory = directory
+        self.shelf = Shelf() if shelf is None else shelf
+        self.generation = 0
+        self._dirty = False
+
+    def load(self) -> dict[str, Tensor]:
+        """Return the state as the site left it."""
+        shelved = self.shelf.get(self.directory)
+        if shelved is not None:
+            return shelved
+        if self._dirty:
+            return read_tensors(self._working)[0]
+        return self._read(self._path(self.generation)) if self.generation else {}
+
+    def save(self, kept: dict[str, Tensor]) -> None:
+        """Put the state away until the next turn.
+
+        It is not sealed and need not outlive this process: before it is committed, a killed run goes back anyway.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
+        if self.shelf.put(self.directory, kept):
+            self._working.unlink(missing_ok=True)
+        else:
+            self._working.write_bytes(encode(kept))
+        self._dirty = True
+
+    def commit(self, generation: int) -> int:
+        """Make the present state durable under a generation's number, and return the number in force."""
+        if self._dirty:
+            sealed.write(self._path(generation), self.load(), {})
+            self._working.unlink(missing_ok=True)
+            self.generation, self._dirty = generation, False
+            for old in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT]:
+                old.unlink()
+        return self.generation
+
+    def restore(self, generation: int) -> None:
+        """Go back to a generation that the server's checkpoint names, and forget what came later."""
+        self._working.unlink(missing_ok=True)
+        self.shelf.clear(self.directory)
+        self.generation, self._dirty = generation, False
+        if generation and not self._path(generation).exists():
+            raise RunFailed(
+                f"{self.directory}: generation {generation} of this site's private state is gone; start anew"
+            )
+        for path in self.directory.glob("generation-*.safetensors"):
+            if path > self._path(generation):
+                path.unlink()
+
+    def take_over(self, directory: Path, generation: int) -> None:
+        """Begin with what the site had reached in another run, in whose directory it lies; 0 is nothing."""
+        if generation:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            write_atomically(self._path(generation), SiteStore(directory)._path(generation).read_bytes())
+        self.restore(generation)
+
+    def _read(self, path: Path) -> dict[str, Tensor]:
+        return sealed.read(path, "this site's private state is lost: start anew")[0]
+
+    @property
+    def _working(self) -> Path:
+        return self.directory / "working.safetensors"
+
+    def _path(self, generation: int) -> Path:
+        return self.directory / f"generation-{generation:06d}.safetensors"

@@ -1,0 +1,129 @@
+"""What travels when a run is submitted: four JSON files and no code.
+
+NVFlare signs them; each machine reads the recipe from its own copy and checks it again, name included, before anything
+is done with it. The recipe that travels names the sites, and no path of anyone's machine.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.methods import find, options
+from fedvisage.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
+from fedvisage.nvflare.own_weights import check_named_by_digest, name_by_digest
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.recognition.judge import pools
+
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+RECIPE_FILE = "recipe.json"
+ELSEWHERE = "elsewhere"
+"""Stands in a travelling recipe where a site's path was."""
+
+SETTLING = 300.0
+"""Seconds that sites have for starting: imports alone take several."""
+
+CHUNK = "tensor_streaming_per_request_timeout"
+"""NVFlare's patience, in seconds, with a piece of a tensor that the other end sends: 600 where a job says nothing."""
+
+TRIES = 4
+"""How often NVFlare asks for a piece. All tries together take a deadline, and 14 s of pauses between them: an end
+that died while it answered would hold the other one for forty minutes else."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run as it travels."""
+
+    run: str
+    recipe: Recipe
+
+
+def travelling(recipe: Recipe) -> Recipe:
+    """Return a recipe without anything that is only its writer's: paths, and the user."""
+    check_travels(recipe)
+    tree = recipes.tree_of(recipe)
+    name_by_digest(tree)
+    public = None if recipe.data.public is None else ELSEWHERE
+    tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
+    return recipes.validate(tree, options())
+
+
+def check_travels(recipe: Recipe) -> None:
+    """Refuse what only a simulation can do."""
+    method = find(recipe.method.name)
+    if method.pooled:
+        raise UserError("recipe.method.name", f"{method.name} merges all sites' data; use --on local")
+    if method.task == "recognition" and pools(recipe):
+        raise UserError("recipe.evaluation.recognition.impostors", "pooled shows sites each other's people; use public")
+    if recipe.evaluation.features:
+        raise UserError(
+            "recipe.evaluation.features", "shows features of sites' images; leave it out, or use --on local"
+        )
+
+
+def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
+    """Write the four files."""
+    config = directory / "app" / "config"
+    config.mkdir(parents=True)
+    meta = {
+        "name": job.run,
+        "resource_spec": {},
+        "min_clients": min(job.recipe.federation.quorum, len(sites)),
+        "deploy_map": {"app": ["server", *sites]},
+    }
+    _write(directory / "meta.json", meta)
+    patience = {CHUNK: job.recipe.federation.deadline / TRIES}
+    _write(config / "config_fed_server.json", _server_config() | patience)
+    _write(config / "config_fed_client.json", _site_config() | patience)
+    _write(config / RECIPE_FILE, {"run": job.run, "recipe": recipes.tree_of(job.recipe)})
+
+
+def read_job(config: Path) -> Job:
+    """Read and check what was submitted."""
+    try:
+        found = json.loads((config / RECIPE_FILE).read_text(encoding="utf-8"))
+        run, tree = found["run"], found["recipe"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(RECIPE_FILE, "is missing from the job, or damaged") from error
+    if not isinstance(run, str) or not RUN_NAME.fullmatch(run):
+        raise UserError(f"{RECIPE_FILE}: run", "is no name of a run")
+    if not isinstance(tree, dict):
+        raise UserError(f"{RECIPE_FILE}: recipe", "must be a mapping")
+    check_named_by_digest(tree)
+    recipe = recipes.validate(tree, options())
+    check_travels(recipe)
+    return Job(run, recipe)
+
+
+def _server_config() -> dict[str, Any]:
+    controller = {"server_obj_id": "program", "collab_obj_ids": [], "sync_task_timeout": SETTLING}
+    return {
+        "format_version": 2,
+        "server": {"task_request_interval": 0.1},
+        "workflows": [{"id": "controller", "path": CONTROLLER, "args": controller}],
+        "components": [{"id": "program", "path": SERVER_CLASS, "args": {}}],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }
+
+
+def _site_config() -> dict[str, Any]:
+    executor = {"path": EXECUTOR, "args": {"client_obj_id": "program", "collab_obj_ids": []}}
+    return {
+        "format_version": 2,
+        "executors": [{"tasks": ["*"], "executor": executor}],
+        "components": [{"id": "program", "path": SITE_CLASS, "args": {}}],
+        "task_data_filters": [],
+        "task_result_filters": [],
+    }
+
+
+def _write(path: Path, tree: dict[str, Any]) -> None:
+    path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,157 @@
+"""The operator's end of a run: submit it, follow it, submit it again when the federation lost it, fetch the result.
+
+NVFlare aborts a job when a site's process crashes, and forgets it when the server's does. The run is then submitted
+again under its name and continues from its last checkpoint, a bounded number of times without progress.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import secrets
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
+from dataclasses import replace
+from pathlib import Path
+
+from nvflare.fuel.flare_api.api_spec import (
+    AuthenticationError,
+    AuthorizationError,
+    NoConnection,
+    SessionClosed,
+)
+from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.nvflare.following import Course, follow
+from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.kits import Kit, write_json
+from fedvisage.nvflare.outcome import read_trained, take
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+from fedvisage.runs.train import Trained
+from fedvisage.tasks import model
+
+NOTE = "federation.json"
+"""In the operator's run directory: the name that the run has in the federation."""
+
+ATTEMPTS = 5
+"""Submissions of one run without a new round in between."""
+
+LOOK = 1.0
+"""Seconds between two looks at who is connected."""
+
+
+def train(recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float) -> Trained:
+    """Have a federation train, and return what came of it, as training in this process would."""
+    job = Job(_name_of_run(out), travelling(recipe))
+    course = Course(job, reporter)
+    with reporter.course(recipe.method.name, 0, recipe.training.rounds):
+        _until_finished(course, kit, out, wait)
+    trained = read_trained(out)
+    saved = replace(trained.saved, recipe=recipes.tree_of(recipe))
+    model.save(out, saved)
+    return replace(trained, saved=saved)
+
+
+def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
+    """Submit the run as often as it takes, and fetch its result."""
+    attempts, known = 0, 0
+    while attempts < ATTEMPTS:
+        try:
+            with connected(kit, wait) as session:
+                number = _under_way(session, course)
+                if number is None:
+                    attempts += 1
+                    number = _submit(session, course, wait)
+                ended = follow(session, course, number)
+                if ended != "lost" and _fetch(session, number, out):
+                    return
+        except (NoConnection, SessionClosed):
+            course.reporter.say("lost the server; connecting again")
+            continue
+        course.over.add(number)
+        course.reporter.say(f"the job ended without a result ({ended}); submitting the run again")
+        attempts, known = 0 if course.round > known else attempts, course.round
+    raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; the logs of server and sites say why")
+
+
+@contextmanager
+def connected(kit: Kit, wait: float) -> Iterator[Session]:
+    """Talk to the server; a session that is not closed would keep this process alive for ever."""
+    until = time.monotonic() + wait
+    logging.getLogger("nvflare").addHandler(logging.NullHandler())  # what it says of a closed connection, we say too
+    while True:
+        try:
+            with redirect_stdout(io.StringIO()):  # it prints
+                session = new_secure_session(kit.name, str(kit.path), timeout=10.0, auto_login_max_tries=1)
+            break
+        except (AuthenticationError, AuthorizationError) as error:
+            raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
+        except NoConnection as error:
+            if time.monotonic() > until:
+                raise RunFailed(f"the server did not answer within {wait:g} s: {error}") from error
+    try:
+        yield session
+    finally:
+        with suppress(Exception):
+            session.close()
+
+
+def _submit(session: Session, course: Course, wait: float) -> str:
+    """Submit the run once its sites are connected, or as many as its quorum needs when waiting is over."""
+    sites = _wait_for_sites(session, course, wait)
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch) / course.job.run
+        write_job(directory, course.job, sites)
+        return str(session.submit_job(str(directory)))
+
+
+def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
+    wanted, until, said = sorted(course.job.recipe.data.sites), time.monotonic() + wait, False
+    while True:
+        here = {client.name for client in session.get_connected_client_list()}
+        missing = [name for name in wanted if name not in here]
+        if not missing:
+            return wanted
+        if time.monotonic() > until:
+            present = [name for name in wanted if name in here]
+            if len(present) < course.job.recipe.federation.quorum:
+                raise RunFailed(f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are here")
+            course.reporter.say(f"beginning without {', '.join(missing)}")
+            return present
+        if not said:
+            course.reporter.say(f"waiting for {', '.join(missing)}")
+            said = True
+        time.sleep(LOOK)
+
+
+def _under_way(session: Session, course: Course) -> str | None:
+    """Return the number of this run's job if it has one: an operator's process may have been cut off, or killed."""
+    for found in session.list_jobs(detailed=True, name_prefix=course.job.run):
+        number, status = str(found["job_id"]), str(found.get("status"))
+        if number not in course.over and not status.startswith("FINISHED"):
+            return number
+    return None
+
+
+def _fetch(session: Session, number: str, out: Path) -> bool:
+    """Fetch a job's result, if it left one: a job whose program ended well may still be called abnormal."""
+    with tempfile.TemporaryDirectory(dir=out, prefix=".download-") as scratch:
+        return take(Path(session.download_job_result(number, scratch)), out)
+
+
+def _name_of_run(out: Path) -> str:
+    """Return the run's name in the federation, made once for a run directory; two runs never share one."""
+    path = out / NOTE
+    if path.exists():
+        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+    readable = re.sub(r"[^a-z0-9]+", "-", out.name.lower()).strip("-")[:40]
+    name = f"{readable}-{secrets.token_hex(6)}".lstrip("-")
+    write_json(path, {"run": name})
+    return name

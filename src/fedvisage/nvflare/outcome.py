@@ -1,0 +1,89 @@
+"""What a job leaves for the operator: files of the run, and how it ended."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.files import write_atomically
+from fedvisage.metrics.personalised import OfSite
+from fedvisage.runs.train import LEDGER, ROUNDS, Trained
+from fedvisage.tasks import model
+
+RESULT = "fedvisage"
+"""The folder of a job's workspace that holds the result."""
+
+OUTCOME, TRAINED = "outcome.json", "trained.json"
+FILES = (model.WEIGHTS, model.SETTINGS, LEDGER, ROUNDS, TRAINED)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: well, with a mistake of the user's, or not at all."""
+
+    how: Literal["finished", "refused", "failed"]
+    place: str = ""
+    message: str = ""
+
+    def check(self) -> None:
+        """Raise what was raised at the server."""
+        if self.how == "refused":
+            raise UserError(self.place, self.message)
+        if self.how == "failed":
+            raise RunFailed(f"at the server: {self.message}")
+
+
+def write_trained(run: Path, trained: Trained) -> None:
+    """Note what stands in no other file; this is the last file that a training writes."""
+    personal = {
+        model: {site: [list(one.tar.items()), list(one.tpir.items()), one.counts] for site, one in sites.items()}
+        for model, sites in trained.personal.items()
+    }
+    note = {"rounds": trained.rounds, "heldout": trained.heldout, "personal": personal, "ended": trained.ended}
+    write_atomically(run / TRAINED, json.dumps(note).encode())
+
+
+def read_trained(run: Path) -> Trained:
+    """Read a finished training back."""
+    note = _read(run / TRAINED)
+    personal = {
+        model: {site: OfSite(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
+        for model, sites in note["personal"].items()
+    }
+    return Trained(model.load(run), int(note["rounds"]), dict(note["heldout"]), personal, dict(note.get("ended", {})))
+
+
+def leave(outcome: Outcome, run: Path, place: Path) -> None:
+    """Put a job's result where NVFlare lets the operator download it."""
+    place.mkdir(parents=True, exist_ok=True)
+    if outcome.how == "finished":
+        for name in FILES:
+            shutil.copyfile(run / name, place / name)
+    (place / OUTCOME).write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+
+
+def take(downloaded: Path, out: Path) -> bool:
+    """Move a downloaded result into the operator's run directory, or raise what went wrong at the server.
+
+    Returns whether there was a result: a job that was ended from outside leaves none.
+    """
+    found = sorted(downloaded.rglob(f"{RESULT}/{OUTCOME}"))
+    if not found:
+        return False
+    place, note = found[0].parent, _read(found[0])
+    Outcome(note["how"], str(note["place"]), str(note["message"])).check()
+    for name in FILES:
+        write_atomically(out / name, (place / name).read_bytes())
+    return True
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RunFailed(f"{path}: cannot be read") from error
+    return found

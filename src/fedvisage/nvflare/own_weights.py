@@ -1,0 +1,68 @@
+"""Files of weights that a recipe names: they stay where they are, and their digests travel.
+
+The operator's recipe names a file of the operator's. In the travelling recipe stands what the file is, its SHA-256; the
+server starts from its own copy, or says which file it lacks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedvisage import recipe as recipes
+from fedvisage.data.manifest import file_digest
+from fedvisage.errors import UserError
+from fedvisage.nvflare.own_data import NotReady
+from fedvisage.recipe import Recipe
+
+DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
+PLACES = (("training", "start"), ("method", "network", "weights"))
+"""Where a recipe may name a file of weights."""
+
+
+def named(tree: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """Return the files of weights that a recipe of plain values names, by place."""
+    found: dict[tuple[str, ...], str] = {}
+    for place in PLACES:
+        value: Any = tree
+        for key in place:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and value != "none":
+            found[place] = value
+    return found
+
+
+def name_by_digest(tree: dict[str, Any]) -> None:
+    """Put digests in the place of the files that a recipe of plain values names."""
+    for place, value in named(tree).items():
+        section = tree
+        for key in place[:-1]:
+            section = section[key]
+        section[place[-1]] = value if DIGEST.fullmatch(value) else _digest(Path(value), ".".join(("recipe", *place)))
+
+
+def check_named_by_digest(tree: Mapping[str, Any]) -> None:
+    """Refuse a job that names a path: it would be one of this machine, chosen by somebody else."""
+    for place, value in named(tree).items():
+        if not DIGEST.fullmatch(value):
+            raise UserError(".".join(("recipe", *place)), "names a file by its path; between machines it has a digest")
+
+
+def at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]:
+    """Return the server's own copies of the files that a travelling recipe names."""
+    wanted = set(named(recipes.tree_of(recipe)).values())
+    if not wanted:
+        return {}
+    path = Path(own["weights"]) if "weights" in own else None
+    has = {} if path is None else {_digest(path, str(path)): path}
+    for digest in sorted(wanted - has.keys()):
+        raise NotReady(f"the server has no file of weights with {digest}; start it with --weights FILE")
+    return has
+
+
+def _digest(path: Path, place: str) -> str:
+    if not path.is_file():
+        raise UserError(place, f"{path} does not exist")
+    return f"sha256:{file_digest(path)}"

@@ -1,0 +1,140 @@
+"""A rehearsal: the whole federation on this machine, with kits, mutual TLS and a process for each member.
+
+It takes the way of a real run, from provisioning to the fetched result; only the machines are missing.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvisage import recipe as recipes
+from fedvisage.data.batches import View
+from fedvisage.datasets.sources import without_part
+from fedvisage.nn.precision import Compute
+from fedvisage.nvflare import operator
+from fedvisage.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
+from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings, provision, write_json
+from fedvisage.nvflare.node import end
+from fedvisage.nvflare.own_weights import named
+from fedvisage.nvflare.starting import prepare_server, prepare_site
+from fedvisage.progress import Reporter
+from fedvisage.recipe import Recipe
+from fedvisage.runs.train import Trained
+from fedvisage.tasks.opened import Gathered
+
+WAIT = 180.0
+"""Seconds for all processes to start and find each other."""
+
+LOOK = 1.0
+"""Seconds between two looks at whether all members are up."""
+
+
+def train_in_rehearsal(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
+    """Train on a federation that lives as long as this takes."""
+    sets = {name: _entry(recipe.data.sites[name], site.train) for name, site in data.sites.items()}
+    known = data.people.public if data.people else None
+    public = None if known is None or recipe.data.public is None else _entry(recipe.data.public, known)
+    weights = next((Path(path) for path in named(recipes.tree_of(recipe)).values()), None)
+    with rehearsal(out / "rehearsal", sets, public, weights) as federation:
+        return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
+
+
+def _entry(entry: str, opened: View) -> str:
+    """Return a data entry with the set's directory in the place of its name; a share of a set stays a share."""
+    return str(opened.slices[0].set.path.resolve()) + entry[len(without_part(entry)[0]) :]
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """A federation on this machine."""
+
+    operator: Kit
+    server: Kit
+    sites: Mapping[str, Kit]
+    processes: dict[str, subprocess.Popen[bytes]]
+
+    def keep_up(self, over: threading.Event) -> None:
+        """Start members that ended by themselves again, as systemd would on their own machines."""
+        while not over.wait(LOOK):
+            for name, process in list(self.processes.items()):
+                if process.poll() is not None and self.processes.get(name) is process:
+                    self.start(name)
+
+    def start(self, name: str) -> None:
+        """Start the process of a member (again)."""
+        kit = self.server if name == "server" else self.sites[name]
+        log = (kit.path / "process.log").open("ab")
+        command = [sys.executable, "-m", "fedvisage.nvflare.node", str(kit.path), "--tied"]
+        environment = os.environ | {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        self.processes[name] = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+        )
+        log.close()
+
+    def kill(self, name: str) -> None:
+        """End the process of a member with all that it started."""
+        process = self.processes.pop(name)
+        end(process.pid)
+        process.wait()
+
+    def kill_all(self) -> None:
+        """End all processes."""
+        for name in list(self.processes):
+            self.kill(name)
+
+
+@contextmanager
+def rehearsal(
+    directory: Path, sets: Mapping[str, str], public: str | None = None, weights: Path | None = None
+) -> Iterator[Rehearsal]:
+    """Provision a federation below a directory, start it, and end it; what runs and sites keep stays there."""
+    kits = directory / "kits"
+    shutil.rmtree(kits, ignore_errors=True)  # a federation before; its keys are of no use any more
+    directory.mkdir(parents=True, exist_ok=True)
+    sites = {name: SiteEntry(organisation=f"owner_of_{name}".replace("-", "_")) for name in sets}
+    server = ServerEntry(host="localhost", port=free_port())
+    provision(FederationFile(server=server, sites=sites, operator=OperatorEntry(email="operator@localhost.org")), kits)
+    found = Rehearsal(
+        open_kit(kits / "operator", "operator"),
+        open_kit(kits / "server", "server"),
+        {name: open_kit(kits / "sites" / name, "site") for name in sets},
+        {},
+    )
+    prepare_server(found.server, directory / "runs", public, weights)
+    for name, kit in found.sites.items():
+        prepare_site(kit, sets[name], directory / "sites" / name, public)
+        write_json(kit.own, own_settings(kit.path) | {REHEARSAL: "yes"})
+    with ExitStack() as stack:
+        stack.callback(found.kill_all)
+        for name in ("server", *found.sites):
+            found.start(name)
+        stack.enter_context(_kept_up(found))
+        yield found
+
+
+@contextmanager
+def _kept_up(members: Rehearsal) -> Iterator[None]:
+    over = threading.Event()
+    watch = threading.Thread(target=members.keep_up, args=(over,), daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.join()
+
+
+def free_port() -> int:
+    """Return a port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

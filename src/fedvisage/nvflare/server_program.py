@@ -1,0 +1,110 @@
+"""What runs at the server while a run goes on: the same training as in one process, over NVFlare's calls.
+
+NVFlare starts this in a process of its own for each job. The run's directory lies outside the job's workspace and is
+named after the run: a job that is submitted again finds it and continues.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvflare.collab import collab
+from nvflare.collab.api.exceptions import RunAborted
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.desk import Workspace
+from fedvisage.files import locked, sweep, write_atomically
+from fedvisage.methods import find
+from fedvisage.nn.precision import choose
+from fedvisage.nvflare.job import Job, read_job
+from fedvisage.nvflare.kits import own_settings
+from fedvisage.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
+from fedvisage.nvflare.own_data import NotReady, first_at_server
+from fedvisage.nvflare.own_weights import at_server
+from fedvisage.nvflare.run_log import RunLog
+from fedvisage.nvflare.transport import CollabTransport
+from fedvisage.runs.train import ROUNDS, federate
+
+logger = logging.getLogger("fedvisage.server")
+
+PATIENCE = 60.0
+"""Seconds to wait for a process of an earlier job that still holds the run."""
+
+PROGRESS = "fedvisage.progress"
+"""The command by which the operator asks how far a run is."""
+
+
+class ServerProgram:
+    """The program of a job."""
+
+    @collab.main
+    def run(self) -> None:
+        """Train, and leave the result or the reason why there is none."""
+        context, call = collab.fl_ctx, collab.context
+        workspace, number = context.get_workspace(), context.get_job_id()
+        place = Path(workspace.get_run_dir(number)) / RESULT
+        own = own_settings(Path(workspace.get_root_dir()))
+        directory = Path(own["state"])
+        try:
+            job = read_job(Path(workspace.get_app_config_dir(number)))
+            directory = directory / job.run
+            directory.mkdir(parents=True, exist_ok=True)
+            answer = partial(progress, directory, job.recipe.training.rounds)
+            context.get_engine().register_app_command(PROGRESS, answer)
+            with locked(directory, PATIENCE):
+                train(job, own, directory, list(call.clients), call.is_aborted)
+            outcome = Outcome("finished")
+        except RunAborted:
+            raise
+        except UserError as error:
+            outcome = Outcome("refused", error.place, error.message)
+        except (RunFailed, NotReady) as error:
+            outcome = Outcome("failed", "", str(error))
+        except Exception as error:
+            logger.exception("the run broke")
+            outcome = Outcome("failed", "", f"{type(error).__name__}: {error}")
+        leave(outcome, directory, place)
+
+
+def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool]) -> None:
+    """Train from where the run's directory stands; a finished run is only handed out again."""
+    recipe = job.recipe
+    sweep(directory)
+    _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
+    if (directory / TRAINED).exists():
+        return
+    torch.set_num_threads(recipe.runtime.threads)
+    compute = choose(recipe.runtime.device, recipe.runtime.precision)
+    method, log = find(recipe.method.name), RunLog(directory, job.run)
+    schemas = Workspace(method, recipe, compute).schemas
+    first = first_at_server(recipe, method, own, compute, directory / "cache")
+    files = at_server(recipe, own)
+    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
+    try:
+        trained = federate(recipe, directory, transport, schemas, compute, log, first=first, files=files)
+    finally:
+        transport.close()
+    write_trained(directory, trained)
+
+
+def progress(directory: Path, total: int, topic: str, data: Any, context: Any) -> dict[str, Any]:
+    """Tell the operator of rounds after the one that it knows of; a line may be about to be written."""
+    known = int(data.get("after", 0)) if isinstance(data, dict) else 0
+    path = directory / ROUNDS
+    whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
+    rows = [json.loads(line) for line in whole.splitlines()]
+    return {"of": total, "rounds": [row for row in rows if row["round"] > known]}
+
+
+def _check_same_recipe(path: Path, text: str) -> None:
+    if not path.exists():
+        write_atomically(path, text.encode())
+    elif path.read_text(encoding="utf-8") != text:
+        raise UserError("recipe", "is not the one that this run began with")

@@ -1,0 +1,147 @@
+"""What runs at a site while a run goes on: orders come in, replies or reasons go out, nothing else.
+
+NVFlare starts this in a process of its own for each job. The desk behind it is the one that ``local`` uses. A reason
+that leaves the site never holds what its exception said, unless we wrote it: an exception may quote a file name or a
+person's id. The whole text is in the site's own log.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import torch
+from nvflare.collab import collab
+
+from fedvisage.errors import UserError
+from fedvisage.federation.compatible import check_real
+from fedvisage.federation.desk import SiteDesk, Workspace
+from fedvisage.federation.method import Message
+from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.site import TrainingBroke
+from fedvisage.federation.wire.schema import Refused
+from fedvisage.files import locked, sweep
+from fedvisage.methods import find
+from fedvisage.nn.precision import choose
+from fedvisage.nvflare import wire
+from fedvisage.nvflare.job import Job, read_job
+from fedvisage.nvflare.kits import REHEARSAL, own_settings, write_json
+from fedvisage.nvflare.own_data import NotReady, at_site
+from fedvisage.nvflare.run_log import RunLog
+from fedvisage.privacy.accountant import BudgetSpent
+
+logger = logging.getLogger("fedvisage.site")
+
+PATIENCE = 60.0
+"""Seconds to wait for a process of an earlier job that still holds the run."""
+
+DATA_FILE = "data.json"
+
+PLACES = ("recipe", "data.")
+"""How places in a recipe begin: these may be told."""
+
+
+class SiteProgram:
+    """The calls that the server can make."""
+
+    def __init__(self) -> None:
+        """Begin empty: NVFlare builds this object before it knows the job, and gives no arguments."""
+        self._lock = threading.Lock()
+        self._held = ExitStack()
+        self._desk: SiteDesk | None = None
+        self._log: RunLog | None = None
+        self._threads = 1
+
+    @collab.publish
+    def restore(self, generation: int) -> wire.Parcel:  # noqa: D102
+        context = collab.fl_ctx
+        return self._answer(lambda: self._restore(context, generation))
+
+    @collab.publish
+    def carry_out(self, order: dict) -> wire.Parcel:  # type: ignore[type-arg]  # noqa: D102
+        ticket = str(order["words"]["ticket"])
+        return self._answer(lambda: self._at_desk().carry_out(wire.unpack_order(order)), ticket)
+
+    @collab.publish
+    def commit(self, generation: int) -> wire.Parcel:  # noqa: D102
+        return self._answer(lambda: self._commit(generation))
+
+    def _answer(self, work: Callable[[], Message], ticket: str = "") -> wire.Parcel:
+        """Do one thing at a time; whatever goes wrong becomes a reason that says no more than it may."""
+        spent = False
+        with self._lock:
+            try:
+                torch.set_num_threads(self._threads)  # in every call: threads of a pool do not inherit it
+                return wire.pack_reply(work(), ticket)
+            except (TrainingBroke, Refused, NotReady, BudgetSpent) as error:
+                reason, spent = str(error), isinstance(error, BudgetSpent)
+            except UserError as error:
+                logger.error("%s", error)
+                place = error.place if error.place.startswith(PLACES) else "a file"  # which may be named after a person
+                reason = f"{place} was refused at the site; its log says why"
+            except Exception as error:
+                logger.exception("an order could not be carried out")
+                reason = f"{type(error).__name__} at the site; its log says more"
+            logger.error("answered: %s", reason)
+            if self._log is not None:
+                self._log.note("failed", reason)
+            return wire.pack_failure(reason, ticket, spent=spent)
+
+    def _at_desk(self) -> SiteDesk:
+        if self._desk is None:
+            raise NotReady("was asked before it was told where to begin")
+        return self._desk
+
+    def _commit(self, generation: int) -> Message:
+        found = self._at_desk().commit(generation)
+        if self._log is not None:
+            self._log.advance(generation, 0, "committed")
+        return {"generation": torch.tensor(found)}
+
+    def _restore(self, context: Any, generation: int) -> Message:
+        if self._desk is None:
+            self._desk = self._open(context)
+        self._desk.restore(generation)
+        return {}
+
+    def _open(self, context: Any) -> SiteDesk:
+        """Read the recipe from this site's own copy of the job, check it, and open this site's own data."""
+        workspace, name = context.get_workspace(), context.get_identity_name()
+        job = read_job(Path(workspace.get_app_config_dir(context.get_job_id())))
+        if name not in job.recipe.data.sites:
+            raise NotReady("is not among the recipe's sites")
+        settings = own_settings(Path(workspace.get_root_dir()))
+        if REHEARSAL not in settings:
+            check_real(job.recipe)  # whatever the operator's command let pass
+        directory = Path(settings["state"]) / job.run
+        directory.mkdir(parents=True, exist_ok=True)
+        self._held.enter_context(locked(directory, PATIENCE))
+        sweep(directory)
+        self._log = RunLog(directory, job.run)
+        self._threads = job.recipe.runtime.threads
+        torch.set_num_threads(self._threads)
+        return _desk(name, job, settings, directory)
+
+
+def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
+    method = find(job.recipe.method.name)
+    data = at_site(job.recipe, method, name, own, directory / "cache")
+    _check_same_data(directory / DATA_FILE, data.digests)
+    compute = choose(job.recipe.runtime.device, job.recipe.runtime.precision)
+    workspace, site = Workspace(method, job.recipe, compute), data.sites[name]
+    public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
+    store = SiteStore(directory)
+    return SiteDesk(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers)
+
+
+def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
+    """Refuse to go on with other data than this site's part of the run began with."""
+    if not path.exists():
+        write_json(path, dict(digests))
+    elif json.loads(path.read_text(encoding="utf-8")) != digests:
+        raise NotReady("the data is not what this run began with")

@@ -1,0 +1,109 @@
+"""How a federation is: who is connected and was last heard of when, which runs go on and how far they are."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from nvflare.fuel.flare_api.flare_api import Session
+from rich.console import Console
+from rich.table import Table
+
+from fedvisage.nvflare.kits import open_kit
+from fedvisage.nvflare.operator import connected
+from fedvisage.nvflare.server_program import PROGRESS
+
+
+@dataclass(frozen=True)
+class SiteSeen:
+    """A site that is registered at the server."""
+
+    name: str
+    last_seen: str
+    seconds_ago: float
+
+
+@dataclass(frozen=True)
+class RunSeen:
+    """A run that goes on."""
+
+    run: str
+    round: int
+    rounds: int
+    without: tuple[str, ...]
+    """The sites that the last round was without."""
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """A federation at one moment."""
+
+    sites: tuple[SiteSeen, ...]
+    runs: tuple[RunSeen, ...]
+
+
+def look(session: Session) -> Status:
+    """Ask the server."""
+    sites = [_site(client.name, float(client.last_connect_time or 0)) for client in session.get_connected_client_list()]
+    runs = []
+    for job in session.list_jobs(detailed=True):
+        if str(job.get("status")) == "RUNNING":
+            with suppress(Exception):  # a job that begins or ends, or was lost, does not answer
+                runs.append(_run(str(job["job_name"]), session.do_app_command(str(job["job_id"]), PROGRESS, {})))
+    return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
+
+
+def _site(name: str, seen: float) -> SiteSeen:
+    when = datetime.fromtimestamp(seen, UTC).isoformat(timespec="seconds")
+    return SiteSeen(name, when, round(max(0.0, time.time() - seen), 1))
+
+
+def _run(name: str, progress: dict[str, Any]) -> RunSeen:
+    rows = progress["rounds"]
+    last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
+    without = tuple(site for site in last["asked"] if site not in last["replied"])
+    up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
+    return RunSeen(name, int(last["round"]), int(progress["of"]), without, up, down)
+
+
+def prometheus(status: Status) -> Iterator[str]:
+    """Return the lines of Prometheus' text format, for a collector that reads a file."""
+    yield "# TYPE fedvisage_site_seconds_since_seen gauge"
+    for site in status.sites:
+        yield f'fedvisage_site_seconds_since_seen{{site="{site.name}"}} {site.seconds_ago}'
+    for name, kind in (("round", "gauge"), ("rounds", "gauge"), ("bytes_up", "counter"), ("bytes_down", "counter")):
+        yield f"# TYPE fedvisage_run_{name} {kind}"
+        for run in status.runs:
+            yield f'fedvisage_run_{name}{{run="{run.run}"}} {getattr(run, name)}'
+
+
+def print_status(kit: Path, console: Console, *, wait: float, as_json: bool, as_metrics: bool) -> None:
+    """Print how the federation of the operator's kit is: for people, as JSON, or for Prometheus."""
+    with connected(open_kit(kit, "operator"), wait) as session:
+        status = look(session)
+    if as_json:
+        console.print(json.dumps(asdict(status), indent=2), markup=False, soft_wrap=True)
+    elif as_metrics:
+        console.print("\n".join(prometheus(status)), markup=False, soft_wrap=True)
+    else:
+        _print_tables(status, console)
+
+
+def _print_tables(status: Status, console: Console) -> None:
+    sites = Table("site", "last seen", "seconds ago", title="connected")
+    for site in status.sites:
+        sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")
+    runs = Table("run", "round", "without", "MB up", "MB down", title="runs")
+    for run in status.runs:
+        sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
+        runs.add_row(run.run, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
+    console.print(sites)
+    console.print(runs)

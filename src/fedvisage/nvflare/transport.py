@@ -1,0 +1,144 @@
+"""Orders over NVFlare: sites work side by side, replies are taken in sorted order, and nobody is waited for twice.
+
+A site that misses the deadline, or cannot be reached, sits out some rounds, so that one machine that is switched off
+costs one deadline and not one a call. Before its first order, and when it comes back, a site is told which generation
+of its private state the server's checkpoint names.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from nvflare.collab.api.exceptions import CollabCallError, RunAborted
+
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.nvflare import wire
+from fedvisage.recipe import Federation
+
+logger = logging.getLogger("fedvisage.transport")
+
+PREPARING = 120.0
+"""Seconds that a site has at least for opening its data and building its network."""
+
+
+GRACE = 8.0
+"""Seconds until NVFlare has noticed that a job must end; three were seen."""
+
+
+class CollabTransport:
+    """The sites of a federation, as far as they take part in this job."""
+
+    def __init__(
+        self, names: Sequence[str], proxies: Sequence[Any], settings: Federation, aborted: Callable[[], bool]
+    ) -> None:
+        """Take all sites of the recipe, NVFlare's ends of those that are here, and whether it has ended the job."""
+        self.names = tuple(sorted(names))
+        self._here = {proxy.name: proxy for proxy in proxies if proxy.name in self.names}
+        self._settings, self._aborted = settings, aborted
+        self._generations = dict.fromkeys(self.names, 0)
+        self._ready: set[str] = set()
+        self._behind: set[str] = set()
+        self._absent: dict[str, tuple[int, str]] = {}
+        self._round = 0
+        self._pool = ThreadPoolExecutor(max(1, len(self._here)), thread_name_prefix="site")
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        """Have sites carry out their orders side by side."""
+        for order in orders.values():
+            self._round = order.round
+        waiting = self._side_by_side(sorted(orders), lambda name: self._carry_out(name, orders[name]))
+        for _, reply in waiting:
+            yield reply
+
+    def commit(self, generation: int) -> dict[str, int]:
+        """Commit the sites that can be reached; the others stay at the generation that is known of them."""
+        for name, reply in self._side_by_side(self.names, lambda name: self._commit(name, generation)):
+            found = None if reply.message is None else reply.message.get("generation")
+            if found is not None and found.numel() == 1:
+                self._generations[name] = int(found)
+            else:
+                logger.warning("%s did not commit round %d: %s", name, generation, reply.failure)
+        return dict(self._generations)
+
+    def restore(self, generations: Mapping[str, int]) -> None:
+        """Tell the sites where to begin; those that cannot be reached now are told when they come back."""
+        self._generations |= generations
+        self._behind = set(self._here)
+        for name, reply in self._side_by_side(sorted(self._here), self._catch_up):
+            if reply.message is None:
+                logger.warning("%s did not begin: %s", name, reply.failure)
+
+    def close(self) -> None:
+        """Let go of the threads."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    @property
+    def absent(self) -> set[str]:
+        """The sites that sit out this round."""
+        return {name for name, (last, _) in self._absent.items() if last >= self._round}
+
+    def _side_by_side(self, names: Sequence[str], work: Callable[[str], Reply]) -> Iterator[tuple[str, Reply]]:
+        """Do something with all sites at once, and yield what came of it in their order."""
+        if len(names) == 1:
+            yield names[0], work(names[0])
+            return
+        begun: dict[str, Future[Reply]] = {name: self._pool.submit(work, name) for name in names}
+        for name, future in begun.items():
+            yield name, future.result()
+
+    def _carry_out(self, name: str, order: Order) -> Reply:
+        if name not in self._here:
+            return Reply(name, None, "is not connected", order.ticket)
+        if name in self.absent:
+            last, reason = self._absent[name]
+            return Reply(name, None, f"{reason}; sits out until round {last}", order.ticket)
+        if name in self._behind and (told := self._catch_up(name)).message is None:
+            return Reply(name, None, told.failure, order.ticket)
+        reply = self._ask(name, self._settings.deadline, lambda proxy: proxy.carry_out(wire.pack_order(order)))
+        return reply if reply.message is not None else replace(reply, ticket=order.ticket)
+
+    def _commit(self, name: str, generation: int) -> Reply:
+        if name not in self._here or name in self._behind or name in self.absent:
+            return Reply(name, None, "is not taking part")
+        return self._ask(name, self._settings.deadline, lambda proxy: proxy.commit(generation))
+
+    def _catch_up(self, name: str) -> Reply:
+        """Tell a site where to begin; opening its data takes a while, coming back does not."""
+        deadline = self._settings.deadline
+        patience = deadline if name in self._ready else max(PREPARING, deadline)
+        reply = self._ask(name, patience, lambda proxy: proxy.restore(self._generations[name]))
+        if reply.message is not None:
+            self._ready.add(name)
+            self._behind.discard(name)
+        return reply
+
+    def _ask(self, name: str, seconds: float, what: Callable[[Any], object]) -> Reply:
+        """Call a site; one that does not answer in time, or at all, sits out."""
+        began = time.monotonic()
+        try:
+            return wire.unpack_reply(name, what(self._here[name](timeout=seconds)))
+        except CollabCallError as error:
+            late = time.monotonic() - began >= seconds
+            self._stop_if_aborted(0.0 if late else GRACE)
+            reason = f"did not answer within {seconds:g} s" if late else "could not be reached"
+            self._absent[name] = (self._round + self._settings.sit_out, reason)
+            self._behind.add(name)  # what it did for an order that it never answered must not count
+            logger.warning("%s %s: %s", name, reason, error)
+            return Reply(name, None, reason)
+
+    def _stop_if_aborted(self, grace: float) -> None:
+        """Wait for NVFlare to say that it ends the job, as it does when a site's process crashes.
+
+        A round that loses sites only because the job is ending must not be kept: the job that follows repeats it.
+        """
+        until = time.monotonic() + grace
+        while not self._aborted():
+            if time.monotonic() > until:
+                return
+            time.sleep(0.1)
+        raise RunAborted("the job has ended")

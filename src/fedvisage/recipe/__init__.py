@@ -1,0 +1,47 @@
+"""The recipe: what to run, its sections, frozen and validated. Unknown keys are errors, and errors name their place."""
+
+from fedvisage.recipe.data import SITE_NAME, Data, Input, many_names, many_sites
+from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition
+from fedvisage.recipe.federation import Federation
+from fedvisage.recipe.protection import Combine, Dp, Poisoned, Secure
+from fedvisage.recipe.reading import apply, load, read_tree, text_of, tree_of, validate
+from fedvisage.recipe.recipe import Recipe
+from fedvisage.recipe.runtime import Privacy, Runtime
+from fedvisage.recipe.section import MethodOptions, Section
+from fedvisage.recipe.training import Augment, Batch, EarlyStop, Local, Optimizer, Pretrain, Schedule, Training
+
+__all__ = [
+    "ADAPTATIONS",
+    "SITE_NAME",
+    "Adapt",
+    "Augment",
+    "Batch",
+    "Combine",
+    "Data",
+    "Dp",
+    "EarlyStop",
+    "Evaluation",
+    "Federation",
+    "Input",
+    "Local",
+    "MethodOptions",
+    "Optimizer",
+    "Poisoned",
+    "Pretrain",
+    "Privacy",
+    "Recipe",
+    "Recognition",
+    "Runtime",
+    "Schedule",
+    "Section",
+    "Secure",
+    "Training",
+    "apply",
+    "load",
+    "many_names",
+    "many_sites",
+    "read_tree",
+    "text_of",
+    "tree_of",
+    "validate",
+]

@@ -1,0 +1,76 @@
+"""Whose data, and what the network looks at."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fedvisage.recipe.section import Section
+
+SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+MANY_SITES = re.compile(r"([A-Za-z0-9_-]+)\[(\d{1,5})-(\d{1,5})\]")
+
+
+def many_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
+    """Write out a key such as ``client[1-40]``: a site for each number, which stands for each ``*`` in its entry."""
+    found: dict[str, Any] = {}
+    for key, entry in entries.items():
+        match = MANY_SITES.fullmatch(str(key))
+        if match is None:
+            found[str(key)] = entry
+            continue
+        name, first, last = match[1], int(match[2]), int(match[3])
+        for number in range(first, last + 1):
+            own = entry.replace("*", str(number)) if isinstance(entry, str) else entry
+            found[f"{name}{number:0{len(match[3])}d}"] = own
+    return found
+
+
+def many_names(names: list[Any]) -> list[str]:
+    """Write out names such as ``client[1-40]``."""
+    return [found for name in names for found in many_sites({name: None})]
+
+
+class Data(Section):
+    """Whose data: each entry is a prepared set's directory or a ``synth:`` line that makes one."""
+
+    sites: dict[str, str] = Field(min_length=1)
+    user: str | None = None
+    user_name: str = "user"
+    user_split: Literal["all", "train", "heldout", "test"] = "all"
+    public: str | None = None
+    public_identities: int | None = Field(None, ge=1)
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _names_are_text(cls, value: Any) -> Any:
+        return many_sites(value) if isinstance(value, Mapping) else value
+
+    @field_validator("sites")
+    @classmethod
+    def _names_are_plain(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not SITE_NAME.fullmatch(name):
+                raise ValueError(f"site name {name!r}: use letters, digits, '-' and '_', at most 64")
+        return value
+
+    @model_validator(mode="after")
+    def _user_is_not_a_site(self) -> Data:
+        for name, entry in self.sites.items():
+            if self.user is not None and entry == self.user:
+                raise ValueError(f"the user's data is also the data of site {name}: a user must be unseen in training")
+        if self.user_name in self.sites:
+            raise ValueError(
+                f"user_name {self.user_name!r} is also the name of a site; tables could not tell them apart"
+            )
+        return self
+
+
+class Input(Section):
+    """What the network looks at. Sets must have been rendered or cropped at this size: nothing is enlarged."""
+
+    size: int = Field(256, ge=16, le=1024)
+    colour: Literal["rgb+hsv", "rgb"] = "rgb+hsv"

@@ -1,0 +1,95 @@
+"""The sections under ``federation`` that decide how uploads meet: robust rules, sums in secret, noise, and poison."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedvisage.recipe.section import Section
+
+Entropy = Literal["system", "derived"]
+"""Where secrets and noise come from: the operating system, or the run's seed, which is for simulations only."""
+
+Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
+
+
+class Combine(Section):
+    """The rule that makes one of the sites' uploads; ``federation/robust/`` says what the words mean.
+
+    ``hostile`` is how many sites may be hostile (trimmed-mean, krum), ``select`` how many uploads Krum averages, and
+    ``bound`` the norm to which an update is clipped; without it that is the median of the round's norms.
+    """
+
+    rule: Rule = "mean"
+    hostile: int = Field(1, ge=1)
+    select: int = Field(1, ge=1)
+    bound: float | None = Field(None, gt=0)
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Combine:
+        if self.hostile != 1 and self.rule not in ("trimmed-mean", "krum"):
+            raise ValueError(f"hostile is for trimmed-mean and krum; {self.rule} does not go by it")
+        if self.select != 1 and self.rule != "krum":
+            raise ValueError(f"select is for krum; {self.rule} does not go by it")
+        if self.bound is not None and self.rule != "norm-clip":
+            raise ValueError(f"bound is for norm-clip; {self.rule} does not go by it")
+        return self
+
+    @property
+    def least(self) -> int:
+        """How many uploads the rule needs: fewer are no quorum."""
+        if self.rule == "krum":
+            return max(2 * self.hostile + 3, self.hostile + 2 + self.select)
+        return {"trimmed-mean": 2 * self.hostile + 1, "median": 3}.get(self.rule, 1)
+
+
+class Secure(Section):
+    """A sum in secret: the share of the asked sites that must take part to the end, two at least.
+
+    Where sites count by their images, one counts as ``most_examples`` at most.
+    """
+
+    threshold: float = Field(0.6, gt=0.5, le=1)
+    most_examples: int = Field(100_000, ge=1)
+    entropy: Entropy = "system"
+
+    def needed(self, asked: int) -> int:
+        """Return how many of the asked sites must take part to the end."""
+        return max(2, math.ceil(self.threshold * asked - 1e-9))
+
+
+class Dp(Section):
+    """Differential privacy of sites: each update is clipped to a norm of ``clip``, and noise is added to their sum.
+
+    ``noise`` is its standard deviation in units of ``clip``; instead, ``epsilon`` says what the whole run may cost.
+    """
+
+    clip: float = Field(gt=0)
+    noise: float | None = Field(None, ge=0)
+    epsilon: float | None = Field(None, gt=0, le=1e6)
+    delta: float | None = Field(None, gt=0, lt=1)
+    entropy: Entropy = "system"
+
+    @model_validator(mode="after")
+    def _one_way_to_say_how_much(self) -> Dp:
+        if (self.noise is None) == (self.epsilon is None):
+            raise ValueError("give either epsilon, for the whole run, or noise, in units of clip")
+        if self.noise != 0 and self.delta is None:
+            raise ValueError("delta is missing: Gaussian noise gives no guarantee without one")
+        return self
+
+
+class Poisoned(Section):
+    """Simulated hostile sites, to see what a rule is worth: ``federation/poison.py`` says what the words mean."""
+
+    sites: tuple[str, ...] = Field(min_length=1)
+    how: Literal["sign-flip", "scaling", "label-flip"]
+    factor: float = Field(1.0, gt=0)
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> Poisoned:
+        if self.how == "label-flip" and self.factor != 1:
+            raise ValueError("factor is for sign-flip and scaling; label-flip does not go by it")
+        return self

@@ -1,0 +1,111 @@
+"""Recipes as text: read, changed by ``key=value``, validated, and written out with every default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from fedvisage.errors import UserError
+from fedvisage.recipe.recipe import Recipe
+from fedvisage.recipe.section import MethodOptions
+
+FOR_RECOGNITION = (("data", "public"), ("data", "public_identities"), ("training", "pretrain"),
+                   ("evaluation", "recognition"))  # fmt: skip
+"""Keys that a resolved recipe leaves out where they are unset, so that those of attack detection read as ever."""
+
+
+def load(path: Path, overrides: Sequence[str], options: Mapping[str, type[MethodOptions]]) -> Recipe:
+    """Read a recipe file, apply ``key=value`` overrides and validate it against the options of the known methods."""
+    tree = read_tree(path)
+    for override in overrides:
+        apply(tree, override)
+    return validate(tree, options)
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """Read a YAML file that must hold a mapping."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(str(path), f"cannot be read ({error.strerror})") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, dict):
+        raise UserError(str(path), "must be a mapping of sections, such as method, data and training")
+    return tree
+
+
+def apply(tree: dict[str, Any], override: str) -> None:
+    """Set one ``dotted.key=value`` in a recipe tree; the value is read as YAML."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise UserError(override, "an override is written key=value, such as training.rounds=5")
+    _write_out(tree)
+    node: Any = tree
+    *parents, last = key.strip().split(".")
+    for name in parents:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            raise UserError(override, f"{name} is not a section of the recipe")
+    try:
+        node[last] = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(override, f"the value is not YAML: {' '.join(str(error).split())}") from error
+
+
+def _write_out(tree: dict[str, Any]) -> None:
+    """Turn the two short forms, ``method: NAME`` and ``batch: NUMBER``, into sections that overrides can reach into."""
+    if isinstance(tree.get("method"), str):
+        tree["method"] = {"name": tree["method"]}
+    training = tree.get("training")
+    if isinstance(training, dict) and isinstance(training.get("batch"), int):
+        training["batch"] = {"default": training["batch"]}
+
+
+def validate(tree: Mapping[str, Any], options: Mapping[str, type[MethodOptions]]) -> Recipe:
+    """Turn a tree into a recipe, or say what is wrong where."""
+    section = tree.get("method")
+    section = {"name": section} if isinstance(section, str) else section
+    name = section.get("name") if isinstance(section, Mapping) else None
+    if not isinstance(name, str) or name not in options:
+        raise UserError("recipe.method.name", f"{name!r} is no method; choose one of {', '.join(sorted(options))}")
+    try:
+        method = options[name].model_validate(section)
+    except ValidationError as error:
+        raise _mistake(error, "recipe.method") from error
+    try:
+        return Recipe.model_validate({**tree, "method": method})
+    except ValidationError as error:
+        raise _mistake(error, "recipe") from error
+
+
+def tree_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the resolved recipe as plain values, each default written out."""
+    tree = recipe.model_dump(mode="json")
+    tree["method"] = recipe.method.model_dump(mode="json")
+    for section, key in FOR_RECOGNITION:
+        if tree[section][key] is None:
+            del tree[section][key]
+    return tree
+
+
+def text_of(recipe: Recipe) -> str:
+    """Return the resolved recipe as YAML."""
+    return yaml.safe_dump(tree_of(recipe), sort_keys=False, allow_unicode=True)
+
+
+def _mistake(error: ValidationError, root: str) -> UserError:
+    problems = []
+    for item in error.errors():
+        place = ".".join([root, *(str(part) for part in item["loc"])])
+        message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
+        given = item.get("input")
+        got = f", got {given!r}" if isinstance(given, str | int | float) and item["type"] != "extra_forbidden" else ""
+        problems.append((place, f"{message}{got}"))
+    place, message = problems[0]
+    more = "".join(f"; {p}: {m}" for p, m in problems[1:4])
+    return UserError(place, message + more)

@@ -1,0 +1,71 @@
+"""All that a run depends on, as one frozen and validated object."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import model_validator
+
+from fedvisage.recipe.data import Data, Input
+from fedvisage.recipe.evaluation import Evaluation
+from fedvisage.recipe.federation import Federation
+from fedvisage.recipe.runtime import Privacy, Runtime
+from fedvisage.recipe.section import MethodOptions, Section
+from fedvisage.recipe.training import Training
+
+Own = TypeVar("Own", bound=MethodOptions)
+
+
+class Recipe(Section):
+    """All that a run depends on."""
+
+    title: str = ""
+    method: MethodOptions
+    data: Data
+    input: Input = Input()
+    training: Training
+    federation: Federation = Federation()
+    evaluation: Evaluation = Evaluation()
+    privacy: Privacy = Privacy()
+    runtime: Runtime = Runtime()
+
+    def options(self, kind: type[Own]) -> Own:
+        """Return the method's own options, which are of the kind that its file declares."""
+        assert isinstance(self.method, kind)
+        return self.method
+
+    @model_validator(mode="after")
+    def _sections_agree(self) -> Recipe:
+        unknown = sorted(set(self.training.batch.per_site) - set(self.data.sites))
+        if unknown:
+            raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, not among data.sites")
+        joining = sorted(set(self.federation.joins) - set(self.data.sites))
+        if joining:
+            raise ValueError(f"federation.joins names {', '.join(joining)}, not among data.sites")
+        if min(self.federation.joins.get(name, 1) for name in self.data.sites) > 1:
+            raise ValueError("federation.joins leaves no site for the first round")
+        watches = self.evaluation.keep == "best" or self.training.early_stop is not None
+        if watches and self.evaluation.every == 0:
+            raise ValueError(
+                "keep: best and early_stop need evaluation.every ≥ 1, which scores held-out images at the sites"
+            )
+        if self.input.size < 32 and self.runtime.precision != "fp32":
+            raise ValueError(
+                "input.size below 32 needs runtime.precision: fp32; bf16 convolutions on such maps are unsound"
+            )
+        asked = self.federation.asks(len(self.data.sites))
+        if self.federation.quorum > asked:
+            raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {asked} sites")
+        combine = self.federation.combine
+        if combine.least > asked:
+            raise ValueError(
+                f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {asked} sites"
+            )
+        strangers = set(self.federation.poisoned.sites if self.federation.poisoned else ()) - set(self.data.sites)
+        if strangers:
+            raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, not among data.sites")
+        if self.federation.secure is not None and asked < 2:
+            raise ValueError("federation.secure needs two sites a round at least: a sum of one hides nothing")
+        if self.evaluation.features and self.data.user is None:
+            raise ValueError("evaluation.features compares the sites with a user; name data.user")
+        return self

@@ -1,0 +1,37 @@
+"""What releases may cost, and what the numbers depend on besides the recipe proper."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from fedvisage.recipe.section import Section
+
+
+class Privacy(Section):
+    """What all releases of a site under differential privacy may cost together, and where their noise comes from.
+
+    ``count`` says which figure must stay within ε and δ. ``derived`` noise follows from the seed: for simulations.
+    """
+
+    epsilon: float | None = Field(None, gt=0, le=1e6)
+    delta: float | None = Field(None, gt=0, lt=1)
+    count: Literal["sum", "tight"] = "sum"
+    noise: Literal["system", "derived"] = "system"
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Privacy:
+        if (self.epsilon is None) != (self.delta is None):
+            raise ValueError("a budget is epsilon and delta; give both")
+        return self
+
+
+class Runtime(Section):
+    """What the numbers depend on besides the recipe proper."""
+
+    seed: int = Field(0, ge=0)
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    threads: int = Field(2, ge=1, le=256)
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    checkpoint_every: int = Field(1, ge=1)

@@ -1,0 +1,109 @@
+"""How the federation trains: how much, with which optimizer, on which batches, from which weights."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from fedvisage.recipe.section import Section
+
+
+class Local(Section):
+    """How much a site trains between two aggregations: whole epochs or a number of batches."""
+
+    epochs: int | None = Field(None, ge=1)
+    batches: int | None = Field(None, ge=1)
+
+    @model_validator(mode="after")
+    def _one_of_them(self) -> Local:
+        if (self.epochs is None) == (self.batches is None):
+            raise ValueError("give either epochs or batches")
+        return self
+
+
+class Optimizer(Section):
+    """The sites' optimizer; ``state: fresh`` starts it anew after each aggregation, ``kept`` carries it on."""
+
+    name: Literal["adam", "sgd"] = "adam"
+    lr: float = Field(1e-2, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    clip_norm: float | None = Field(None, gt=0)
+    state: Literal["fresh", "kept"] = "fresh"
+
+    @model_validator(mode="after")
+    def _momentum_is_for_sgd(self) -> Optimizer:
+        if self.name == "adam" and self.momentum:
+            raise ValueError("momentum is for sgd; adam has its own")
+        return self
+
+
+class Schedule(Section):
+    """The learning rate's factor as a function of the round."""
+
+    name: Literal["constant", "cosine", "step"] = "constant"
+    warmup: int = Field(0, ge=0)
+    floor: float = Field(0.0, ge=0, le=1)
+    every: int = Field(10, ge=1)
+    factor: float = Field(0.1, gt=0, le=1)
+
+
+class Batch(Section):
+    """Images a batch; single sites can have their own number."""
+
+    default: int = Field(64, ge=2)
+    per_site: dict[str, Annotated[int, Field(ge=2)]] = {}
+
+    def of(self, site: str) -> int:
+        """Return the batch size of this site."""
+        return self.per_site.get(site, self.default)
+
+
+class Augment(Section):
+    """Random changes of training images: probabilities and ranges; everything off by default."""
+
+    flip: float = Field(0.0, ge=0, le=1)
+    shift: float = Field(0.0, ge=0, le=0.3)
+    brightness: float = Field(0.0, ge=0, le=1)
+    contrast: float = Field(0.0, ge=0, le=1)
+    saturation: float = Field(0.0, ge=0, le=1)
+    hue: float = Field(0.0, ge=0, le=0.5)
+
+
+class EarlyStop(Section):
+    """Stop when the sites' held-out EER has not improved for so many evaluated rounds."""
+
+    patience: int = Field(ge=1)
+
+
+class Pretrain(Section):
+    """Recognition: how the first model is trained on ``data.public``, by CosFace at the server."""
+
+    epochs: int = Field(ge=1)
+    optimizer: Optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, state="kept")
+    schedule: Schedule = Schedule(name="cosine")
+    batch: int = Field(64, ge=2)
+    scale: float = Field(30.0, gt=0)
+    margin: float = Field(0.4, ge=0, lt=1)
+    sampled_classes: int | None = Field(None, ge=2)
+
+
+class Training(Section):
+    """How the federation trains."""
+
+    rounds: int = Field(ge=1)
+    local: Local = Local(epochs=3)
+    optimizer: Optimizer = Optimizer()
+    schedule: Schedule = Schedule()
+    batch: Batch = Batch()
+    sampling: Literal["shuffled", "balanced"] = "shuffled"
+    augment: Augment = Augment()
+    start: str | None = None
+    early_stop: EarlyStop | None = None
+    pretrain: Pretrain | None = None
+
+    @field_validator("batch", mode="before")
+    @classmethod
+    def _number_is_default(cls, value: Any) -> Any:
+        return {"default": value} if isinstance(value, int) else value

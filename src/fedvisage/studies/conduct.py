@@ -1,0 +1,93 @@
+"""Running a study: a finished cell is never run again, an interrupted one continues, and a table comes out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from itertools import groupby
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedvisage.data.selection import without_selection
+from fedvisage.datasets.sources import resolve, without_part
+from fedvisage.files import write_atomically
+from fedvisage.progress import Reporter
+from fedvisage.runs.run import adopting, run
+from fedvisage.studies import smoke as small
+from fedvisage.studies.figures import scale, value_of
+from fedvisage.studies.file import Study, read
+from fedvisage.studies.grid import Cell, cells_of, changed
+from fedvisage.studies.table import markdown, summarise
+
+
+def conduct(
+    path: Path,
+    out: Path,
+    cache: Path,
+    console: Console,
+    *,
+    changes: Sequence[str] = (),
+    smoke: bool = False,
+    runs: Path | None = None,
+    workers: int = 1,
+) -> dict[str, Any]:
+    """Run what is missing of a study, and write and print its table; different users and seeds may run side by side.
+
+    ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
+    one name and recipe can share them.
+    """
+    study = changed(read(path), changes)
+    if smoke:
+        study = small.smoke(study)
+    cells = cells_of(study, runs or out / "cells")
+    groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
+    results: list[dict[str, Any]] = []
+    for cell, metrics in _finished_cells(groups, cache, workers):
+        figures = {name: value_of(metrics, name) for name in study.figures}
+        results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
+        console.print(_progress(study, results, len(cells)), markup=False, soft_wrap=True)
+    results.sort(key=lambda result: (result["seed"], result["user"]))
+    table = summarise(study, results)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "table.json", (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
+    text = markdown(study, table)
+    write_atomically(out / "table.md", text.encode())
+    console.print(text, markup=False, soft_wrap=True)
+    return table
+
+
+def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> str:
+    last = results[-1]
+    shown = "  ".join(f"{name} {scale(name) * last[name]:.1f}" for name in study.figures if last.get(name) is not None)
+    width = max(len(row) for row in study.rows)
+    return f"{len(results)}/{total}  {last['row']:{width}} user {last['user']}  seed {last['seed']}  {shown}"
+
+
+def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+    """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
+    if workers == 1:
+        yield from ((cell, _run_cell(cell, cache)) for group in groups for cell in group)
+        return
+    for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
+        resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        for done in as_completed([pool.submit(_run_group, group, cache) for group in groups]):
+            yield from done.result()
+
+
+def _entries(cell: Cell) -> list[str]:
+    data = cell.recipe.data
+    return [*data.sites.values(), *(entry for entry in (data.user, data.public) if entry is not None)]
+
+
+def _run_group(group: list[Cell], cache: Path) -> list[tuple[Cell, dict[str, Any]]]:
+    return [(cell, _run_cell(cell, cache)) for cell in group]
+
+
+def _run_cell(cell: Cell, cache: Path) -> dict[str, Any]:
+    training = None if cell.trained is None else adopting(cell.trained)
+    return run(cell.recipe, cell.out, cache, Reporter(Console(), quiet=True), resume=True, training=training)

@@ -1,0 +1,146 @@
+"""What a study file says: recipes, sets, rows, seeds, and the printed tables to stand beside its own.
+
+``like: [ONE, OTHER]`` takes over what other files say, the later before the earlier, and this file's own words before
+theirs. So a table's rows are written once for rendered and for real data, and a size of studies once for all tables.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.recipe import Section, many_names, many_sites
+from fedvisage.studies.figures import Figure
+from fedvisage.studies.printed import Printed
+
+Tree = dict[str, Any]
+
+
+class Row(Section):
+    """One row of the table: changes to a recipe, or the model of another row judged another way.
+
+    ``recipe`` names one of the study's further recipes. ``sites`` names the sets that train in this row, where they are
+    not the study's, and ``public`` another set of public identities. ``trained_by`` names a row above: its recipe,
+    changes and sets are taken over, and its finished model is judged instead of training the same one again. ``quotes``
+    is the printed row to stand beside this one, where it has another name.
+    """
+
+    recipe: str | None = None
+    set: list[str] = []
+    sites: list[str] | None = None
+    public: str | None = None
+    trained_by: str | None = None
+    quotes: str | None = None
+
+    @field_validator("sites", mode="before")
+    @classmethod
+    def _many_sites(cls, value: Any) -> Any:
+        return many_names(value) if isinstance(value, list) else value
+
+
+class Study(Section):
+    """A study file, with the recipes and printed tables that it names read in.
+
+    All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said. For
+    recognition, ``public`` names the set of public identities, which is neither.
+    """
+
+    title: str
+    recipe: Tree
+    recipes: dict[str, Tree] = {}
+    sets: dict[str, str] = Field(min_length=2)
+    sites: list[str]
+    users: list[str]
+    public: str | None = None
+    set: list[str] = []
+    rows: dict[str, Row] = Field(min_length=1)
+    seeds: list[int] = Field(min_length=1)
+    figures: list[Figure] = ["hter", "eer", "auc"]
+    paper: list[Printed] = []
+
+    @field_validator("seeds")
+    @classmethod
+    def _seeds_differ(cls, value: list[int]) -> list[int]:
+        if len(set(value)) < len(value):
+            raise ValueError("the same seed twice gives the same run twice")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _all_sets_are_sites_and_users(cls, tree: Any) -> Any:
+        if not isinstance(tree, dict) or not isinstance(tree.get("sets"), dict):
+            return tree
+        sets = many_sites(tree["sets"])
+        rows = tree["rows"].values() if isinstance(tree.get("rows"), dict) else ()
+        public = {tree.get("public"), *(row.get("public") for row in rows if isinstance(row, dict))}
+        sites = tree.get("sites", [name for name in sets if name not in public])
+        sites = many_names(sites) if isinstance(sites, list) else sites
+        return {"users": sites, **tree, "sets": sets, "sites": sites}
+
+
+def read(path: Path) -> Study:
+    """Read and validate a study file, with all the files that it names."""
+    study = _validated(path)
+    places: dict[str, str] = {}
+    for number, (name, row) in enumerate(study.rows.items()):
+        place = f"{path}: rows.{name}"
+        if row.trained_by is not None and row.trained_by not in list(study.rows)[:number]:
+            raise UserError(f"{place}.trained_by", f"{row.trained_by!r} is no row above this one")
+        if row.recipe is not None and row.recipe not in study.recipes:
+            raise UserError(f"{place}.recipe", f"{row.recipe!r} is not among the study's recipes")
+        _check_names(row.sites or [], study, f"{place}.sites")
+        _check_names([] if row.public is None else [row.public], study, f"{place}.public")
+        if places.setdefault(slug(name), name) != name:
+            raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
+    _check_names(study.sites, study, f"{path}: sites")
+    _check_names(study.users, study, f"{path}: users")
+    _check_names([] if study.public is None else [study.public], study, f"{path}: public")
+    return study
+
+
+def slug(row: str) -> str:
+    """Return a row's name as part of a directory's."""
+    return "-".join("".join(letter if letter.isalnum() else " " for letter in row).lower().split())
+
+
+def _check_names(names: list[str], study: Study, place: str) -> None:
+    for name in names:
+        if name not in study.sets:
+            raise UserError(place, f"{name!r} is not among the study's sets")
+
+
+def _validated(path: Path) -> Study:
+    tree = _whole(path)
+    try:
+        return Study.model_validate(tree)
+    except ValidationError as error:
+        item = error.errors()[0]
+        place = ".".join(str(part) for part in item["loc"])
+        raise UserError(
+            f"{path}: {place}", "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
+        ) from error
+
+
+def _whole(path: Path) -> Tree:
+    """Read a file with what it takes over, and with the files that it names in the place of their names."""
+    tree: Tree = {}
+    own = recipes.read_tree(path)
+    like = own.pop("like", [])
+    for name in [like] if isinstance(like, str) else like:
+        tree |= _whole(path.parent / name)
+    if "recipe" in own:
+        own["recipe"] = _named(own["recipe"], path)
+    if isinstance(own.get("recipes"), dict):
+        own["recipes"] = {name: _named(entry, path) for name, entry in own["recipes"].items()}
+    if isinstance(own.get("paper"), list):
+        own["paper"] = [_named(entry, path) for entry in own["paper"]]
+    return tree | own
+
+
+def _named(entry: Any, path: Path) -> Any:
+    """Return what an entry says: a file's path is relative to the file that names it."""
+    return recipes.read_tree(path.parent / entry) if isinstance(entry, str) else entry

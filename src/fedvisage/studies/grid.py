@@ -1,0 +1,90 @@
+"""The cells of a study: each is a recipe, in a directory of its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvisage import recipe as recipes
+from fedvisage.data.selection import without_selection
+from fedvisage.methods import options
+from fedvisage.recipe import Recipe
+from fedvisage.studies.file import Row, Study, Tree, slug
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    row: str
+    user: str
+    seed: int
+    recipe: Recipe
+    out: Path
+    trained: Path | None
+
+
+def cells_of(study: Study, runs: Path) -> list[Cell]:
+    """List the grid's cells; all of them are validated before the first one runs."""
+    cells = []
+    for seed in study.seeds:
+        for user in study.users:
+            for name, row in study.rows.items():
+                recipe = recipes.validate(tree_of(study, name, user, seed), options())
+                trained = _place(runs, row.trained_by, user, seed) if row.trained_by else None
+                cells.append(Cell(name, user, seed, recipe, _place(runs, name, user, seed), trained))
+    return cells
+
+
+def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
+    """Return what a cell's recipe says, before it is validated."""
+    row = _whole(study, name)
+    tree = copy.deepcopy(study.recipes[row.recipe] if row.recipe else study.recipe)
+    tree["data"] = {
+        "sites": {site: study.sets[site] for site in row.sites or study.sites if site not in _judged(study, user)},
+        "user": study.sets[user],
+        "user_name": user,
+    }
+    if (public := row.public or study.public) is not None:
+        tree["data"]["public"] = study.sets[public]
+    for change in [*study.set, *row.set, f"runtime.seed={seed}"]:
+        recipes.apply(tree, change)
+    return tree
+
+
+def _judged(study: Study, user: str) -> list[str]:
+    """Return the sites that do not train: the user's set with all parts of it.
+
+    With public identities the users are benchmarks, not sites in turn, and never train.
+    """
+    source, _ = without_selection(study.sets[user])
+    parts = [site for site, entry in study.sets.items() if without_selection(entry)[0] == source]
+    return [*parts, *([] if study.public is None else study.users)]
+
+
+def changed(study: Study, changes: Sequence[str]) -> Study:
+    """Return the study with changes that every cell makes last."""
+    rows = {name: row.model_copy(update={"set": [*row.set, *changes]}) for name, row in study.rows.items()}
+    return study.model_copy(update={"rows": rows})
+
+
+def _whole(study: Study, name: str) -> Row:
+    """Return a row with what it takes over from the row that trained its model."""
+    row = study.rows[name]
+    if row.trained_by is None:
+        return row
+    above = _whole(study, row.trained_by)
+    return row.model_copy(
+        update={
+            "recipe": row.recipe or above.recipe,
+            "set": [*above.set, *row.set],
+            "sites": row.sites or above.sites,
+            "public": row.public or above.public,
+        }
+    )
+
+
+def _place(runs: Path, row: str, user: str, seed: int) -> Path:
+    return runs / f"{slug(row)}-{user}-seed{seed}"

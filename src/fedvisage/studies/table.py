@@ -1,0 +1,121 @@
+"""A study's table: mean and deviation over seeds, beside what papers printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fedvisage.studies.figures import COSTS, scale
+from fedvisage.studies.file import Study
+from fedvisage.studies.printed import quoted, quoted_mean, slips
+
+MANY_SITES = 8
+"""More sites than these are counted in a table, not named."""
+Result = dict[str, Any]
+Spread = dict[str, list[float]]
+
+
+def summarise(study: Study, results: Sequence[Result]) -> dict[str, Any]:
+    """Return mean and deviation over seeds for every row and user, and over users for every row.
+
+    Where each site has a model of its own, its figures stand under ``members``.
+    """
+    table: dict[str, Any] = {"title": study.title, "seeds": study.seeds, "figures": study.figures, "rows": {}}
+    for name in study.rows:
+        own = [result for result in results if result["row"] == name]
+        average = _spread(study, [[r for r in own if r["seed"] == seed] for seed in study.seeds])
+        users = {user: _at_user(study, [r for r in own if r["user"] == user]) for user in study.users}
+        table["rows"][name] = {"users": users, "average": average}
+    return table
+
+
+def _at_user(study: Study, results: Sequence[Result]) -> dict[str, Any]:
+    """Return a row's figures at one user, and its sites in the study's order."""
+    of_sites = results[0].get("members", {})
+    members = {
+        site: _spread(study, [[result["members"][site]] for result in results])
+        for site in study.sets
+        if site in of_sites
+    }
+    found = {
+        "sites": [site for site in study.sets if site in results[0]["sites"]],
+        **_spread(study, [[result] for result in results]),
+    }
+    return found | ({"members": members} if members else {})
+
+
+def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
+    """Average each group, then give mean and standard deviation over groups; rates in percent."""
+    spread: Spread = {}
+    for figure in study.figures:
+        found = [[run[figure] for run in group if run[figure] is not None] for group in groups]
+        means = [float(np.mean(values)) for values in found if values]
+        if not means:
+            continue  # a user with one class has no such figure
+        deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
+        by = scale(figure)
+        spread[figure] = [round(by * float(np.mean(means)), 2), round(by * deviation, 2)]
+    return spread
+
+
+def markdown(study: Study, table: dict[str, Any]) -> str:
+    """Return the table as Markdown, beside the papers' figures where the study quotes them."""
+    columns = ["method", "sites", "user", *(figure.upper() for figure in study.figures)]
+    columns += [f"{figure.upper()} (paper)" for figure in _beside(study)]
+    lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
+    for row, found in table["rows"].items():
+        for user in study.users:
+            lines += _lines(study, row, user, found["users"][user])
+        if len(study.users) > 1:
+            mean = quoted_mean(study.paper, _printed_name(study, row), study.users)
+            lines.append(_line(study, [f"**{row}**", "", "**mean**"], found["average"], mean))
+    if study.paper:
+        sources = "; ".join(printed.source for printed in study.paper)
+        rows = [_printed_name(study, row) for row in study.rows]
+        notes = [*slips(study.paper, rows, study.users), *(note for printed in study.paper for note in printed.notes)]
+        lines += ["", f"Paper: {sources}, measured on other (real) data: compare the order, not the numbers."]
+        lines += [f"- {note}" for note in notes]
+    return "\n".join(lines) + "\n"
+
+
+def _lines(study: Study, row: str, user: str, found: dict[str, Any]) -> list[str]:
+    """Return a row's lines at a user: one for each site's own model, and one for the row."""
+    printed = _printed_name(study, row)
+    lines = [
+        _line(study, [row, site, user], own, quoted(study.paper, printed, user, site))
+        for site, own in found.get("members", {}).items()
+    ]
+    few = len(found["sites"]) <= MANY_SITES
+    trained = "&".join(found["sites"]) if few else f"{len(found['sites'])} sites"
+    sites = f"mean of {len(lines)}" if lines else trained
+    return [*lines, _line(study, [row, sites, user], found, quoted(study.paper, printed, user))]
+
+
+def _line(study: Study, names: list[str], found: dict[str, Any], beside: dict[str, float]) -> str:
+    form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
+    cells = [form.format(*found[figure]) if figure in found else "–" for figure in study.figures]
+    cells += [f"{beside[figure]:.2f}" if figure in beside else "–" for figure in _beside(study)]
+    return _row([*names, *cells])
+
+
+def _beside(study: Study) -> list[str]:
+    """Return the figures that a paper printed, too: other error rates need more pairs than a small study has."""
+    rates = {column for printed in study.paper for column in printed.columns if "@" in column}
+    quotable = [figure for figure in study.figures if figure not in COSTS]
+    return [figure for figure in quotable if study.paper and ("@" not in figure or figure in rates)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _printed_name(study: Study, row: str) -> str:
+    return study.rows[row].quotes or row
+
+
+def _caption(study: Study) -> str:
+    many = len(study.seeds) > 1
+    over = f"mean ± standard deviation over {len(study.seeds)} seeds." if many else "one seed."
+    return f"Percent{' (costs in their own units)' if COSTS.keys() & set(study.figures) else ''}, {over}"

@@ -1,7 +1,0 @@
-"""A study: a grid of recipes over users, rows and seeds, run cell by cell into one table."""
-
-from fedvisage.study.conduct import conduct
-from fedvisage.study.file import Study, read
-from fedvisage.study.grid import Cell, cells_of
-
-__all__ = ["Cell", "Study", "cells_of", "conduct", "read"]

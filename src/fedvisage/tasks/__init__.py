@@ -1,0 +1,1 @@
+"""The two tasks: presentation attack detection (``pad``) and face recognition."""

@@ -1,0 +1,33 @@
+"""Asking the sites about a finished model, and what their held-out scores say together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from fedvisage.federation.members import members_of
+from fedvisage.federation.server import Server
+from fedvisage.federation.wire.message import Message
+from fedvisage.metrics.threshold import Histogram, auc_from_histogram, eer_from_histogram
+from fedvisage.tasks.pad import heldout
+
+
+def collect_histograms(server: Server, finished: Message) -> dict[str, Histogram]:
+    """Ask the sites for histograms of their held-out scores."""
+    return {name: reply["histogram"].numpy() for name, reply in ask_about(server, heldout.SCORES, finished).items()}
+
+
+def ask_about(server: Server, call: str, finished: Message) -> dict[str, Message]:
+    """Ask about a finished model; where each site has its own, it judges that one."""
+    if server.method.members != "each":
+        return server.ask(call, finished)
+    members = members_of(finished)
+    return server.ask(call, each={name: members[name] for name in server.present})
+
+
+def source_summary(histograms: Mapping[str, Histogram]) -> dict[str, float]:
+    """Return the mean AUC and EER of the sites' held-out scores, for model selection and progress."""
+    aucs = [value for counts in histograms.values() if (value := auc_from_histogram(counts)) is not None]
+    eers = [value for counts in histograms.values() if (value := eer_from_histogram(counts)) is not None]
+    return {"auc": float(np.mean(aucs)), "eer": float(np.mean(eers))} if aucs else {}

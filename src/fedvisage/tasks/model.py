@@ -1,0 +1,120 @@
+"""The finished model as files: weights in safetensors, and beside them all that is needed to predict with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Message, Task
+from fedvisage.federation.wire.message import digest_of
+from fedvisage.files import read_tensors, write_atomically, write_tensors
+from fedvisage.metrics.threshold import Threshold
+
+WEIGHTS, SETTINGS = "model.safetensors", "model.json"
+FORMAT = 3
+
+
+@dataclass(frozen=True)
+class Words:
+    """How the settings of a task's models are put."""
+
+    normalisation: str
+    output: str
+    score: str
+
+
+WORDS: dict[Task, Words] = {
+    "pad": Words(
+        "values / 255; hue, saturation and value scaled to [0, 1]",
+        "a logit; its sigmoid is the probability that the face is live",
+        "logit",
+    ),
+    "recognition": Words(
+        "values / 255; the network takes them to [-1, 1]. Aligned by five points, see faces/align.py",
+        "a feature; two faces are called one person if the cosine of their features is at least the threshold",
+        "similarity",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    """A finished model: the recipe that it follows, its weights, its thresholds by member, and the sites' scatter.
+
+    A site's scatter says how far its held-out batches lie from each other; adaptation takes that for chance.
+    """
+
+    recipe: dict[str, Any]
+    finished: Message
+    thresholds: dict[str, Threshold]
+    scatter: dict[str, float]
+    task: Task = "pad"
+
+
+def save(run: Path, saved: SavedModel) -> None:
+    """Write weights and settings; the settings name the weights' digest."""
+    write_tensors(run / WEIGHTS, saved.finished)
+    recipe = saved.recipe
+    words = WORDS[saved.task]
+    settings = {
+        "format": FORMAT,
+        **({} if saved.task == "pad" else {"task": saved.task}),
+        "weights_sha256": digest_of(saved.finished),
+        "input": {
+            "size": recipe["input"]["size"],
+            "colour_order": "RGB",
+            "channels": recipe["input"]["colour"],
+            "normalisation": words.normalisation,
+        },
+        "output": words.output,
+        "thresholds": {
+            name: {words.score: t.value, "rule": t.rule, "far": t.far, "frr": t.frr}
+            for name, t in sorted(saved.thresholds.items())
+        },
+        "heldout_scatter": dict(sorted(saved.scatter.items())),
+        "recipe": recipe,
+    }
+    write_atomically(run / SETTINGS, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+
+
+def load(directory: Path) -> SavedModel:
+    """Read a model back and check that weights and settings belong together."""
+    path = directory / SETTINGS
+    try:
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        if settings["format"] != FORMAT:
+            raise UserError(str(path), f"has format {settings['format']}, this version reads {FORMAT}: run again")
+        recipe, digest = settings["recipe"], settings["weights_sha256"]
+        scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
+        task: Task = "recognition" if settings.get("task") == "recognition" else "pad"
+        thresholds = {
+            name: Threshold(float(t[WORDS[task].score]), str(t["rule"]), t["far"], t["frr"])
+            for name, t in settings["thresholds"].items()
+        }
+    except FileNotFoundError as error:
+        raise UserError(str(path), "does not exist; give the directory of a finished run") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(str(path), "is not the settings of a model") from error
+    finished, _ = read_tensors(directory / WEIGHTS)
+    if digest_of(finished) != digest:
+        raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
+    return SavedModel(recipe, finished, thresholds, scatter, task)
+
+
+def start_weights(path: Path, expected: Message) -> Message:
+    """Read weights to start a training from; every tensor must fit one of the network, and a part must come whole."""
+    found, _ = read_tensors(path)
+    for name, tensor in found.items():
+        if name not in expected:
+            raise UserError("recipe.training.start", f"{path} has tensor {name}, unknown to this network")
+        if tensor.shape != expected[name].shape:
+            raise UserError("recipe.training.start", f"{path}: {name} has shape {tuple(tensor.shape)}, "
+                            f"the network's is {tuple(expected[name].shape)}")  # fmt: skip
+    parts = {name.split(".")[0] for name in found}
+    missing = [name for name in expected if name.split(".")[0] in parts and name not in found]
+    if missing or not found:
+        raise UserError("recipe.training.start", f"{path} lacks {', '.join(missing[:3]) or 'any tensor'}")
+    return found

@@ -1,0 +1,1 @@
+"""Presentation attack detection: its data, what sites say of a finished model, its judgement, predictions."""

@@ -1,0 +1,63 @@
+"""From a recipe's data entries to views of prepared sets, with everything that can be wrong about them said first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from fedvisage.data.batches import View, check_view
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.selection import ALL, Selection, select, without_selection
+from fedvisage.errors import UserError
+from fedvisage.federation.declared import Declared
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.opened import Gathered, SiteData, merged, open_set
+
+
+def gather(recipe: Recipe, method: Declared, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
+    """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
+    opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, workers, say)
+              for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
+    meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
+    sites = {name: _site(found, f"data.sites.{name}", meant[name]) for name, found in opened.items()}
+    user = _user(recipe, cache, workers, say, opened)
+    digests = {f"data.sites.{name}": found.digest for name, found in opened.items()}
+    return Gathered(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
+
+
+def _user(
+    recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None], sites: dict[str, PreparedSet]
+) -> View | None:
+    if recipe.data.user is None:
+        return None
+    found = open_set(recipe.data.user, "data.user", recipe, cache, workers, say)
+    _check_unseen(found, sites)
+    user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
+    user = select(user, without_selection(recipe.data.user)[1], "data.user")
+    if len(user) == 0:
+        raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+    return user
+
+
+def _site(found: PreparedSet, place: str, meant: Selection = ALL) -> SiteData:
+    train, heldout = (select(View.of(found, split), meant, place) for split in ("train", "heldout"))
+    check_view(train, place)
+    check_view(heldout, f"{place} (held-out subjects)")
+    return SiteData(train, heldout)
+
+
+def _check_unseen(user: PreparedSet, sites: dict[str, PreparedSet]) -> None:
+    """Refuse a user whose images, or rendered people, are also a site's."""
+    own = set(np.unique(user.rows.subject).tolist())
+    for name, found in sites.items():
+        if found.digest == user.digest:
+            raise UserError("data.user", f"is the same data as site {name}: a user must be unseen in training")
+        both = own & set(np.unique(found.rows.subject).tolist())
+        if both and found.name == user.name:
+            raise UserError("data.user", f"shares {len(both)} subjects with site {name}, such as {min(both)!r}")
+
+
+def _digest_of(user: View | None) -> dict[str, str]:
+    return {} if user is None else {"data.user": user.slices[0].set.digest}

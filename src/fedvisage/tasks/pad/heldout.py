@@ -1,0 +1,46 @@
+"""The core calls that every site answers about its held-out subjects, with a finished model as the message.
+
+Scores never leave a site; their counts in fixed bins do, as a declared statistic, and thresholds are found from them.
+Once, after training, one more number does: how far batches of a site lie from each other in the model's BatchNorm
+statistics. A user that adapts the model takes that for chance.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from fedvisage.federation.declared import Call
+from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.upload import Upload
+from fedvisage.metrics.threshold import BINS, histogram
+from fedvisage.tasks.scoring import Scorer
+
+SCORES, SCATTER = "heldout", "scatter"
+UPLOADS = {
+    SCORES: Upload(
+        "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of held-out scores in fixed bins"
+    ),
+    SCATTER: Upload("scatter", "statistic", dtype="float64", guarantee="mean distance between held-out batches"),
+}
+
+
+def calls(scorer: Scorer) -> dict[str, Call]:
+    """Return the calls; the scorer is shared by the sites of a process."""
+
+    def scores(site: Site, finished: Message) -> Message:
+        (logits,) = scorer.scores(finished, site.data).values()
+        if not np.isfinite(logits).all():
+            raise TrainingBroke("the model's held-out scores are not finite")
+        counts = histogram(logits, site.data.labels.astype("int64"))
+        return {"histogram": torch.from_numpy(counts)}
+
+    def scatter(site: Site, finished: Message) -> Message:
+        found = scorer.scatter(finished, site.data)
+        return {"scatter": torch.tensor(found, dtype=torch.float64)}
+
+    return {
+        SCORES: Call(scores, (UPLOADS[SCORES],), exact=True),
+        SCATTER: Call(scatter, (UPLOADS[SCATTER],), exact=True),
+    }

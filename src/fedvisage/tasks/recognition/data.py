@@ -1,0 +1,200 @@
+"""Recognition: from a recipe's data entries to views of identity sets, with everything that can be wrong said first.
+
+Nobody may be at two places: an identity at two sites, or at a site and among public or benchmark images, would make a
+genuine pair look like an impostor's. What is left out is counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.sources import SYNTHETIC, Part, resolve, without_part
+from fedvisage.errors import UserError
+from fedvisage.federation.declared import Declared
+from fedvisage.metrics.listed_pairs import pairs_among
+from fedvisage.metrics.similarity import require_measurable
+from fedvisage.recipe import Recipe, Recognition
+from fedvisage.tasks.opened import Gathered, People, SiteData, merged, open_set
+
+PUBLIC = "data.public"
+
+
+def check_recognition(recipe: Recipe) -> None:
+    """Refuse what a recognition method would have to ignore, or what would look at what it is judged by."""
+    if recipe.input.colour != "rgb":
+        raise UserError(
+            "recipe.input.colour", f"recognition looks at rgb; set input.colour: rgb, got {recipe.input.colour}"
+        )
+    if recipe.training.sampling != "shuffled":
+        raise UserError("recipe.training.sampling", "balances live faces and attacks; recognition takes shuffled")
+    if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
+        raise UserError("recipe.evaluation.keep", "best, and early_stop, would choose by the sites' test images, which "
+                        "the personal figures are about; keep the last model")  # fmt: skip
+    if recipe.evaluation.adapt is not None:
+        raise UserError("recipe.evaluation.adapt", "is for attack detection; leave it out")
+
+
+def settled(recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]) -> Recipe:
+    """Return the recipe with the number of public identities filled in, from which networks are built."""
+    data = recipe.data
+    if data.public is None:
+        if data.public_identities is not None:
+            raise UserError(
+                "recipe.data.public_identities", "is given, but no data.public; name the set or leave it out"
+            )
+        return recipe
+    found = _public_identities(data.public, cache, workers, say)
+    if data.public_identities not in (None, found):
+        raise UserError(
+            "recipe.data.public_identities", f"is {data.public_identities}, but the set has {found} to train on"
+        )
+    return recipe.model_copy(update={"data": data.model_copy(update={"public_identities": found})})
+
+
+def _public_identities(entry: str, cache: Path, workers: int, say: Callable[[str], None]) -> int:
+    """Count the identities to train on: a line says how many, a directory has to be opened."""
+    name, part = without_part(entry.strip())
+    line = name.removeprefix(SYNTHETIC).split()
+    if part is None and name.startswith(SYNTHETIC) and line[:1] == ["people"]:
+        from fedvisage.datasets.rendered.identities import parse_identities  # it loads the renderer
+
+        return parse_identities(line[1:]).trained_on
+    view = View.of(PreparedSet.open(resolve(name, cache, workers=workers, say=say)), "train")
+    return len(share_of(view, part).identities)
+
+
+def gather_identities(
+    recipe: Recipe, method: Declared, cache: Path, workers: int, say: Callable[[str], None]
+) -> Gathered:
+    """Open (and, for ``synth:`` lines, make) the identity sets of a recipe and check them against it and each other."""
+    opened: dict[str, PreparedSet] = {}
+
+    def view(entry: str, place: str, split: str | None) -> View:
+        name, part = without_part(entry.strip())
+        if name not in opened:
+            opened[name] = open_set(name, place, recipe, cache, workers, say)
+        if opened[name].rows.group is None:
+            raise UserError(
+                place, "is no identity set; make one with `fedvisage data people` or `data import identities`"
+            )
+        return share_of(View.of(opened[name], split), part)
+
+    places = {f"data.sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
+    sites = {
+        place: SiteData(view(entry, place, "train"), view(entry, place, "test")) for place, entry in places.items()
+    }
+    user = None
+    if recipe.data.user is not None:
+        split = None if recipe.data.user_split == "all" else recipe.data.user_split
+        user = view(recipe.data.user, "data.user", split)
+        if not len(user):
+            raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+    public, heldout = None, None
+    if recipe.data.public is not None:
+        public, heldout = view(recipe.data.public, PUBLIC, "train"), view(recipe.data.public, PUBLIC, "heldout")
+    _check_nobody_twice(sites, public, heldout, user)
+    counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
+               for name in ("without_test_images", "with_one_test_image")}  # fmt: skip
+    apart = {place.removeprefix("data.sites."): site for place, site in sites.items()}
+    strangers = _strangers(recipe, apart, heldout)
+    _check_rates(recipe, apart, strangers)
+    if user is not None:
+        _check_generic_rates(recipe, user)
+    digests = {place: _digest(opened, entry) for place, entry in places.items()}
+    digests |= {"data.user": _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
+    digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
+    people = People(public, strangers, apart, counted)
+    return Gathered(merged(apart) if method.pooled else apart, user, digests, people)
+
+
+def share_of(view: View, part: Part | None) -> View:
+    """Return the images of a share of a set's people; which people follows from the whole set, not from a split."""
+    if part is None:
+        return view
+    everybody = np.unique(view.slices[0].set.rows.subject)
+    share = np.arange(len(everybody)) % part.of + 1
+    return view.of_people(everybody[(share >= part.number) & (share <= part.last)])
+
+
+def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
+    name, part = without_part(entry.strip())
+    return opened[name].digest + (f" {part}" if part else "")
+
+
+def _check_nobody_twice(
+    sites: Mapping[str, SiteData], public: View | None, heldout: View | None, user: View | None
+) -> None:
+    """Refuse an identity that is at two of the places."""
+    places = {place: [site.train, site.heldout] for place, site in sites.items()}
+    places[PUBLIC] = [view for view in (public, heldout) if view is not None]
+    places["data.user"] = [] if user is None else [user]
+    seen: dict[str, str] = {}
+    for place, views in places.items():
+        for name in sorted({str(name) for view in views for name in view.identities}):
+            if name in seen:
+                raise UserError(place, f"has identity {name!r}, who is also in {seen[name]}; each must be at one place")
+            seen[name] = place
+
+
+def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) -> dict[str, int]:
+    """Refuse a site that cannot train or be judged; count the identities that take part in training only."""
+    if len(site.train) < 2:
+        raise UserError(place, f"has {len(site.train)} images to train on; at least 2 are needed")
+    people, least = len(site.train.identities), method.least_identities(recipe)
+    if people < least and least > 2:
+        raise UserError(place, f"has {people} identities, and {method.name} asks for {least} at each site; lower "
+                        "method.minimum, or give the site more")  # fmt: skip
+    if people < least:
+        raise UserError(place, f"has {people} identity, and the loss of {method.name} has no gradient with fewer than "
+                        f"{least}: choose fedfr or fedface, or give the site more identities")  # fmt: skip
+    unknown = sorted(set(site.heldout.identities.tolist()) - set(site.train.identities.tolist()))
+    if unknown:
+        raise UserError(place, f"{len(unknown)} identities have test images but none to enrol, such as {unknown[0]!r}")
+    tested, images = np.unique(site.heldout.subjects, return_counts=True)
+    return {"without_test_images": people - len(tested), "with_one_test_image": int((images == 1).sum())}
+
+
+def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | None) -> dict[str, View | None]:
+    """Return whose images each site's model must reject."""
+    settings = recipe.evaluation.recognition or Recognition()
+    if settings.impostors == "pooled":
+        if len(sites) < 2:
+            raise UserError("recipe.evaluation.recognition.impostors", "pooled needs a second site")
+        return {name: View.joined([other.heldout for one, other in sites.items() if one != name]) for name in sites}
+    if heldout is not None and not len(heldout):
+        raise UserError(PUBLIC, "has no held-out identities; they are the impostors from whom thresholds and personal "
+                        "figures come: prepare it with a share held out")  # fmt: skip
+    return dict.fromkeys(sites, heldout)
+
+
+def _check_generic_rates(recipe: Recipe, user: View) -> None:
+    """Refuse rates that the benchmark has too few pairs or probes to show, and a list of other people's pairs."""
+    settings, place = recipe.evaluation.recognition or Recognition(), "recipe.evaluation.recognition"
+    _, images = np.unique(user.subjects, return_counts=True)
+    impostors = (len(user) ** 2 - int((images**2).sum())) // 2
+    probes = sum(int((part.set.rows.split[part.indices] == "test").sum()) for part in user.slices)
+    require_measurable(settings.far, impostors, f"{place}.far", "impostor pairs of the benchmark")
+    require_measurable(settings.fpir, probes, f"{place}.fpir", "probes of the benchmark")
+    if settings.pairs is not None:
+        pairs_among(user, settings.pairs)
+
+
+def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mapping[str, View | None]) -> None:
+    """Refuse rates that were asked for and that a site has too few pairs to show, before anything is trained."""
+    settings = recipe.evaluation.recognition or Recognition()
+    place = "recipe.evaluation.recognition"
+    for name, site in sites.items():
+        others = strangers[name]
+        if others is None:
+            if settings.personal_far or settings.personal_fpir:
+                raise UserError(f"{place}.personal_far", "needs impostors; name data.public")
+            continue
+        counted = f"impostor pairs of site {name}"
+        require_measurable(settings.personal_far, len(site.heldout) * len(others), f"{place}.personal_far", counted)
+        searches = len(others) + (len(site.heldout) if settings.counting == "published" else 0)
+        require_measurable(settings.personal_fpir, searches, f"{place}.personal_fpir", f"searches at site {name}")

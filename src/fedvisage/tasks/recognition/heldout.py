@@ -1,0 +1,138 @@
+"""The core calls of recognition: what a site says of a finished model without sending a feature.
+
+`heldout`: similarities of genuine and impostor pairs, counted in fixed bins, from which a decision's threshold is
+found. `personal`: how well the site's own models know the site's own people (FedFR, "Evaluation Metrics"), as
+figures.
+
+Impostors are the site's strangers: held-out public identities, or in a simulation the other sites' people.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvisage.data.batches import View
+from fedvisage.federation.declared import Call, Declared, Personal
+from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.wire.message import Message, digest_of
+from fedvisage.federation.wire.upload import Upload
+from fedvisage.metrics.decision import pair_counts, within_counts
+from fedvisage.metrics.personalised import FARS, FPIRS, figures_of_site
+from fedvisage.metrics.similarity import Faces, Features, labelled
+from fedvisage.metrics.threshold import BINS
+from fedvisage.recipe import Recipe, Recognition
+from fedvisage.tasks.pad.heldout import SCORES
+from fedvisage.tasks.scoring import Scorer
+
+Transform = Callable[[Tensor], Tensor]
+PERSONAL = "personal"
+UNMEASURED = -1.0
+"""Stands for a rate that a site has too few pairs for: figures are finite numbers on the wire."""
+GENERIC: Mapping[str, Personal] = {"generic": Personal(lambda _, finished: finished)}
+PAIRS = Upload(
+    "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of similarities of pairs in fixed bins"
+)
+
+
+def uploads(method: Declared) -> dict[str, tuple[Upload, ...]]:
+    """Return what the calls upload; where a method merges the sites' data, no site has a model to judge."""
+    if method.pooled:
+        return {SCORES: (PAIRS,)}
+
+    def shape(recipe: Recipe) -> tuple[int, ...]:
+        fars, fpirs = rates(recipe)
+        return len(models_of(method)), len(fars) + len(fpirs)
+
+    said = "TAR and TPIR of the site's own people"
+    figures = Upload("figures", "statistic", shape=shape, dtype="float64", guarantee=said)
+    said = "numbers of pairs and probes behind the figures"
+    return {
+        SCORES: (PAIRS,),
+        PERSONAL: (figures, Upload("pairs", "statistic", shape=(4,), dtype="int64", guarantee=said)),
+    }
+
+
+def models_of(method: Declared) -> Mapping[str, Personal]:
+    """Return the models by which a method's sites can know their people; the last one is the method's choice."""
+    return method.personal or GENERIC
+
+
+def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the FARs and FPIRs of the personal figures."""
+    settings = recipe.evaluation.recognition or Recognition()
+    return settings.personal_far or FARS, settings.personal_fpir or FPIRS
+
+
+def calls(scorer: Scorer) -> dict[str, Call]:
+    """Return the calls; the scorer is shared by the sites of a process, and so are strangers' generic features."""
+    declared = uploads(scorer.method)
+    known: dict[tuple[str, int], Features] = {}
+
+    def generic(finished: Message, view: View) -> Features:
+        """Return the generic model's features of a view that many sites share, worked out once."""
+        key = digest_of(finished), id(view)
+        if key not in known:
+            known.clear()
+            known[key] = _features(scorer, finished, view, None)
+        return known[key]
+
+    def pairs(site: Site, finished: Message) -> Message:
+        whose = np.unique(site.data.subjects, return_inverse=True)[1]
+        own = labelled(_features(scorer, finished, site.data, None), whose)
+        if site.strangers is None:
+            return {"histogram": torch.from_numpy(within_counts(own))}
+        strangers = labelled(generic(finished, site.strangers), np.full(len(site.strangers), -1))
+        return {"histogram": torch.from_numpy(pair_counts(own, strangers))}
+
+    def figures(site: Site, finished: Message) -> Message:
+        counting = (scorer.recipe.evaluation.recognition or Recognition()).counting
+        assert site.test is not None
+        assert site.strangers is not None, "who judges personal models has strangers"
+        rows, counts = [], (0, 0, 0, 0)
+        for personal in models_of(scorer.method).values():
+            weights = personal.weights(site, finished)
+            transform = personal.transform(site) if personal.transform else None
+            faces = faces_of(scorer, weights, site.data, site.test, site.strangers, transform)
+            found = figures_of_site(*faces, *rates(scorer.recipe), counting)
+            rows.append(
+                [UNMEASURED if value is None else value for value in (*found.tar.values(), *found.tpir.values())]
+            )
+            counts = found.counts
+        return {"figures": torch.tensor(rows, dtype=torch.float64), "pairs": torch.tensor(counts)}
+
+    runs = {SCORES: pairs, PERSONAL: figures}
+    return {call: Call(runs[call], fields, exact=True) for call, fields in declared.items()}
+
+
+def faces_of(
+    scorer: Scorer, weights: Message, training: View, test: View, strangers: View, transform: Transform | None = None
+) -> tuple[Faces, Faces, Faces]:
+    """Return a site's training and test images and its strangers as one model sees them."""
+    people = len(training.identities)
+    own = [labelled(_features(scorer, weights, view, transform), np.searchsorted(training.identities, view.subjects))
+           for view in (training, test)]  # fmt: skip
+    others = people + np.unique(strangers.subjects, return_inverse=True)[1]
+    return own[0], own[1], labelled(_features(scorer, weights, strangers, transform), others)
+
+
+def _features(scorer: Scorer, weights: Message, view: View, transform: Transform | None) -> Features:
+    if not len(view):
+        return np.empty((0, 1), np.float32)
+    scorer.load(weights)
+    values = scorer.embeddings(view)
+    if transform is not None:
+        with torch.inference_mode():
+            values = transform(values.to(scorer.compute.device)).float().cpu()
+    if not has_directions(values):
+        raise TrainingBroke("the model's features are zero or not finite; a lower learning rate or clip_norm may help")
+    return np.asarray(values.numpy(), np.float32)
+
+
+def has_directions(features: Tensor) -> bool:
+    """Tell whether all features have a length that can be divided by; those of a training that diverged have not."""
+    length = torch.linalg.vector_norm(features, dim=1)
+    return bool((torch.isfinite(length) & (length > 0)).all())

@@ -1,0 +1,104 @@
+"""Comparing faces with a finished recognition model: one person or two, at the false match rate of its threshold."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from fedvisage.datasets.importers.identities import Aligned, make_aligner
+from fedvisage.datasets.importers.pictures import open_picture
+from fedvisage.datasets.importers.report import BadFile
+from fedvisage.errors import UserError
+from fedvisage.federation.members import members_of
+from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.runs.rejudge import open_model
+from fedvisage.tasks.pad.predict import images_at
+from fedvisage.tasks.scoring import Scorer
+
+SAME, OTHER = "same person", "other person"
+
+
+@dataclass(frozen=True)
+class Match:
+    """What the model says of a face beside the one in question; without a similarity there is a reason."""
+
+    path: str
+    similarity: float | None = None
+    decision: str = "rejected"
+    reason: str = ""
+
+
+def compare_faces(
+    directory: Path, path: Path, against: Path, console: Console, *, member: str, crop: str, as_json: bool
+) -> None:
+    """Compare a face with another one, or with each in a folder, the most similar first, and print the outcome."""
+    _, saved, scorer = open_model(directory)
+    if saved.task != "recognition":
+        raise UserError("--against", "this model detects attacks; leave --against out")
+    threshold, others = _ready(scorer, saved.finished, saved.thresholds, member), list(images_at(against))
+    aligner = make_aligner(crop, scorer.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
+    try:
+        face = feature_of(scorer, path, aligner)
+    except BadFile as bad:
+        raise UserError(str(path), str(bad)) from None
+    found = [match(scorer, face, other, aligner, threshold) for other in others]
+    found.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
+    operating = {"rule": threshold.rule, "similarity": threshold.value, "fmr": threshold.far, "fnmr": threshold.frr}
+    if as_json:
+        print(
+            json.dumps({"threshold": operating, "face": str(path), "matches": [asdict(one) for one in found]}, indent=2)
+        )
+        return
+    console.print(operating_point(threshold), markup=False, soft_wrap=True)
+    for one in found:
+        score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
+        reason = f"  {one.reason}" if one.reason else ""
+        console.print(f"{one.decision:13}{score}{one.path}{reason}", markup=False, soft_wrap=True)
+
+
+def operating_point(threshold: Threshold) -> str:
+    """Say which similarity counts as one person, and what errors that made at the sites."""
+    missed = f" and misses {threshold.frr:.2%} of genuine ones" if threshold.frr is not None else ""
+    accepted = f"accepts {threshold.far:.4%} of impostor pairs{missed}" if threshold.far is not None else ""
+    return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"
+
+
+def feature_of(scorer: Scorer, path: Path, aligner: Callable[[np.ndarray], Aligned]) -> Features:
+    """Return the feature of the face on a picture, at unit length."""
+    crop, _ = aligner(open_picture(path))
+    images = torch.from_numpy(np.ascontiguousarray(crop)).permute(2, 0, 1)[None]
+    return unit(scorer.score_images(images).cpu().numpy())
+
+
+def match(
+    scorer: Scorer, face: Features, path: Path, aligner: Callable[[np.ndarray], Aligned], threshold: Threshold
+) -> Match:
+    """Compare a face with the one on a picture."""
+    try:
+        similarity = float((face @ feature_of(scorer, path, aligner).T)[0, 0])
+    except BadFile as bad:
+        return Match(str(path), reason=str(bad))
+    return Match(str(path), similarity, SAME if similarity >= threshold.value else OTHER)
+
+
+def _ready(
+    scorer: Scorer, finished: dict[str, torch.Tensor], thresholds: dict[str, Threshold], member: str
+) -> Threshold:
+    """Load the model that is asked for and return its threshold."""
+    members = members_of(finished)
+    if member not in members:
+        choice = ", ".join(sorted(members)) or "none"
+        said = "this run has one model; leave --member out" if "" in members else f"choose one of {choice}"
+        raise UserError("--member", said)
+    if member not in thresholds:
+        raise UserError("threshold", "the sites had too few impostor pairs for one at the recipe's false match rate; "
+                        "train with a higher evaluation.recognition.fmr or more held-out people")  # fmt: skip
+    scorer.load(members[member])
+    return thresholds[member]

@@ -1,0 +1,126 @@
+"""The first model of recognition, Θ_g⁰ and Φ_g⁰: CosFace on the public set, at the server, before the first round.
+
+FedFR ("Federated Learning") starts from a model that was trained on a public dataset, and so do all methods that it is
+compared with. The result is kept in the cache under the digest of everything that decides it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from fedvisage import recipe as recipes
+from fedvisage.data.batches import View, order
+from fedvisage.errors import RunFailed
+from fedvisage.federation.method import Message
+from fedvisage.federation.wire.message import load_parts, state_of
+from fedvisage.files import read_tensors, write_tensors
+from fedvisage.methods.faces import FaceOptions
+from fedvisage.nn import optimizers
+from fedvisage.nn.augment import augment
+from fedvisage.nn.embedder import Centres, face_network
+from fedvisage.nn.inputs import as_float
+from fedvisage.nn.losses.cosface import cosface
+from fedvisage.nn.partial import Classes, Sampler
+from fedvisage.nn.precision import LAYOUT, Compute
+from fedvisage.recipe import Pretrain, Recipe
+from fedvisage.streams import numpy_rng, scoped, torch_rng
+
+VERSION = 1
+"""Changes whenever the same settings give other weights than before."""
+
+
+def pretrained(
+    recipe: Recipe, public: View, digest: str, compute: Compute, cache: Path, say: Callable[[str], None]
+) -> Message:
+    """Return the pre-trained parts `model` and `centres`; the digest is that of the public data."""
+    settings = recipe.training.pretrain
+    assert settings is not None
+    path = cache / f"pretrained-{_digest(recipe, digest, compute)}.safetensors"
+    if path.exists():
+        return read_tensors(path)[0]
+    with scoped(recipe.runtime.seed, "initial weights"):
+        network = recipe.options(FaceOptions).network
+        net = nn.ModuleDict({"model": face_network(network, recipe.input.size)})
+        net["centres"] = Centres(len(public.identities), network.embedding)
+    compute.place(net)
+    with scoped(recipe.runtime.seed, "pretraining", "library draws"):
+        _train(net.train(), recipe, settings, public, compute, say)
+    found = state_of(net, "model", "centres")
+    if not all(torch.isfinite(value).all() for value in found.values()):
+        raise RunFailed(
+            "pre-training did not converge: its weights are not finite; lower training.pretrain.optimizer.lr"
+        )
+    cache.mkdir(parents=True, exist_ok=True)
+    write_tensors(path, found)
+    return found
+
+
+def start(net: nn.ModuleDict, first: Message) -> None:
+    """Put the pre-trained parts into a network that has them."""
+    load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
+
+
+def _train(
+    net: nn.ModuleDict, recipe: Recipe, settings: Pretrain, public: View, compute: Compute, say: Callable[[str], None]
+) -> None:
+    classes = {str(name): number for number, name in enumerate(public.identities)}
+    optimizer = optimizers.build(list(net.parameters()), settings.optimizer)
+    centres = net["centres"].get_parameter("weight")
+    sampler = _sampler(recipe, settings, optimizer, centres)
+    for epoch in range(settings.epochs):
+        rate = settings.optimizer.lr * optimizers.rate_factor(settings.schedule, epoch + 1, settings.epochs)
+        for group in optimizer.param_groups:
+            group["lr"] = rate
+        losses: list[Tensor] = []
+        rng = numpy_rng(recipe.runtime.seed, "pretraining", "order", epoch)
+        for number, positions in enumerate(order(public, rng, size=settings.batch, sampling="shuffled")):
+            stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, number)
+            images = as_float(public.batch(positions).images.to(compute.device))
+            images = augment(images, None, recipe.training.augment, stream)[0].contiguous(memory_format=LAYOUT)
+            labels = torch.tensor([classes[str(name)] for name in public.subjects[positions]], device=compute.device)
+            with compute.autocast():
+                features = net["model"](images)
+            some = Classes(centres, labels) if sampler is None else sampler.of(labels)
+            loss = cosface(features.float(), some.centres, some.labels, scale=settings.scale, margin=settings.margin)
+            optimizer.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizers.step(optimizer, settings.optimizer.clip_norm)
+            losses.append(loss.detach())
+        if losses:
+            say(f"pre-training: epoch {epoch + 1} of {settings.epochs}, loss {float(torch.stack(losses).mean()):.4f}")
+    if sampler is not None:
+        sampler.finish()
+
+
+def _sampler(recipe: Recipe, settings: Pretrain, optimizer: Optimizer, centres: nn.Parameter) -> Sampler | None:
+    """Return what draws the classes of each batch, where the recipe wants a sample."""
+    if settings.sampled_classes is None:
+        return None
+    rng = numpy_rng(recipe.runtime.seed, "pretraining", "classes")
+    return Sampler(optimizer, [centres], settings.sampled_classes, rng)
+
+
+def _digest(recipe: Recipe, data: str, compute: Compute) -> str:
+    """Name what decides the weights."""
+    tree = recipes.tree_of(recipe)
+    if recipe.training.pretrain is not None and recipe.training.pretrain.sampled_classes is None:
+        del tree["training"]["pretrain"]["sampled_classes"]  # what was kept before there was the key is found
+    decides = {
+        "version": VERSION,
+        "data": data,
+        "input": tree["input"],
+        "network": tree["method"]["network"],
+        "pretrain": tree["training"]["pretrain"],
+        "augment": tree["training"]["augment"],
+        "runtime": {key: tree["runtime"][key] for key in ("seed", "precision", "threads")},
+        "device": str(compute.device),
+        "torch": torch.__version__,
+    }
+    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,123 @@
+"""Folders of people become identity sets; rendered faces stand for photographs, and the detector finds them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.importers.identities import import_identities
+from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+from fedvisage.errors import UserError
+from fedvisage.faces.align import misalignment
+from fedvisage.faces.synthetic.conditions import draw_conditions
+from fedvisage.faces.synthetic.people import draw_people
+from fedvisage.faces.synthetic.scene import render
+
+SIZE = 112
+
+
+def save(image: np.ndarray, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(path)
+
+
+@pytest.fixture(scope="module")
+def crops() -> dict[str, np.ndarray]:
+    """Aligned faces of two people."""
+    spec = Identities(images=3, size=SIZE)
+    return {f"person{number}": photograph_person(album(spec, number), SIZE)[0] for number in (0, 3)}
+
+
+@pytest.fixture
+def folder(crops: dict[str, np.ndarray], tmp_path: Path) -> Path:
+    for person, images in crops.items():
+        for number, image in enumerate(images):
+            save(image, tmp_path / "people" / person / f"{number}.png")
+    return tmp_path / "people"
+
+
+def test_aligned_faces_are_taken_as_they_are(folder: Path, crops: dict[str, np.ndarray], tmp_path: Path) -> None:
+    (folder / "groups.csv").write_text("person,group\nperson0,north\n")
+    report = import_identities(folder, tmp_path / "set", name="P", size=SIZE, crop="none", heldout=0, test=0.34)
+    made = PreparedSet.open(tmp_path / "set", verify=True)
+    assert (report.images, report.subjects, report.one_photograph) == (6, 2, 0)
+    assert made.rows.group is not None
+    assert dict(zip(made.rows.subject.tolist(), made.rows.group.tolist(), strict=True)) == {
+        "person0": "north", "person3": "all",
+    }  # fmt: skip
+    splits = [sorted(made.rows.split[made.rows.subject == who].tolist()) for who in crops]
+    assert splits == [["test", "train", "train"]] * 2
+    assert np.array_equal(made.images[:3], crops["person0"])
+
+
+def test_what_is_no_aligned_face_is_skipped_with_its_reason(folder: Path, tmp_path: Path) -> None:
+    upright = np.asarray(Image.open(folder / "person0" / "0.png"))
+    save(np.ascontiguousarray(np.roll(upright, 30, axis=1)), folder / "person0" / "moved.png")
+    save(np.full((SIZE, SIZE, 3), 90, np.uint8), folder / "person3" / "wall.png")
+    save(upright, folder / "person0" / "again.png")
+    report = import_identities(folder, tmp_path / "set", name="P", size=SIZE, crop="none", heldout=0, max_bad=0.5)
+    reasons = {entry.path: entry.reason for entry in report.skipped}
+    assert report.images == 6
+    assert "no face found" in reasons["person3/wall.png"]
+    assert "aligned" in reasons["person0/moved.png"] or "no face" in reasons["person0/moved.png"]
+    assert "same content" in reasons["person0/again.png"]
+
+
+def test_faces_in_photographs_are_found_and_aligned(tmp_path: Path) -> None:
+    people = draw_people([5, 6], 0)
+    scene = render(people, draw_conditions([1, 2], roll_max=0.4), 256)
+    pictures = (scene.radiance.clamp(0, 1) ** 0.45 * 255).byte().permute(0, 2, 3, 1).numpy()
+    for number, picture in enumerate(pictures):
+        save(np.ascontiguousarray(picture), tmp_path / "photos" / f"person{number}" / "1.png")
+    report = import_identities(tmp_path / "photos", tmp_path / "set", name="P", size=64, crop="face", heldout=0)
+    made = PreparedSet.open(tmp_path / "set")
+    assert report.one_photograph == 2
+    assert made.rows.split.tolist() == ["train", "train"]
+    assert made.points is not None
+    assert max(misalignment(points, 64) for points in made.points) < 0.1
+    assert "2 people have one photograph" in "\n".join(report.lines())
+
+
+def test_people_with_few_photographs_are_left_out_and_counted(
+    folder: Path, crops: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    save(np.ascontiguousarray(crops["person0"][0][:, ::-1]), folder / "person1" / "0.png")
+    (folder / "person3" / "2.png").write_bytes(b"no picture")
+    report = import_identities(
+        folder, tmp_path / "set", name="P", size=SIZE, crop="none", heldout=0, least=3, max_bad=0.5
+    )
+    assert (report.images, report.people_left_out, report.photographs_left_out) == (3, 2, 3)
+    assert set(PreparedSet.open(tmp_path / "set").rows.subject.tolist()) == {"person0"}
+    assert "2 people with 3 photographs were left out" in "\n".join(report.lines())
+    with pytest.raises(UserError, match="has 9 photographs"):
+        import_identities(folder, tmp_path / "none", name="P", size=SIZE, crop="none", least=9)
+
+
+def test_alignment_is_checked_at_the_size_that_photographs_have(folder: Path, tmp_path: Path) -> None:
+    """At 48 pixels the detector finds few faces; what is stored may be as small as one likes."""
+    report = import_identities(folder, tmp_path / "set", name="P", size=48, crop="none", heldout=0)
+    made = PreparedSet.open(tmp_path / "set")
+    assert (report.images, made.size) == (6, 48)
+    assert made.points is not None
+    assert max(misalignment(points, 48) for points in made.points) < 0.15
+
+
+def test_the_same_photograph_of_two_people_is_a_mistake(folder: Path, tmp_path: Path) -> None:
+    (folder / "person3" / "copy.png").write_bytes((folder / "person0" / "0.png").read_bytes())
+    with pytest.raises(UserError, match="the same file under two people"):
+        import_identities(folder, tmp_path / "set", name="P", size=SIZE, crop="none", max_bad=0.9)
+    assert not (tmp_path / "set").exists()
+
+
+def test_layouts_and_options_that_make_no_sense_are_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="aligned"):
+        import_identities(folder, tmp_path / "set", name="P", size=SIZE, crop="centre")
+    save(np.zeros((SIZE, SIZE, 3), np.uint8), folder / "loose.png")
+    with pytest.raises(UserError, match="is in no folder"):
+        import_identities(folder, tmp_path / "set", name="P", size=SIZE, crop="none")
+    (folder / "loose.png").unlink()
+    (folder / "groups.csv").write_text("name,side\nperson0,north\n")
+    with pytest.raises(UserError, match="person,group"):
+        import_identities(folder, tmp_path / "set", name="P", size=SIZE, crop="none")

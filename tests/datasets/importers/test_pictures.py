@@ -1,0 +1,124 @@
+"""Decoding image files that may be damaged, unusual or hostile."""
+
+import io
+import struct
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from tests.datasets.importers.making import picture
+
+from fedvisage.datasets.importers.pictures import ENDINGS, open_picture, read_picture
+from fedvisage.datasets.importers.report import BadFile
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:
+    content = io.BytesIO()
+    image.save(content, kind, **options)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["PNG", "BMP", "TIFF"])
+def test_lossless_formats_keep_every_byte(kind: str) -> None:
+    np.testing.assert_array_equal(read_picture(encoded(Image.fromarray(picture(1)), kind)), picture(1))
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "LA"])
+def test_grey_palette_and_opaque_images_become_rgb(mode: str) -> None:
+    found = read_picture(encoded(Image.fromarray(picture(1)).convert(mode)))
+    assert (found.shape, found.dtype) == ((24, 24, 3), np.uint8)
+
+
+def test_exif_orientation_is_applied() -> None:
+    image = Image.fromarray(picture(1, height=20, width=30))
+    exif = image.getexif()
+    exif[0x0112] = 6  # the camera was turned: the stored picture has to go a quarter to the right
+    found = read_picture(encoded(image, "PNG", exif=exif))
+    np.testing.assert_array_equal(found, np.rot90(picture(1, height=20, width=30), k=-1))
+
+
+def test_the_upper_bytes_of_16_bit_rgb_are_taken() -> None:
+    high, low = picture(1), picture(2)
+    raw = b"".join(b"\0" + np.stack([h, w], -1).tobytes() for h, w in zip(high, low, strict=True))
+    header = struct.pack(">IIBBBBB", 24, 24, 16, 2, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(raw)), (b"IEND", b"")]
+    content = b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(name, data) for name, data in chunks)
+    np.testing.assert_array_equal(read_picture(content), high)
+
+
+def png_chunk(name: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+
+@pytest.mark.parametrize(
+    ("image", "kind", "reason"),
+    [
+        (Image.new("CMYK", (32, 32)), "JPEG", "colours of kind CMYK"),
+        (Image.fromarray(np.zeros((32, 32), np.uint16)), "PNG", "colours of kind I;16"),
+        (Image.fromarray(np.zeros((32, 32), np.float32)), "TIFF", "colours of kind F"),
+        (Image.new("RGBA", (32, 32), (1, 2, 3, 128)), "PNG", "transparent pixels"),
+        (Image.new("RGB", (15, 99)), "PNG", "smaller than 16 pixels"),
+        (Image.new("RGB", (32, 32)), "GIF", "not an image of a known format"),
+        (Image.new("RGB", (32, 32)), "PDF", "not an image of a known format"),
+    ],
+    ids=["cmyk", "16-bit grey", "float", "transparent", "tiny", "gif", "pdf"],
+)
+def test_what_would_have_to_be_reinterpreted_is_refused(image: Image.Image, kind: str, reason: str) -> None:
+    content = encoded(image, kind)
+    with pytest.raises(BadFile, match=reason):
+        read_picture(content)
+
+
+def test_several_pictures_in_one_file_are_refused() -> None:
+    pages = [Image.fromarray(picture(n)) for n in range(2)]
+    content = encoded(pages[0], "TIFF", save_all=True, append_images=pages[1:])
+    with pytest.raises(BadFile, match="holds several pictures"):
+        read_picture(content)
+
+
+def test_the_photograph_of_a_phones_mpo_is_taken() -> None:
+    pages = [Image.new("RGB", (32, 32), colour) for colour in ("red", "blue")]
+    found = read_picture(encoded(pages[0], "MPO", save_all=True, append_images=pages[1:]))
+    assert found[..., 0].min() > 240
+    assert found[..., 2].max() < 15
+
+
+@pytest.mark.parametrize("side", [9_000, 60_000])
+def test_a_decompression_bomb_is_refused_before_it_is_decoded(side: int) -> None:
+    # Headers that promise more pixels than fit; were it decoded, it would fail for its missing data instead.
+    header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    content = b"\x89PNG\r\n\x1a\n" + header + png_chunk(b"IDAT", zlib.compress(bytes(100)))
+    with pytest.raises(BadFile, match="more than 64 million pixels"):
+        read_picture(content)
+
+
+def test_the_limit_of_other_users_of_pillow_is_left_alone() -> None:
+    before = Image.MAX_IMAGE_PIXELS
+    read_picture(encoded(Image.fromarray(picture(1))))
+    assert before == Image.MAX_IMAGE_PIXELS
+
+
+@given(st.sampled_from(["PNG", "JPEG", "BMP", "WEBP", "TIFF"]), st.data())
+def test_damaged_files_are_read_or_refused_but_never_crash(kind: str, data: st.DataObject) -> None:
+    content = bytearray(encoded(Image.fromarray(picture(1)), kind))
+    for _ in range(data.draw(st.integers(1, 8))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    # Any other exception than BadFile fails this test.
+    with suppress(BadFile):
+        assert read_picture(bytes(content[: data.draw(st.integers(0, len(content)))])).shape[2] == 3
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_every_ending_that_is_listed_is_of_a_format_that_is_read(tmp_path: Path, ending: str) -> None:
+    Image.fromarray(np.full((20, 30, 3), 77, np.uint8)).save(tmp_path / f"grey{ending}")
+    assert open_picture(tmp_path / f"grey{ending}").mean() == 77
+
+
+def test_a_file_that_cannot_be_opened_is_a_bad_file(tmp_path: Path) -> None:
+    with pytest.raises(BadFile, match="cannot be read: No such file"):
+        open_picture(tmp_path / "none.png")

@@ -1,0 +1,55 @@
+"""Sampling frames of videos."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.datasets.importers.making import save_video
+
+from fedvisage.datasets.importers.report import BadFile
+from fedvisage.datasets.importers.videos import equidistant, sample_video
+
+
+@given(st.integers(0, 500), st.integers(1, 50))
+def test_equidistant_frames_are_in_the_video_distinct_and_evenly_apart(length: int, count: int) -> None:
+    numbers = equidistant(length, count)
+    assert len(set(numbers)) == min(length, count)
+    assert all(0 <= number < length for number in numbers)
+    if len(numbers) > 2:
+        gaps = np.diff(numbers)
+        assert gaps.max() - gaps.min() <= 1
+
+
+def test_one_frame_is_the_middle_one() -> None:
+    assert equidistant(9, 1) == [4]
+
+
+def test_a_video_shorter_than_asked_gives_all_its_frames(tmp_path: Path) -> None:
+    frames = list(sample_video(save_video(tmp_path / "x.avi", 3), 10))
+    assert [number for number, _ in frames] == [0, 1, 2]
+    assert all(image.shape == (32, 32, 3) and image.dtype == np.uint8 for _, image in frames)
+
+
+def test_a_truncated_video_is_sampled_over_what_is_left(tmp_path: Path) -> None:
+    path = save_video(tmp_path / "x.avi", 20, side=256)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    left = len(list(sample_video(path, 1000)))
+    assert 2 < left < 12
+    assert [number for number, _ in sample_video(path, 2)] == equidistant(left, 2)
+
+
+def test_a_playlist_that_names_other_files_is_refused(tmp_path: Path) -> None:
+    target = save_video(tmp_path / "x.avi", 3)
+    (tmp_path / "list.mp4").write_text(f"ffconcat version 1.0\nfile {target.name}\n")
+    (tmp_path / "stream.mov").write_text(f"#EXTM3U\n#EXTINF:1,\n{target}\n")
+    for name in ("list.mp4", "stream.mov"):
+        with pytest.raises(BadFile, match="not a video of a known format"):
+            next(sample_video(tmp_path / name, 1))
+
+
+def test_a_file_name_with_a_pattern_is_one_file(tmp_path: Path) -> None:
+    path = save_video(tmp_path / "take_1.avi", 3).rename(tmp_path / "take_%d.avi")
+    assert len(list(sample_video(path, 2))) == 2

@@ -1,0 +1,67 @@
+"""Tables and contact sheets of prepared sets."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.data.making import make_set
+
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.datasets.show import contact_sheet, describe
+from fedvisage.errors import UserError
+
+
+def test_the_table_counts_images_subjects_and_videos(tmp_path: Path) -> None:
+    cells = [line.split() for line in describe(make_set(tmp_path / "T"))]
+    assert cells == [
+        ["split", "species", "images", "subjects", "videos"],
+        ["train", "bonafide", "6", "3", "3"],
+        ["train", "print", "6", "3", "3"],
+        ["heldout", "bonafide", "4", "2", "2"],
+        ["heldout", "print", "4", "2", "2"],
+        ["all", "20", "5", "10"],
+    ]
+
+
+def coloured_set(path: Path) -> PreparedSet:
+    """Make a set in which each subject and species has one image of a colour of its own; subject c has no mask."""
+    kinds = [(who, what) for who in "abc" for what in ("bonafide", "mask") if (who, what) != ("c", "mask")]
+    with Writer(path, name="C", size=16, source="test") as out:
+        for number, (who, what) in enumerate(kinds):
+            image = np.full((1, 16, 16, 3), 40 * number, np.uint8)
+            image[..., 0] = 255
+            out.add(
+                image, label=[what == "bonafide"], species=[what], subject=[who], video=[f"{who} {what}"], frame=[0],
+                split=["train"], item=[f"{who}/{what}"],
+            )  # fmt: skip
+    return PreparedSet.open(path)
+
+
+def shown(sheet: np.ndarray) -> list[int]:
+    """Return the green values of the pure cells (red 255, green = blue) of a sheet, other than its white."""
+    red = (sheet[..., 0] == 255) & (sheet[..., 1] < 255)
+    return sorted(set(sheet[..., 1][red].tolist()))
+
+
+def test_every_subject_and_species_is_on_the_sheet(tmp_path: Path) -> None:
+    sheet = np.array(contact_sheet(coloured_set(tmp_path / "C"), columns=3, per_species=1))
+    assert shown(sheet) == [0, 40, 80, 120, 160]
+    assert sum((sheet[..., 1] == value).sum() >= 16 * 16 for value in (0, 40, 80, 120, 160)) == 5
+
+
+def test_subjects_with_more_species_come_first(tmp_path: Path) -> None:
+    sheet = np.array(contact_sheet(coloured_set(tmp_path / "C"), columns=2, per_species=1))
+    assert shown(sheet) == [0, 40, 80, 120]
+
+
+def test_the_same_seed_gives_the_same_sheet(tmp_path: Path) -> None:
+    found = make_set(tmp_path / "T", train=80)
+    sheets = [np.array(contact_sheet(found, columns=3, seed=seed)) for seed in (1, 1, 2)]
+    np.testing.assert_array_equal(sheets[0], sheets[1])
+    assert not np.array_equal(sheets[0], sheets[2])
+
+
+def test_a_sheet_of_an_empty_split_is_refused(tmp_path: Path) -> None:
+    found = make_set(tmp_path / "T")
+    with pytest.raises(UserError, match="no images in split 'test'"):
+        contact_sheet(found, split="test")

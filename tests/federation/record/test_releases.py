@@ -1,0 +1,216 @@
+"""Releases under differential privacy: charged before they are drawn, stored before they are sent, drawn once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.privacy.drawing import draws_of
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.method import Message
+from fedvisage.federation.record.releases import CHARGES, Allowance, Releases, told
+from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.wire.message import digest_of
+from fedvisage.federation.wire.schema import Refused
+from fedvisage.privacy.accountant import BudgetSpent, Charge
+from fedvisage.privacy.draws import Draws, SystemDraws
+from fedvisage.privacy.gaussian import Budget, noise
+
+CHARGE = Charge("round 1, sums", "gaussian", 1.0, 1e-5, "add-remove", sensitivity=1.0, sigma=4.0)
+SECOND = replace(CHARGE, release="round 1, selection", mechanism="selection", delta=0.0, sigma=0.0)
+ALLOWANCE = Allowance(Budget(4.0, 1e-3), "sum")
+OPERATIONS = {"open", "os.rename", "os.remove", "os.truncate", "os.mkdir"}
+
+
+def mechanism(draws: Draws) -> Message:
+    return {"centres": noise((3, 4), 4.0, draws).float()}
+
+
+def release(at: Path, name: str = "round 1", charges: tuple[Charge, ...] = (SECOND, CHARGE), **changes: Any) -> Message:
+    return Releases(at).release(
+        name, changes.get("mechanism", mechanism), charges, ALLOWANCE, changes.get("draws", SystemDraws())
+    )
+
+
+def charged(at: Path) -> list[str]:
+    return [charge.release for charge in Releases(at).charges()]
+
+
+@dataclass(frozen=True)
+class End:
+    """What a child had done before it ended: drawn its noise, sent its value."""
+
+    drawn: bool
+    sent: str
+    killed: bool
+
+
+def child(at: Path, before: Callable[[], None]) -> End:
+    """Release in another process, which tells when it has drawn and what it sends."""
+    said, says = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        before()
+
+        def telling(draws: Draws) -> Message:
+            os.write(says, b"drawn\n")
+            return mechanism(draws)
+
+        os.write(says, digest_of(release(at, mechanism=telling)).encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.close(says)
+    with os.fdopen(said) as file:
+        drawn, _, sent = file.read().rpartition("\n")
+    return End(drawn == "drawn", sent, os.WIFSIGNALED(os.waitpid(pid, 0)[1]))
+
+
+def killing(at: Path, number: int) -> Callable[[], None]:
+    """Kill the process when it is about to carry out its n-th operation on a file of the log."""
+    count = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event in OPERATIONS and str(arguments[0]).startswith(str(at)):
+            count += 1
+            if count == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return lambda: sys.addaudithook(hook)
+
+
+def test_killed_at_any_operation_what_was_sent_is_sent_again_and_what_was_drawn_was_paid_for(tmp_path: Path) -> None:
+    """Real entropy: a second draw could not give the same bytes."""
+    sent, number = "", 0
+    while not sent:
+        number += 1
+        at = tmp_path / str(number) / "releases"
+        end = child(at, killing(at, number))
+        assert end.killed
+        if end.drawn:
+            assert charged(at) == [SECOND.release, CHARGE.release]
+        stored = (at / "round 1.safetensors").exists()
+        assert stored or not end.sent
+        again = [digest_of(release(at)) for _ in range(2)]
+        assert again[0] == again[1]
+        assert not end.sent or again[0] == end.sent
+        assert charged(at) == [SECOND.release, CHARGE.release]
+        sent = end.sent
+    assert number > 5, "killed before the file is made, opened, written, renamed and made durable"
+
+
+@pytest.mark.parametrize("length", [1, 40, 150, 290])
+def test_a_charge_that_was_half_written_when_the_power_went_is_dropped_and_written_again(
+    length: int, tmp_path: Path
+) -> None:
+    release(tmp_path / "whole")
+    lines = (tmp_path / "whole" / CHARGES).read_bytes()
+    (tmp_path / "cut").mkdir()
+    (tmp_path / "cut" / CHARGES).write_bytes(lines[:length])
+    release(tmp_path / "cut")
+    assert (tmp_path / "cut" / CHARGES).read_bytes() == lines
+
+
+def test_a_release_that_was_charged_but_not_drawn_is_charged_once(tmp_path: Path) -> None:
+    def fails(draws: Draws) -> Message:
+        raise OSError("the power went")
+
+    for _ in range(3):
+        with pytest.raises(OSError, match="power"):
+            release(tmp_path, mechanism=fails)
+    release(tmp_path)
+    assert charged(tmp_path) == [SECOND.release, CHARGE.release]
+
+
+def test_private_state_goes_back_a_generation_and_what_was_told_does_not(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path)
+    first = release(tmp_path / "releases")
+    for generation in (1, 2):
+        store.save({"private": torch.tensor(float(generation))})
+        store.commit(generation)
+    second = release(tmp_path / "releases", "round 2", (replace(CHARGE, release="round 2, sums"),))
+    store.restore(1)
+    assert digest_of(release(tmp_path / "releases")) == digest_of(first)
+    assert digest_of(release(tmp_path / "releases", "round 2", ())) == digest_of(second)
+    assert len(charged(tmp_path / "releases")) == 3
+
+
+def test_derived_draws_give_the_same_release_in_another_directory(tmp_path: Path) -> None:
+    found = [release(tmp_path / name, draws=draws_of(3)) for name in ("one", "other")]
+    assert digest_of(found[0]) == digest_of(found[1])
+
+
+def test_a_release_beyond_the_budget_draws_nothing_and_charges_nothing(tmp_path: Path) -> None:
+    release(tmp_path)
+    release(tmp_path, "round 2", (replace(CHARGE, release="round 2", epsilon=2.0),))
+
+    def unreached(draws: Draws) -> Message:
+        raise AssertionError("drawn beyond the budget")
+
+    with pytest.raises(BudgetSpent, match=r"would bring the cost to ε 4\.1 .*nothing was released"):
+        release(tmp_path, "round 3", (replace(CHARGE, release="round 3", epsilon=0.1),), mechanism=unreached)
+    assert len(charged(tmp_path)) == 3
+
+
+def test_what_was_released_can_be_sent_again_when_the_budget_is_spent(tmp_path: Path) -> None:
+    first = release(tmp_path)
+    release(tmp_path, "round 2", (replace(CHARGE, release="round 2", epsilon=2.0),))
+    assert digest_of(release(tmp_path)) == digest_of(first)
+
+
+def test_a_log_without_the_charge_of_a_stored_release_is_refused(tmp_path: Path) -> None:
+    release(tmp_path)
+    (tmp_path / CHARGES).write_bytes(b"")
+    with pytest.raises(RunFailed, match="lacks the charge for round 1, selection; put it back"):
+        release(tmp_path)
+
+
+def test_a_damaged_log_is_refused(tmp_path: Path) -> None:
+    release(tmp_path)
+    (tmp_path / CHARGES).write_bytes(b"{}\n" + (tmp_path / CHARGES).read_bytes())
+    with pytest.raises(RunFailed, match="is damaged"):
+        release(tmp_path, "round 2")
+
+
+def test_a_damaged_value_is_refused_and_not_drawn_again(tmp_path: Path) -> None:
+    release(tmp_path)
+    path = tmp_path / "round 1.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(UserError, match="cannot be sent again"):
+        release(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["", "../up", "Round", "a/b", "a" * 101])
+def test_a_name_that_is_no_plain_file_name_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no name of a release"):
+        release(tmp_path, name)
+
+
+def test_the_cost_beside_a_release_tells_each_charge_and_the_running_total(tmp_path: Path) -> None:
+    release(tmp_path)
+    found = told(release(tmp_path, "round 2", (replace(CHARGE, release="round 2, sums"),)), "derived")
+    assert found is not None
+    assert found.figures["total"]["epsilon"] == 3.0
+    assert found.figures["total"]["delta"] == pytest.approx(2e-5)
+    assert found.figures["total"]["tight_epsilon"] < 3.0
+    (one,) = found.figures["releases"]
+    assert (one["mechanism"], one["sensitivity"], one["sigma"], one["epsilon"]) == ("gaussian", 1.0, 4.0, 1.0)
+    for words in ("gaussian × 1, σ 4, Δ 1, ε 1, δ 1e-05", "so far ε 3, δ 2e-05 by their sum", "protects nobody"):
+        assert words in found.guarantee
+    json.dumps(found.figures)
+
+
+@pytest.mark.parametrize("row", [[9.0, 0, 1, 0, 1, 1, 1], [0, -1.0, 1, 0, 1, 1, 1], [0, 0, 1, 0, 1, 1, 0.5]])
+def test_a_cost_that_says_nothing_is_refused(row: list[float]) -> None:
+    with pytest.raises(Refused, match="cost: is no table of costs"):
+        told({"cost": torch.tensor([[0.0] * 7, row], dtype=torch.float64)}, "system")

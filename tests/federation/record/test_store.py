@@ -1,0 +1,131 @@
+"""A site's private state goes back to the generation that the server's checkpoint names."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.record.checkpoint import Checkpoints, Progress
+from fedvisage.federation.record.ledger import JsonLines, read_lines
+from fedvisage.federation.record.store import Shelf, SiteStore
+
+
+def stored(directory: Path) -> SiteStore:
+    """Return a store with generations 1, 2 and 3, each holding its number."""
+    store = SiteStore(directory)
+    for number in (1, 2, 3):
+        store.save({"number": torch.tensor(number)})
+        assert store.commit(number) == number
+    return store
+
+
+def number_in(store: SiteStore) -> int:
+    return int(store.load()["number"])
+
+
+def test_a_site_without_private_state_writes_nothing(tmp_path: Path) -> None:
+    store = SiteStore(tmp_path / "site")
+    assert store.load() == {}
+    assert store.commit(5) == 0
+    assert not (tmp_path / "site").exists()
+
+
+def test_the_last_two_generations_are_kept_and_either_can_be_restored(tmp_path: Path) -> None:
+    stored(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "generation-000002.safetensors",
+        "generation-000003.safetensors",
+    ]
+    for generation in (3, 2):
+        again = SiteStore(tmp_path)
+        again.restore(generation)
+        assert number_in(again) == generation
+
+
+def test_what_came_after_a_restored_generation_is_forgotten(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    store.save({"number": torch.tensor(4)})
+    store.restore(2)
+    assert number_in(store) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["generation-000002.safetensors"]
+
+
+@pytest.mark.parametrize("room", [0, 10, 1000])
+def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) -> None:
+    """No room, room for one of two sites, room for both; what a turn does to its copy is not there in the next."""
+    shelf = Shelf(room)
+    stores = [SiteStore(tmp_path / name, shelf) for name in "AB"]
+    for value, store in enumerate(stores):
+        store.save({"number": torch.tensor(value), "mask": torch.tensor([True])})
+    for value, store in enumerate(stores):
+        for _ in range(2):
+            assert number_in(store) == value
+            store.load()["number"].add_(5)
+    files = {path.parent.name for path in tmp_path.rglob("working*")}
+    assert files == {0: {"A", "B"}, 10: {"B"}, 1000: set()}[room]
+    for value, store in enumerate(stores):
+        assert store.commit(1) == 1
+        again = SiteStore(tmp_path / "AB"[value])
+        again.restore(1)
+        assert number_in(again) == number_in(store) == value
+        store.save({"number": torch.tensor(7)})
+        store.restore(1)
+        assert number_in(store) == value
+
+
+def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    assert store.commit(4) == 3
+    assert store.commit(5) == 3
+    assert number_in(store) == 3
+
+
+def test_a_generation_that_is_gone_is_an_error(tmp_path: Path) -> None:
+    stored(tmp_path)
+    with pytest.raises(RunFailed, match="generation 1"):
+        SiteStore(tmp_path).restore(1)
+
+
+def test_going_back_to_the_beginning_forgets_everything(tmp_path: Path) -> None:
+    store = stored(tmp_path)
+    store.restore(0)
+    assert store.load() == {}
+    assert not list(tmp_path.iterdir())
+
+
+def test_checkpoints_return_what_was_written_and_the_last_two_are_kept(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, "digest")
+    assert checkpoints.latest() is None
+    for number in (1, 2, 3):
+        progress = Progress(number, {"A": number - 1}, 10 * number, 20 * number, {"stopped": False})
+        checkpoints.write({"w": torch.full((2,), float(number))}, progress)
+    found = checkpoints.latest()
+    assert found is not None
+    assert found[0]["w"].tolist() == [3.0, 3.0]
+    assert found[1] == Progress(3, {"A": 2}, 30, 60, {"stopped": False})
+    assert sorted(path.stem for path in tmp_path.iterdir()) == ["000002", "000003"]
+
+
+def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
+    Checkpoints(tmp_path, "one").write({}, Progress(1))
+    with pytest.raises(UserError, match="another recipe"):
+        Checkpoints(tmp_path, "two").latest()
+
+
+def test_a_ledger_is_cut_back_to_a_length_and_grows_from_there(tmp_path: Path) -> None:
+    ledger = JsonLines(tmp_path / "ledger.jsonl")
+    ledger.append({"line": 1})
+    length = ledger.flush()
+    ledger.append({"line": 2, "not": "durable"})
+    ledger.cut(length)
+    ledger.append({"line": 3})
+    ledger.close()
+    assert read_lines(tmp_path / "ledger.jsonl") == [{"line": 1}, {"line": 3}]
+
+
+def test_a_ledger_shorter_than_a_checkpoint_says_is_not_filled_up(tmp_path: Path) -> None:
+    ledger = JsonLines(tmp_path / "ledger.jsonl")
+    ledger.append({"line": 1})
+    with pytest.raises(UserError, match="shorter"):
+        ledger.cut(1000)

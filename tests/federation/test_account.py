@@ -1,0 +1,213 @@
+"""Noise on the models and clusters with noise, together: one account, checked by another composition."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import binom, norm
+from tests.toy import recipe_of, run_toy, tree
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import UserError
+from fedvisage.federation.account import joint_of
+from fedvisage.federation.compatible import check_protection
+from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.method import Message
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.robust.norm_clip import norm_of_update
+from fedvisage.federation.wire.message import under
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.methods import METHODS
+from fedvisage.nn.inputs import prepare
+from fedvisage.privacy.clustering import Clustering
+from fedvisage.privacy.draws import DerivedDraws
+from fedvisage.privacy.gaussian import Budget
+from fedvisage.privacy.private_clustering import Privately, release
+from fedvisage.report.page import render
+from fedvisage.report.run_files import read_run
+from fedvisage.streams import torch_rng
+
+DP = {"clip": 0.5, "noise": 3.0, "delta": 1e-3, "entropy": "derived"}
+ROUNDS = 2
+
+
+def both(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
+    own = {"method__clustered": "mean-features", "privacy": {"epsilon": 10.0, "delta": 0.05, "noise": "derived"}}
+    short = {"training__rounds": ROUNDS, "evaluation__every": 0}
+    return tree(sets, "privacyface", **{"federation__dp": DP, **short, **own, **changes})
+
+
+class Listening(LocalTransport):
+    """A wire that remembers what the server lent, and what came back."""
+
+    lent: dict[int, Message] = {}
+    replies: dict[tuple[int, str, str], Message] = {}
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            order = orders[reply.site]
+            if order.call == "cluster":
+                self.lent[order.round] = {name: value.clone() for name, value in order.message.items()}
+            if reply.message is not None:
+                self.replies[order.round, order.call, reply.site] = reply.message
+            yield reply
+
+
+@pytest.fixture(scope="module")
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("joint") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedvisage.runs.run.LocalTransport", Listening)
+        run_toy(both(sets), out)
+    return out
+
+
+def delta_at(epsilon: float, shift: float, selections: int, each: float) -> float:
+    """Return the δ of one Gaussian release, Δ/σ = ``shift``, with coins that show one of two data sets by e^each to 1.
+
+    A coin is the worst that a selection of so much ε can be. With j of k coins for the first data set the loss is that
+    of the Gaussian and (2j − k)·each; the Gaussian's own δ at any real ε is in closed form.
+    """
+    coins = np.arange(selections + 1)
+    losses = (2 * coins - selections) * each
+    chances = binom.pmf(coins, selections, math.exp(each) / (1 + math.exp(each)))
+    rest = epsilon - losses
+    gaussian = norm.cdf(shift / 2 - rest / shift) - np.exp(rest) * norm.cdf(-shift / 2 - rest / shift)
+    return float((chances * gaussian).sum())
+
+
+def epsilon_at(delta: float, *mechanisms: Any) -> float:
+    low, high = 0.0, 200.0
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if delta_at(middle, *mechanisms) > delta else (low, middle)
+    return high
+
+
+def test_the_account_is_what_the_logs_of_site_and_server_come_to_by_another_composition(run: Path) -> None:
+    privacy = json.loads((run / "metrics.json").read_text())["privacy"]
+    at_site = read_lines(run / "sites" / "A" / "releases" / "charges.jsonl")
+    at_server = read_lines(run / "released" / "charges.jsonl")
+    chosen = [one for one in at_site if one["mechanism"] == "selection"]
+    summed = [one["sensitivity"] / one["sigma"] for one in at_site if one["mechanism"] == "gaussian"]
+    models = [2 * one["sensitivity"] / one["sigma"] for one in at_server]
+    assert (len(chosen), len(summed), len(models)) == (ROUNDS, ROUNDS, ROUNDS)
+    shift = math.sqrt(sum(one**2 for one in summed + models))
+    expected = epsilon_at(0.05 + DP["delta"], shift, len(chosen), chosen[0]["epsilon"])
+    assert expected > 0.1
+    assert privacy["tight_epsilon"] == pytest.approx(expected, rel=0.01)
+    assert privacy["at_delta"] == pytest.approx(0.051)
+    assert privacy["tight_epsilon"] < privacy["epsilon"]
+    alone = [epsilon_at(DP["delta"] / ROUNDS, one, 0, 0.0) for one in models]
+    assert privacy["epsilon"] == pytest.approx(sum(one["epsilon"] for one in at_site) + sum(alone), rel=1e-3)
+    assert privacy["delta"] == pytest.approx(sum(one["delta"] for one in at_site) + DP["delta"])
+    assert (privacy["relation"], privacy["noise"]) == (["person"], "derived")
+    assert (privacy["models"]["relation"], privacy["releases"]["relation"]) == (["site"], ["add-remove"])
+
+
+def test_weights_that_go_down_carry_the_account_of_the_rounds_in_them(run: Path) -> None:
+    privacy = json.loads((run / "metrics.json").read_text())["privacy"]
+    down = {
+        (row["round"], row["call"]): row["guarantee"]
+        for row in read_lines(run / "ledger.jsonl")
+        if row["direction"] == "down" and row["field"] == "model"
+    }
+    assert down[1, "cluster"] == "", "the first model has no noise on it, and nothing of the sites in it"
+    assert down[2, "cluster"].startswith("site level, gaussian × 1")
+    assert down[2, "heldout"].startswith("site level, gaussian × 2")
+    assert down[2, "heldout"].endswith(f"ε {privacy['tight_epsilon']:.4g} tightly")
+    assert "person level" in down[2, "cluster"]
+    assert down[2, "cluster"] != down[2, "heldout"]
+
+
+def test_a_site_clips_the_model_that_a_round_began_with(run: Path, sets: Mapping[str, Path]) -> None:
+    """It does not come with the order to train."""
+    for (number, call, site), reply in Listening.replies.items():
+        if call == "train":
+            lent = Listening.lent[number]
+            assert norm_of_update({name: reply[name] for name in lent}, lent) <= DP["clip"], site
+
+
+def test_what_is_clustered_is_each_persons_own_under_the_lent_model(run: Path, sets: Mapping[str, Path]) -> None:
+    """Worked out again for round 2 from the lent model and the images: W, which trained by then, has no part in it."""
+    recipe = recipe_of(both(sets))
+    net = METHODS["privacyface"].network(recipe)["model"]
+    net.load_state_dict(under("model.", Listening.lent[ROUNDS]))
+    net.eval()
+
+    def directions(path: Path, split: str, images: int, people: int | None = None) -> Tensor:
+        view = View.of(PreparedSet.open(path), split)
+        found = []
+        for person in view.identities[:people]:
+            own = np.flatnonzero(view.subjects == person)[:images]
+            with torch.no_grad():
+                features = normalize(net(prepare(view.batch(own).images, "rgb", torch.device("cpu"))))
+            found.append(normalize(features.sum(0), dim=0))
+        return torch.stack(found)
+
+    centres = directions(Path(recipe.data.sites["A"]), "train", 99)
+    candidates = directions(Path(recipe.data.public or ""), "train", 4)
+    asked = Clustering(1.3, 1, 2, Budget(1.0, 0.01))
+    draws = DerivedDraws(torch_rng(0, "A", ROUNDS, "noise", f"round {ROUNDS}, clusters"))
+    expected = release(centres, candidates, asked, Privately(), draws).centres
+    torch.testing.assert_close(Listening.replies[ROUNDS, "cluster", "A"]["clusters"], expected, atol=1e-5, rtol=1e-4)
+
+
+def test_the_report_says_what_both_cost_together_and_against_whom_it_holds(run: Path) -> None:
+    privacy = json.loads((run / "metrics.json").read_text())["privacy"]
+    html = render(read_run(run))
+    assert "all images of one person at one site, added or removed" in html
+    assert "It holds against users and other sites" in html
+    assert f"ε {privacy['tight_epsilon']:.4g} at δ 0.051" in html
+    assert "noise on the models" in html.partition("Models and releases in one account")[2]
+
+
+def test_releases_made_once_are_counted_once_beside_noise_of_every_round(sets: Mapping[str, Path]) -> None:
+    content = both(sets, method__releases="once", training__rounds=5)
+    joint = joint_of(recipe_of(content), METHODS["privacyface"])
+    assert joint is not None
+    times = {one.release: one.times for one in joint.charges(5)}
+    assert times == {"clusters, selection": 1, "clusters, sums": 1, "noise on the models": 5}
+    assert joint.charges(0) == ()
+
+
+def test_algorithm_1_is_added_up_as_the_paper_counts_and_marked_so(sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(both(sets, method__clustering="paper", method__clustered="trained", method__queries=2))
+    joint = joint_of(recipe, METHODS["privacyface"])
+    assert joint is not None
+    clusters = [one for one in joint.charges(ROUNDS) if one.release.startswith("clusters")]
+    assert sum(one.epsilon for one in clusters) == pytest.approx(2 * ROUNDS * 1.0)
+    assert joint.figures(ROUNDS)["relation"] == ["paper"]
+
+
+@pytest.mark.parametrize(
+    ("method", "own", "problem"),
+    [
+        ("privacyface", {"clustered": "trained"}, "method.clustered: mean-features"),
+        ("privacyface", {"clustering": "paper", "delta": None}, r"recipe\.method\.delta"),
+        ("privacyface-without-noise", {}, "on which privacyface-without-noise does not rest"),
+        ("privacyface-naive", {}, "on which privacyface-naive does not rest"),
+    ],
+)
+def test_what_no_joint_account_covers_is_refused(
+    method: str, own: dict[str, Any], problem: str, sets: Mapping[str, Path]
+) -> None:
+    content = tree(sets, method, federation__dp=DP, evaluation__every=0)
+    content["method"] |= own
+    with pytest.raises(UserError, match=problem):
+        check_protection(recipe_of(content), METHODS[method])
+
+
+def test_a_joint_account_needs_a_budget_for_what_sites_release(sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match=r"recipe\.privacy: names no budget"):
+        check_protection(recipe_of(both(sets, privacy={})), METHODS["privacyface"])

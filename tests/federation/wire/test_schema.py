@@ -1,0 +1,90 @@
+"""What does not fit its declaration is refused with the field and the reason, however it is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.federation.spoiling import NET, UPLOADS, honest, spoil
+from tests.toy import SIZE, recipe_of, tree
+
+from fedvisage.federation.method import Call, Upload
+from fedvisage.federation.wire.message import Malformed, decode, encode
+from fedvisage.federation.wire.schema import Refused, Schema, check, schema_of
+from fedvisage.methods import METHODS
+from fedvisage.recipe import Recipe
+
+
+@pytest.fixture(scope="module")
+def recipe() -> Recipe:
+    return recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
+
+
+@pytest.fixture(scope="module")
+def schema(recipe: Recipe) -> Schema:
+    return schema_of(UPLOADS, recipe, NET)
+
+
+def test_spoilt_uploads_are_refused_with_field_and_reason(schema: Schema) -> None:
+    draws = np.random.default_rng(0)
+    for _ in range(1000):
+        message = honest(draws)
+        name, reason = spoil(message, draws)
+        with pytest.raises(Refused) as caught:
+            check(message, schema)
+        assert caught.value.field.startswith(name)
+        assert reason in caught.value.reason
+
+
+def test_honest_uploads_pass_also_as_bytes(schema: Schema) -> None:
+    draws = np.random.default_rng(1)
+    for _ in range(200):
+        message = honest(draws)
+        check(message, schema)
+        check(decode(encode(message)), schema)
+
+
+@pytest.mark.parametrize("examples", [0, -1, 10**9, 2**62])
+def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, examples: int) -> None:
+    message = honest(np.random.default_rng(2)) | {"examples": torch.tensor(examples)}
+    with pytest.raises(Refused, match="examples"):
+        check(message, schema)
+
+
+def test_an_open_dimension_is_limited_by_the_number_of_elements(schema: Schema) -> None:
+    message = honest(np.random.default_rng(3))
+    check(message | {"tokens": torch.zeros(10, 4)}, schema)
+    with pytest.raises(Refused, match="tokens: has 44 elements, at most 40"):
+        check(message | {"tokens": torch.zeros(11, 4)}, schema)
+    with pytest.raises(Refused, match="tokens: has shape"):
+        check(message | {"tokens": torch.zeros(4, 10)}, schema)
+
+
+def test_truncated_bytes_are_no_message() -> None:
+    data = encode(honest(np.random.default_rng(4)))
+    for length in range(len(data)):
+        with pytest.raises(Malformed):
+            decode(data[:length])
+
+
+def test_random_bytes_are_no_message_and_announced_sizes_are_not_believed() -> None:
+    draws = np.random.default_rng(5)
+    for _ in range(500):
+        with pytest.raises(Malformed):
+            decode(draws.bytes(int(draws.integers(0, 200))))
+    with pytest.raises(Malformed):
+        decode((2**62).to_bytes(8, "little") + b"{}")
+
+
+def test_shapes_of_fields_follow_from_the_recipe(recipe: Recipe) -> None:
+    call = Call(lambda site, message: {}, (Upload("tokens", "activation", shape=lambda r: (-1, r.input.size)),))
+    assert schema_of(call.uploads, recipe, NET).tensors["tokens"].shape == (-1, SIZE)
+
+
+def test_every_method_declares_each_tensor_once() -> None:
+    for method in METHODS.values():
+        for call in method.calls.values():
+            names = [name for upload in call.uploads for name in (upload.parts or (upload.name,))]
+            assert len(names) == len(set(names))

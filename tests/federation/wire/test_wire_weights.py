@@ -1,0 +1,125 @@
+"""Weights that travel as bf16: half the bytes, right on average, float32 again before anything is done with them."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import recipe_of, run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.federation.compatible import check_protection
+from fedvisage.federation.desk import Workspace
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.wire.precision import halved, weights_in
+from fedvisage.federation.wire.schema import Refused, check
+from fedvisage.methods import METHODS, find
+from fedvisage.nn.precision import choose
+
+DRAWS = 40_000
+
+
+def test_rounding_goes_to_a_neighbour_and_is_right_on_average() -> None:
+    """Between 1 and 2 two neighbours lie 2⁻⁷ apart; a tenth of the way is the mean of one draw in ten."""
+    gap = 2.0**-7
+    sent = torch.tensor([1 + gap / 10, -1 - gap / 10, 1.5, 0.0]).repeat(DRAWS, 1)
+    got = halved(sent, torch.Generator().manual_seed(0)).double()
+    assert set(got[:, 0].tolist()) == {1.0, 1 + gap}
+    assert set(got[:, 1].tolist()) == {-1.0, -1 - gap}
+    error = 4 * gap * math.sqrt(0.1 * 0.9 / DRAWS)
+    assert got.mean(dim=0)[:2].tolist() == pytest.approx([1 + gap / 10, -1 - gap / 10], abs=error)
+    assert set(got[:, 2].tolist()) == {1.5}, "what bf16 can say is said"
+    assert set(got[:, 3].tolist()) == {0.0}
+
+
+def test_what_is_not_finite_stays_so() -> None:
+    every_nan = torch.tensor([0x7FFFFFFF, 0x7F800001, -1], dtype=torch.int32).view(torch.float32)
+    sent = torch.cat([every_nan, torch.tensor([math.inf, -math.inf])])
+    got = halved(sent, torch.Generator().manual_seed(0))
+    assert got[:3].isnan().all()
+    assert got[3:].tolist() == [math.inf, -math.inf]
+
+
+def test_scales_beside_codes_are_no_weights() -> None:
+    one = torch.zeros(1)
+    assert weights_in({"gradient": one, "gradient.scale": one, "head.weight": one, "left": one}) == {"head.weight"}
+
+
+def test_bytes_of_weights_are_halved_both_ways_and_what_is_asked_of_a_finished_model_is_not(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    counted = {}
+    for wire in ("fp32", "bf16"):
+        run_toy(tree(sets, federation__wire=wire, training__rounds=1), tmp_path / wire)
+        counted[wire] = _bytes(tmp_path / wire)
+    for place, (whole, halves) in ((key, (counted["fp32"][key], counted["bf16"][key])) for key in counted["fp32"]):
+        call, _, kind = place
+        if kind == "weights" and call == "train":
+            assert halves - _counters(tmp_path) == (whole - _counters(tmp_path)) / 2, place
+        else:
+            assert halves == whole, place
+    weights = load_file(tmp_path / "bf16" / "model.safetensors")
+    assert {value.dtype for value in weights.values()} == {torch.float32, torch.int64}
+
+
+def _bytes(out: Path) -> dict[tuple[str, str, str], int]:
+    found: dict[tuple[str, str, str], int] = defaultdict(int)
+    for line in read_lines(out / "ledger.jsonl"):
+        if line["site"] == "A" and line["round"] == 1:
+            found[line["call"], line["direction"], line["kind"]] += line["bytes"]
+    return found
+
+
+def _counters(root: Path) -> int:
+    """Return the bytes of BatchNorm's counters, which stay whole numbers of 64 bits."""
+    weights = load_file(root / "fp32" / "model.safetensors")
+    return sum(8 for name in weights if name.endswith("num_batches_tracked"))
+
+
+def test_weights_in_other_numbers_than_declared_are_refused(sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(tree(sets, federation__wire="bf16"))
+    workspace = Workspace(find("fedpad"), recipe, choose("cpu", "fp32"))
+    reply = {f"model.{name}": value for name, value in workspace.net["model"].state_dict().items()}
+    reply |= {"examples": torch.tensor(9), "loss": torch.tensor(0.5, dtype=torch.float64)}
+    with pytest.raises(Refused, match=r"has type torch\.float32, declared torch\.bfloat16"):
+        check(reply, workspace.schemas["train"])
+
+
+@pytest.mark.parametrize("method", ["fedma", "fedsis", "single", "privacyface"])
+def test_methods_of_every_pattern_train_with_it(method: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"training__rounds": 2, "evaluation__every": 0}
+    changes |= {"method__wire": "int8"} if method == "fedsis" else {}
+    run_toy(tree(sets, method, federation__wire="bf16", **changes), tmp_path / "run")
+    weights = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(value.isfinite().all() for value in weights.values())
+    assert not any(value.dtype == torch.bfloat16 for value in weights.values())
+
+
+def test_a_clipped_update_is_measured_from_what_was_lent(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Where sites change no convolution, clipping to next to nothing must leave it as it was lent."""
+    changes = {"training__rounds": 1, "training__optimizer": {"name": "sgd", "lr": 1e-30}, "evaluation__every": 0}
+    bound = {"rule": "norm-clip", "bound": 1e-12}
+    run_toy(tree(sets, federation__wire="bf16", federation__combine=bound, **changes), tmp_path / "clipped")
+    run_toy(tree(sets, federation__wire="bf16", **changes), tmp_path / "free")
+    free, clipped = (load_file(tmp_path / name / "model.safetensors") for name in ("free", "clipped"))
+    convolutions = [name for name, value in free.items() if value.dim() == 4]
+    assert len(convolutions) > 10
+    for name in convolutions:
+        assert torch.equal(free[name], clipped[name]), name
+        assert torch.equal(free[name], free[name].bfloat16().float()), "it has come through the wire"
+
+
+@pytest.mark.parametrize(
+    ("other", "problem"),
+    [({"federation__secure": True}, "masked whole numbers"), ({"federation__dp": {"clip": 1.0, "noise": 0}}, "rounds")],
+)
+def test_what_it_would_break_is_refused(other: dict[str, Any], problem: str, sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(tree(sets, federation__wire="bf16", **other))
+    with pytest.raises(UserError, match=rf"recipe\.federation\.wire: bf16 .*{problem}"):
+        check_protection(recipe, METHODS["fedpad"])

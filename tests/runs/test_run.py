@@ -1,0 +1,271 @@
+"""A run's directory: what lies in it, when it is refused, and what the options around training do."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree, weights
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.methods import METHODS
+from fedvisage.nn.precision import choose
+from fedvisage.progress import Reporter
+from fedvisage.runs.run import adopting, run
+from fedvisage.tasks.scoring import Scorer
+
+
+@pytest.fixture(scope="module")
+def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    run_toy(tree(sets, training__rounds=5, evaluation__keep="best"), out)
+    return out
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_a_finished_run_is_known_again_when_recipes_have_got_more_keys_since(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "older")
+    content = yaml.safe_load((finished / "recipe.yaml").read_text())
+    del content["federation"]["combine"], content["federation"]["secure"]
+    (tmp_path / "older" / "recipe.yaml").write_text(yaml.safe_dump(content))
+    known = tree(sets, training__rounds=5, evaluation__keep="best")
+    assert run_toy(known, tmp_path / "older", resume=True) == json.loads((finished / "metrics.json").read_text())
+    known["federation"] = {"combine": "median"}
+    with pytest.raises(UserError, match="another recipe"):
+        run_toy(known, tmp_path / "older", resume=True)
+
+
+def test_a_run_leaves_what_the_contract_says(finished: Path) -> None:
+    files = {path.name for path in finished.iterdir() if not path.name.startswith(".")}
+    assert files >= {"recipe.yaml", "environment.json", "rounds.jsonl", "ledger.jsonl", "checkpoints", "metrics.json"}
+    assert files >= {"model.safetensors", "model.json", "scores.csv"}
+    metrics = json.loads((finished / "metrics.json").read_text())
+    named = "method task sites user seed rounds threshold_rule threshold hter eer auc tpr_at_fpr_1pct apcer bpcer acer"
+    assert set(metrics) >= {*named.split(), "bytes_up", "bytes_down", "seconds", "peak_rss_mb"}
+    assert metrics["apcer"].keys() == {"print", "replay"}
+    assert len(list((finished / "checkpoints").iterdir())) == 2
+
+
+def test_rounds_are_recorded_with_losses_sites_and_bytes(finished: Path) -> None:
+    found, metrics = rows(finished), json.loads((finished / "metrics.json").read_text())
+    assert [row["round"] for row in found] == [1, 2, 3, 4, 5]
+    for row in found:
+        assert set(row["loss"]) == {"A", "B", "C"}
+        assert row["asked"] == row["replied"] == ["A", "B", "C"]
+    last = [json.loads(line) for line in (finished / "ledger.jsonl").read_text().splitlines()][-12:]
+    rest = sum(line["bytes"] for line in last if line["direction"] == "up")
+    assert sum(row["bytes_up"] for row in found) + rest == metrics["bytes_up"]
+
+
+def test_the_best_round_is_chosen_on_the_sites_held_out_images(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    errors = [row["heldout"]["eer"] for row in rows(finished)]
+    best = errors.index(min(errors)) + 1
+    run_toy(tree(sets, training__rounds=best), tmp_path / "until-best")
+    assert weights(finished) == weights(tmp_path / "until-best")
+
+
+def test_training_stops_when_held_out_errors_no_longer_fall(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    errors = [row["heldout"]["eer"] for row in rows(finished)]
+    expected, best, waited = len(errors), 2.0, 0
+    for number, error in enumerate(errors, start=1):
+        waited, best = (0, error) if error < best else (waited + 1, best)
+        if waited == 1:
+            expected = number
+            break
+    content = tree(sets, training__rounds=5, evaluation__keep="best", training__early_stop={"patience": 1})
+    metrics = run_toy(content, tmp_path / "run")
+    assert metrics["rounds"] == len(rows(tmp_path / "run")) == expected
+    assert expected < 5, "this recipe should stop early"
+    assert metrics["ended"]["cause"] == "early-stop"
+
+
+def test_how_often_checkpoints_are_written_does_not_change_the_result(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, runtime__checkpoint_every=2), tmp_path / "seldom")
+    run_toy(tree(sets), tmp_path / "always")
+    names = ("model.safetensors", "ledger.jsonl", "scores.csv")
+    assert settled(tmp_path / "seldom", names=names) == settled(tmp_path / "always", names=names)
+    assert sorted(path.stem for path in (tmp_path / "seldom" / "checkpoints").iterdir()) == ["000002", "000003"]
+
+
+class Impatient(Reporter):
+    """Somebody who presses Ctrl-C when a certain round has ended."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(silent().console)
+        self.number = number
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        if done == self.number:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("watching", [{}, {"evaluation__keep": "best", "training__early_stop": {"patience": 2}}])
+def test_a_run_that_was_interrupted_by_hand_is_resumed(
+    watching: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, training__rounds=5, **watching)
+    run_toy(content, tmp_path / "whole")
+    for number in range(2, len(rows(tmp_path / "whole")) + 1):
+        with pytest.raises(KeyboardInterrupt):
+            run_toy(content, tmp_path / "run", resume=True, reporter=Impatient(number))
+    run_toy(content, tmp_path / "run", resume=True)
+    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+
+
+def test_rounds_without_a_quorum_are_counted_across_interruptions(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, training__rounds=9, federation={"offline": 1.0, "give_up_after": 3}, evaluation__every=0)
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(content, tmp_path / "run", reporter=Impatient(2))
+    with pytest.raises(RunFailed, match="3 rounds in a row without a quorum"):
+        run_toy(content, tmp_path / "run", resume=True)
+    assert [row["round"] for row in rows(tmp_path / "run")] == [1, 2]
+
+
+def test_a_directory_that_holds_something_is_not_taken(
+    sets: Mapping[str, Path], finished: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "diary.txt").write_text("dear diary")
+    (tmp_path / "file").write_text("x")
+    for out, resume, message in (
+        (finished, False, "--resume"),
+        (tmp_path / "notes", False, "is not empty"),
+        (tmp_path / "notes", True, "no run that could be resumed"),
+        (tmp_path / "file", False, "is a file"),
+    ):
+        with pytest.raises(UserError, match=message) as caught:
+            run_toy(tree(sets), out, resume=resume)
+        assert caught.value.place == str(out)
+
+
+def test_resuming_where_nothing_is_starts(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for name in ("absent", "empty"):
+        assert run_toy(tree(sets, training__rounds=1), tmp_path / name, resume=True)["rounds"] == 1
+
+
+def test_training_can_start_from_given_weights(sets: Mapping[str, Path], finished: Path, tmp_path: Path) -> None:
+    start = finished / "model.safetensors"
+    slow = {"training__optimizer": {"lr": 1e-12, "name": "sgd"}, "training__rounds": 1}
+    run_toy(tree(sets, training__start=str(start), **slow), tmp_path / "run")
+    given, found = load_file(start), load_file(tmp_path / "run" / "model.safetensors")
+    for name, value in given.items():
+        if "running" not in name and "num_batches" not in name:
+            assert torch.allclose(found[name], value, atol=1e-6), name
+
+
+def test_weights_to_start_from_that_do_not_fit_are_refused(
+    sets: Mapping[str, Path], finished: Path, tmp_path: Path
+) -> None:
+    content = tree(sets, training__start=str(finished / "model.safetensors"))
+    content["method"]["network"] = {"width": 16}
+    with pytest.raises(UserError, match="shape") as caught:
+        run_toy(content, tmp_path / "run")
+    assert caught.value.place == "recipe.training.start"
+
+
+def test_a_run_without_a_user_ends_in_a_model(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, data__user=None), tmp_path / "run")
+    assert metrics["user"] is None
+    assert metrics["sites_heldout"].keys() == {"A", "B", "C"}
+    assert (tmp_path / "run" / "model.json").exists()
+
+
+def test_sites_with_batches_of_their_own_and_weights_by_size(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    batch = {"default": 8, "per_site": {"B": 4}}
+    run_toy(
+        tree(sets, training__batch=batch, training__local={"epochs": 1}, method__weight="examples"), tmp_path / "run"
+    )
+    assert len(rows(tmp_path / "run")) == ROUNDS
+
+
+def test_half_precision_gives_the_same_bytes_again(tmp_path: Path) -> None:
+    sets = {name: make_set(tmp_path / name, name, seed, size=32) for seed, name in enumerate((*SITES, "U"))}
+    content = tree(sets, runtime__precision="bf16", training__rounds=2, input__size=32)
+    run_toy(content, tmp_path / "one")
+    run_toy(content, tmp_path / "two")
+    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+    assert json.loads((tmp_path / "one" / "environment.json").read_text())["precision"] == "bf16"
+
+
+def test_a_cuda_device_that_is_not_there_is_a_plain_mistake(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    with pytest.raises(UserError, match="sees no CUDA device") as caught:
+        run_toy(tree(sets, runtime__device="cuda"), tmp_path / "run")
+    assert caught.value.place == "recipe.runtime.device"
+
+
+def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_the_same(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(tree(sets, "single"), tmp_path / "single")
+    recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
+    run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"))
+    first = (out / "ledger.jsonl").read_bytes()
+    (out / "metrics.json").unlink()  # as if it had been killed just before the end
+    run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"), resume=True)
+    assert (out / "ledger.jsonl").read_bytes() == first
+    run_toy(tree(sets, "fused"), tmp_path / "trained")
+    assert weights(out) == weights(tmp_path / "trained")
+    assert (out / "scores.csv").read_bytes() == (tmp_path / "trained" / "scores.csv").read_bytes()
+
+
+def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(tree(sets, "single", training__early_stop={"patience": 1}, training__rounds=6), tmp_path / "single")
+    trained = json.loads((tmp_path / "single" / "metrics.json").read_text())["rounds"]
+    same = recipe_of(tree(sets, "fused", training__early_stop={"patience": 1}, training__rounds=6))
+    metrics = run(same, tmp_path / "fused", tmp_path, silent(), training=adopting(tmp_path / "single"))
+    assert metrics["rounds"] == trained < 6
+    for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
+        other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
+        with pytest.raises(UserError, match="was not trained as fused"):
+            run(other, tmp_path / next(iter(change)), tmp_path, silent(), training=adopting(tmp_path / "single"))
+
+
+def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = make_set(tmp_path / "A", "A", 0)
+    content = tree({**sets, "A": site}, training__rounds=2)
+    run_toy(content, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    shutil.rmtree(site)
+    make_set(site, "A", 99)
+    with pytest.raises(UserError, match="the data that the run"):
+        run_toy(content, tmp_path / "run", resume=True)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"federation__quorum": 2}, {"training__batch": {"default": 8, "per_site": {"A": 4}}}],
+)
+def test_pooled_refuses_what_it_would_have_to_ignore(
+    change: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match="merges all sites"):
+        run_toy(tree(sets, "pooled", **change), tmp_path / "run")
+
+
+def test_a_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = recipe_of(tree(sets, "fedgpad"))
+    scorer = Scorer(METHODS["fedgpad"], recipe, choose("cpu", "fp32"))
+    classifier = {f"classifier.{k}": v for k, v in scorer.net["classifier"].state_dict().items()}
+    with pytest.raises(UserError, match="part encoder"):
+        scorer.load(classifier)

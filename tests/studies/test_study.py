@@ -1,0 +1,264 @@
+"""Studies: the grid, the table, and that a finished cell is never run again."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from rich.console import Console
+from tests.toy import tree
+
+from fedvisage.errors import UserError
+from fedvisage.studies import Cell, cells_of, conduct, read
+
+PAPER = {
+    "source": "A paper",
+    "columns": ["auc", "eer"],
+    "rows": {
+        "FedPAD": {"U": [90.0, 20.0], "A": [70.0, 40.0]},
+        "Single": {"U": {"A": [50.0, 51.0], "B": [60.0, 61.0], "C": [70.0, 72.0]}},
+    },
+    "averages": {"FedPAD": [80.0, 30.02]},
+    "notes": ["It says so."],
+}
+
+
+@pytest.fixture(scope="module")
+def grid(sets: Mapping[str, Path]) -> dict[str, Any]:
+    recipe = {key: value for key, value in tree(sets).items() if key != "data"}
+    recipe["training"]["rounds"] = 1
+    return {
+        "title": "Toy",
+        "recipe": recipe,
+        "sets": {name: str(path) for name, path in sets.items()},
+        "users": ["U", "A"],
+        "rows": {
+            "Single": {"set": ["method.name=single"]},
+            "Fused": {"set": ["method.name=fused"], "trained_by": "Single"},
+            "FedPAD": {},
+        },
+        "seeds": [0, 1],
+        "paper": [PAPER],
+    }
+
+
+@pytest.fixture(scope="module")
+def conducted(grid: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    root = tmp_path_factory.mktemp("study")
+    (root / "study.yaml").write_text(yaml.safe_dump(grid, sort_keys=False))
+    return root, conduct(root / "study.yaml", root / "out", root / "cache", Console(file=io.StringIO()))
+
+
+def metrics_of(root: Path, cell: str) -> dict[str, Any]:
+    return json.loads((root / "out" / "cells" / cell / "metrics.json").read_text())  # type: ignore[no-any-return]
+
+
+def test_each_user_in_turn_is_left_out_of_the_sites(conducted: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = conducted
+    assert metrics_of(root, "fedpad-A-seed1")["sites"] == ["B", "C", "U"]
+    assert metrics_of(root, "fedpad-U-seed0")["sites"] == ["A", "B", "C"]
+
+
+def test_the_table_holds_mean_and_deviation_over_seeds(conducted: tuple[Path, dict[str, Any]]) -> None:
+    root, table = conducted
+    values = [[100 * metrics_of(root, f"fedpad-{user}-seed{seed}")["eer"] for seed in (0, 1)] for user in ("U", "A")]
+    found = table["rows"]["FedPAD"]
+    assert found["users"]["U"]["eer"] == pytest.approx([np.mean(values[0]), np.std(values[0], ddof=1)], abs=0.006)
+    over_users = np.mean(values, axis=0)
+    assert found["average"]["eer"] == pytest.approx([np.mean(over_users), np.std(over_users, ddof=1)], abs=0.006)
+
+
+def lines_of(root: Path) -> list[list[str]]:
+    text = (root / "out" / "table.md").read_text()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+
+
+def test_the_papers_figures_stand_beside_and_are_averaged(conducted: tuple[Path, dict[str, Any]]) -> None:
+    lines = lines_of(conducted[0])
+    assert lines[0][-3:] == ["HTER (paper)", "EER (paper)", "AUC (paper)"]
+    assert ["–", "40.00", "70.00"] in [line[-3:] for line in lines if line[:3] == ["FedPAD", "B&C&U", "A"]]
+    assert ["–", "30.00", "80.00"] in [line[-3:] for line in lines if line[0] == "**FedPAD**"]
+    assert "on other (real) data" in (conducted[0] / "out" / "table.md").read_text()
+
+
+def test_a_printed_average_that_does_not_follow_from_its_rows_is_footnoted(
+    conducted: tuple[Path, dict[str, Any]],
+) -> None:
+    text = (conducted[0] / "out" / "table.md").read_text()
+    notes = [line for line in text.splitlines() if line.startswith("- ")]
+    assert notes == [
+        "- A paper, prints 30.02 as the average EER of FedPAD; its rows average 30.00, which stands above.",
+        "- It says so.",
+    ]
+
+
+def test_each_sites_own_model_has_a_line_beside_its_printed_one(conducted: tuple[Path, dict[str, Any]]) -> None:
+    root, table = conducted
+    lines = {line[1]: line for line in lines_of(root) if line[0] == "Single" and line[2] == "U"}
+    assert list(lines) == ["A", "B", "C", "mean of 3"]
+    assert lines["B"][-2:] == ["61.00", "60.00"]
+    assert lines["mean of 3"][-2:] == ["61.33", "60.00"]
+    values = [100 * metrics_of(root, f"single-U-seed{seed}")["members"]["B"]["auc"] for seed in (0, 1)]
+    found = table["rows"]["Single"]["users"]["U"]["members"]["B"]["auc"]
+    assert found == pytest.approx([np.mean(values), np.std(values, ddof=1)], abs=0.006)
+
+
+def test_a_row_that_quotes_another_name_stands_beside_it(
+    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+) -> None:
+    rows = {"Averaging": {"quotes": "FedPAD"}}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "users": ["A"]}))
+    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", Console(file=io.StringIO()))
+    assert lines_of(tmp_path)[2][-3:] == ["–", "40.00", "70.00"]
+
+
+def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
+    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+) -> None:
+    """Bytes are those of the ledger."""
+    small = {**grid, "rows": {"FedPAD": {}}, "seeds": [0], "users": ["A"], "figures": ["eer", "megabytes_up"]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
+    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", Console(file=io.StringIO()))
+    ledger = (tmp_path / "out" / "cells" / "fedpad-A-seed0" / "ledger.jsonl").read_text().splitlines()
+    sent = sum(line["bytes"] for line in map(json.loads, ledger) if line["direction"] == "up")
+    head, _, line = lines_of(tmp_path)
+    assert head[3:] == ["EER", "MEGABYTES_UP", "EER (paper)"]
+    assert float(line[4]) == pytest.approx(sent / 1e6, abs=0.006)
+    assert "costs in their own units" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dict[str, Any]]) -> None:
+    root, _ = conducted
+    cells = root / "out" / "cells"
+    names = ("single-U-seed0", "fused-U-seed0")
+    single, fused = ((cells / name / "model.safetensors").read_bytes() for name in names)
+    assert single == fused
+    assert metrics_of(root, "fused-U-seed0")["hter"] != metrics_of(root, "single-U-seed0")["hter"]
+
+
+def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, dict[str, Any]]) -> None:
+    root, table = conducted
+    cells = root / "out" / "cells"
+    kept, lost = cells / "fedpad-U-seed0" / "metrics.json", cells / "fedpad-U-seed1" / "metrics.json"
+    before = kept.stat().st_mtime_ns
+    lost.unlink()
+    again = conduct(root / "study.yaml", root / "out", root / "cache", Console(file=io.StringIO()))
+    assert again == table
+    assert kept.stat().st_mtime_ns == before
+    assert lost.exists()
+
+
+def test_cells_that_run_beside_each_other_give_the_same_table(
+    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    root, table = conducted
+    beside = conduct(root / "study.yaml", tmp_path / "out", root / "cache", Console(file=io.StringIO()), workers=2)
+    assert beside == table
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"seeds": []}, "seeds"),
+        ({"seeds": [0, 0]}, "seeds"),
+        ({"figures": ["hterr"]}, "figures"),
+        ({"colour": "red"}, "colour"),
+        ({"rows": {"Fused": {"trained_by": "Single"}}}, "rows.Fused.trained_by"),
+        ({"rows": {"A row": {"recipe": "other"}}}, "rows.A row.recipe"),
+        ({"rows": {"A row": {"sites": ["Z"]}}}, "rows.A row.sites"),
+        ({"rows": {"A row": {}, "A-Row": {}}}, "rows.A-Row"),
+        ({"users": ["Z"]}, "users"),
+        ({"paper": [{**PAPER, "columns": ["eer"]}]}, "paper.0"),
+    ],
+)
+def test_a_wrong_study_file_is_refused_with_its_place(
+    grid: dict[str, Any], tmp_path: Path, change: dict[str, Any], place: str
+) -> None:
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, **change}, sort_keys=False))
+    with pytest.raises(UserError, match=place):
+        read(tmp_path / "study.yaml")
+
+
+def cells(grid: Mapping[str, Any], folder: Path, **files: Mapping[str, Any]) -> dict[str, Cell]:
+    """Return the cells of a study by row, at its first user and seed."""
+    for name, content in {"study": grid, **files}.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+    found = cells_of(read(folder / "study.yaml"), folder / "cells")
+    return {cell.row: cell for cell in reversed(found)}
+
+
+def test_a_row_can_have_public_people_of_its_own_and_they_train_at_no_site(tmp_path: Path) -> None:
+    sets = {name: f"data/{name}" for name in ("A", "B", "first", "other", "benchmark")}
+    recipe = {"method": {"name": "conventional"}, "training": {"rounds": 1}, "input": {"colour": "rgb"}}
+    study = {
+        "title": "Toy", "recipe": recipe, "sets": sets, "public": "first", "users": ["benchmark"], "seeds": [0],
+        "rows": {"theirs": {}, "own": {"public": "other"}, "same": {"trained_by": "own"}},
+    }  # fmt: skip
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    cells = {cell.row: cell.recipe.data for cell in cells_of(read(tmp_path / "study.yaml"), tmp_path)}
+    assert {name: data.public for name, data in cells.items()} == {
+        "theirs": "data/first", "own": "data/other", "same": "data/other",
+    }  # fmt: skip
+    assert all(sorted(data.sites) == ["A", "B"] for data in cells.values())
+    study["rows"]["own"]["public"] = "nobody"  # type: ignore[index]
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    with pytest.raises(UserError, match=r"rows\.own\.public: 'nobody' is not among the study's sets"):
+        read(tmp_path / "study.yaml")
+
+
+def test_a_row_can_name_its_sites_and_another_recipe(grid: dict[str, Any], tmp_path: Path) -> None:
+    other = {**grid["recipe"], "training": {**grid["recipe"]["training"], "rounds": 7}}
+    rows = {"Two sites": {"sites": ["A", "C"]}, "Longer": {"recipe": "longer"}}
+    found = cells({**grid, "recipes": {"longer": "longer.yaml"}, "rows": rows}, tmp_path, longer=other)
+    assert list(found["Two sites"].recipe.data.sites) == ["A", "C"]
+    assert list(found["Longer"].recipe.data.sites) == ["A", "B", "C"]
+    assert (found["Two sites"].recipe.training.rounds, found["Longer"].recipe.training.rounds) == (1, 7)
+
+
+def test_a_row_that_another_trained_takes_over_what_that_one_says(grid: dict[str, Any], tmp_path: Path) -> None:
+    rows = {
+        "Trained": {"sites": ["A", "B"], "set": ["training.rounds=2"]},
+        "Judged": {"trained_by": "Trained", "set": ["evaluation.threshold=fixed"]},
+    }
+    found = cells({**grid, "rows": rows}, tmp_path)
+    assert found["Judged"].trained == found["Trained"].out
+    assert found["Judged"].recipe.training == found["Trained"].recipe.training
+    assert found["Judged"].recipe.data == found["Trained"].recipe.data
+    assert found["Judged"].recipe.evaluation.threshold == "fixed"
+
+
+def test_a_study_takes_over_what_it_does_not_say(grid: dict[str, Any], tmp_path: Path) -> None:
+    first = {**grid, "users": ["B"], "set": ["training.rounds=3"]}
+    second = {"set": ["training.rounds=4"], "sites": ["A", "B"]}
+    (tmp_path / "sizes").mkdir()
+    (tmp_path / "sizes" / "recipe.yaml").write_text(yaml.safe_dump(grid["recipe"]))
+    (tmp_path / "sizes" / "third.yaml").write_text("recipe: recipe.yaml\n")
+    own = {"title": "Own", "like": ["first.yaml", "second.yaml", "sizes/third.yaml"]}
+    found = cells(own, tmp_path, first=first, second=second)["FedPAD"]
+    assert (found.user, list(found.recipe.data.sites), found.recipe.training.rounds) == ("B", ["A"], 4)
+
+
+def test_changes_of_the_command_come_after_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
+    grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "users": ["U"]}))
+    out, silent = tmp_path / "out", Console(file=io.StringIO())
+    conduct(tmp_path / "study.yaml", out, tmp_path / "cache", silent, changes=["training.rounds=1"])
+    recipe = yaml.safe_load((out / "cells" / "fedpad-U-seed0" / "recipe.yaml").read_text())
+    assert recipe["training"]["rounds"] == 1
+    assert recipe["training"]["batch"]["default"] == 6
+
+
+def test_studies_that_share_their_runs_train_equal_rows_once(
+    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    root, table = conducted
+    runs, shown = root / "out" / "cells", Console(file=io.StringIO())
+    before = {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")}
+    assert conduct(root / "study.yaml", tmp_path / "again", root / "cache", shown, runs=runs) == table
+    assert {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")} == before

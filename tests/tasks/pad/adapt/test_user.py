@@ -1,0 +1,311 @@
+"""Adapting a finished model at the user, from the files of a real run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.toy import make_set, run_toy, tree
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import UserError
+from fedvisage.nn.batchnorm import StatisticsMeter
+from fedvisage.recipe import Adapt
+from fedvisage.runs.rejudge import open_model
+from fedvisage.streams import numpy_rng
+from fedvisage.tasks.pad.adapt.learner import Learner, affine
+from fedvisage.tasks.pad.adapt.loops import parts_of, units_of
+from fedvisage.tasks.pad.adapt.user import Source, adapted_logits, adapted_scores
+from fedvisage.tasks.scoring import Scorer
+
+PAPER = Adapt(loop="two-pass", gate=False, batch=8)
+ANYWHERE = Source(threshold=0.0, scatter=0.0)
+
+
+@pytest.fixture(scope="module")
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("adapt") / "run"
+    run_toy(tree(sets), out)
+    return out
+
+
+@pytest.fixture
+def scorer(run: Path) -> Scorer:
+    _, saved, scorer = open_model(run)
+    scorer.load(saved.finished)
+    return scorer
+
+
+@pytest.fixture
+def user(sets: Mapping[str, Path]) -> View:
+    return View.of(PreparedSet.open(sets["U"]))
+
+
+@pytest.fixture
+def balanced(scorer: Scorer, user: View) -> Source:
+    """A source whose threshold finds both classes at the user."""
+    return Source(threshold=float(np.median(scorer.logits(user))), scatter=0.0)
+
+
+def content(scorer: Scorer) -> dict[str, list[float]]:
+    return {name: value.flatten().tolist() for name, value in scorer.net.state_dict().items()}
+
+
+def test_the_papers_form_is_one_pass_of_steps_and_a_second_that_decides(scorer: Scorer, user: View) -> None:
+    """The same written with PyTorch's own training mode, one Adam step a batch over all scales and shifts.
+
+    In float64, because Adam's first steps have the same length whatever the gradient, be it only rounding.
+    """
+    scorer.net.double()["model"].register_forward_pre_hook(lambda _, images: images[0].double())
+    found, _ = adapted_logits(scorer, user, PAPER, ANYWHERE)
+
+    net = scorer.net["model"].train()
+    order = numpy_rng(scorer.recipe.runtime.seed, "user", "adaptation").permutation(len(user))
+    batches = [order[start : start + 8] for start in range(0, len(order), 8)]
+    layers = [layer for layer in net.modules() if isinstance(layer, torch.nn.BatchNorm2d)]
+    adam = torch.optim.Adam([p for layer in layers for p in (layer.weight, layer.bias)], lr=5e-3)
+    for positions in batches:
+        logits = scorer.live(user, positions)
+        adam.zero_grad()
+        binary_cross_entropy_with_logits(logits, logits.sigmoid()).backward()
+        adam.step()
+    with torch.no_grad():
+        expected = torch.cat([scorer.live(user, positions) for positions in batches])
+    np.testing.assert_allclose(found[order], expected.numpy(), rtol=1e-3, atol=1e-4)
+
+
+FORMS = (
+    Adapt(batch=18),
+    Adapt(gate=False, batch=8),
+    Adapt(loop="two-pass", batch=18),
+    PAPER,
+    Adapt(loop="online", batch=18),
+    Adapt(loop="online", gate=False, batch=8),
+    Adapt(loop="episodic", gate=False),
+)
+
+
+@pytest.mark.parametrize("settings", FORMS, ids=lambda form: f"{form.loop}-{'gated' if form.gate else 'open'}")
+def test_all_images_are_adapted_to_and_afterwards_the_scorer_holds_the_source_model_again(
+    scorer: Scorer, user: View, balanced: Source, settings: Adapt
+) -> None:
+    before, plain = content(scorer), scorer.logits(user)
+    learned = [parameter.requires_grad for parameter in scorer.net.parameters()]
+    logits, outcome = adapted_logits(scorer, user, settings, balanced)
+    assert outcome.adapted == len(user)
+    assert np.isfinite(logits).all()
+    assert not np.allclose(logits, plain)
+    assert content(scorer) == before
+    assert np.array_equal(scorer.logits(user), plain)
+    assert [parameter.requires_grad for parameter in scorer.net.parameters()] == learned
+
+
+def test_steps_move_scale_and_shift_and_nothing_else(scorer: Scorer, user: View) -> None:
+    before, learns = content(scorer), {id(parameter) for parameter in affine(scorer.net, "batchnorm")}
+    with Learner(scorer, user, PAPER) as learner, learner.with_batch_statistics():
+        learner.step(np.arange(8))
+        moved = {name for name, value in content(scorer).items() if value != before[name]}
+    expected = {name for name, parameter in scorer.net.named_parameters() if id(parameter) in learns}
+    assert moved == expected
+
+
+def test_the_same_user_gets_the_same_scores_again(scorer: Scorer, user: View) -> None:
+    for settings in (PAPER, Adapt(batch=8)):
+        first, second = (adapted_logits(scorer, user, settings, ANYWHERE)[0] for _ in range(2))
+        assert np.array_equal(first, second)
+
+
+def test_a_settled_model_does_not_depend_on_the_order_in_which_images_are_stored(
+    scorer: Scorer, user: View, balanced: Source
+) -> None:
+    """All attacks first, say: that ruins batch statistics, so the settled form draws its own batches by name."""
+    by_label = np.argsort(user.labels, kind="stable")
+    for settings, equal in ((Adapt(batch=18), True), (PAPER.model_copy(update={"stream": "stored"}), False)):
+        first, _ = adapted_logits(scorer, user, settings, balanced)
+        second, _ = adapted_logits(scorer, user.subset(by_label), settings, balanced)
+        assert np.allclose(first[by_label], second, atol=1e-5) is equal
+
+
+def test_a_stream_sorted_by_label_brings_all_attacks_first(user: View) -> None:
+    units = units_of(user, PAPER.model_copy(update={"stream": "sorted-by-label"}), seed=0)
+    labels = user.labels[np.concatenate(units)]
+    assert (np.diff(labels.astype(int)) >= 0).all()
+
+
+def test_a_settled_model_decides_on_an_image_whatever_stands_beside_it(scorer: Scorer, user: View) -> None:
+    with Learner(scorer, user, PAPER) as learner:
+        with learner.collecting():
+            learner.step(np.arange(12))
+        together, alone = learner.decide(np.arange(6)), learner.decide(np.array([3]))
+    assert alone[0] == pytest.approx(together[3], abs=1e-4)
+
+
+def test_a_user_of_one_class_keeps_the_source_models_scores(scorer: Scorer, user: View) -> None:
+    plain = scorer.logits(user)
+    logits, outcome = adapted_logits(scorer, user, Adapt(), Source(threshold=float(plain.min()) - 1, scatter=0.0))
+    assert outcome.skipped == {"one class": len(user)}
+    np.testing.assert_allclose(logits, plain, atol=1e-6)
+
+
+def test_a_user_with_a_few_videos_or_images_keeps_the_source_models_scores(
+    scorer: Scorer, balanced: Source, tmp_path: Path
+) -> None:
+    path = make_set(tmp_path / "long", "long", 3, subjects=1, species=("bonafide", "print"), frames=10)
+    view = View.of(PreparedSet.open(path))
+    for some, reason in ((view, "too few videos"), (view.subset(np.arange(15)), "too small")):
+        logits, outcome = adapted_logits(scorer, some, Adapt(), balanced)
+        assert outcome.skipped == {reason: len(some)}
+        np.testing.assert_allclose(logits, scorer.logits(some), atol=1e-6)
+
+
+def test_a_user_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_darker_one_is(
+    scorer: Scorer, user: View, balanced: Source
+) -> None:
+    class Darker(View):
+        def batch(self, positions: Any) -> Any:
+            found = super().batch(positions)
+            return replace(found, images=found.images // 2)
+
+    with torch.no_grad(), StatisticsMeter(scorer.net) as here:
+        scorer.logits(user)
+    with torch.no_grad(), StatisticsMeter(scorer.net) as there:
+        scorer.logits(Darker(user.slices))
+    assert here.shift is not None
+    assert there.shift is not None
+    assert here.shift != pytest.approx(there.shift, rel=0.05)
+    between = Source(balanced.threshold, (here.shift + there.shift) / 2)
+    outcomes = [
+        adapted_logits(scorer, view, Adapt(), replace(between, threshold=float(np.median(scorer.logits(view)))))[1]
+        for view in (user, Darker(user.slices))
+    ]
+    near, far = outcomes if here.shift < there.shift else reversed(outcomes)
+    assert near.skipped == {"not moved": len(user)}
+    assert "not moved" not in far.skipped
+
+
+def test_the_sites_scatter_is_that_of_mixed_batches_of_their_held_out_images(
+    run: Path, scorer: Scorer, sets: Mapping[str, Path]
+) -> None:
+    _, saved, _ = open_model(run)
+    for name, found in saved.scatter.items():
+        view = View.of(PreparedSet.open(sets[name]), "heldout")
+        order = np.argsort(view.items)[numpy_rng(0, "scatter").permutation(len(view))]
+        with torch.no_grad(), StatisticsMeter(scorer.net) as meter:
+            for half in np.array_split(order, 2):
+                scorer.live(view, half)
+        assert found == pytest.approx(meter.scatter, rel=1e-5)
+        assert found > 0
+
+
+def test_an_adaptation_that_ruins_the_model_is_taken_back(scorer: Scorer, user: View, balanced: Source) -> None:
+    ruinous = Adapt(lr=50.0, batch=18)
+    logits, outcome = adapted_logits(scorer, user, ruinous, balanced)
+    assert sum(outcome.taken_back.values()) == len(user)
+    np.testing.assert_allclose(logits, scorer.logits(user), atol=1e-6)
+    plain, _ = adapted_logits(scorer, user, ruinous.model_copy(update={"gate": False}), balanced)
+    assert not np.allclose(plain, logits)
+
+
+@pytest.mark.parametrize(("agreement", "stands"), [(-1.0, True), (1.1, False)])
+def test_the_gate_asks_about_a_sample_and_nothing_passes_more_than_twice_besides(
+    scorer: Scorer, user: View, balanced: Source, agreement: float, stands: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step and a decision for every image, the source model's opinion of a sample; also for what is taken back.
+
+    Limits are set so that anything stands, or nothing: what becomes of so small a model depends on the processor.
+    """
+    for name, limit in (("SMALLEST_GLIMPSE", 16), ("LOST_CLASS", -1.0), ("LEAST_AGREEMENT", agreement)):
+        monkeypatch.setattr(f"fedvisage.tasks.pad.adapt.gate.{name}", limit)
+    passed: list[int] = []
+    scorer.net["model"].register_forward_pre_hook(lambda _, images: passed.append(len(images[0])))
+    _, outcome = adapted_logits(scorer, user, Adapt(batch=9), balanced)
+    assert (outcome.adapted == len(user)) is stands
+    assert (sum(outcome.taken_back.values()) == len(user)) is not stands
+    assert sum(passed) == 2 * len(user) + 18
+
+
+def test_online_an_adaptation_is_taken_back_batch_by_batch(scorer: Scorer, user: View, balanced: Source) -> None:
+    """The first batch is decided before any step; the second one, which that step has ruined, is taken back."""
+    logits, outcome = adapted_logits(scorer, user, Adapt(loop="online", lr=50.0, batch=18), balanced)
+    assert 0 < sum(outcome.taken_back.values()) < len(user)
+    assert outcome.adapted + sum(outcome.taken_back.values()) == len(user)
+    assert np.isfinite(logits).all()
+
+
+def test_episodes_do_not_know_of_each_other(scorer: Scorer, user: View) -> None:
+    settings = Adapt(loop="episodic", gate=False)
+    whole, _ = adapted_logits(scorer, user, settings, ANYWHERE)
+    for positions in units_of(user, settings, seed=0)[:3]:
+        alone, _ = adapted_logits(scorer, user.subset(positions), settings, ANYWHERE)
+        np.testing.assert_allclose(whole[positions], alone, atol=1e-5)
+
+
+def test_the_units_of_every_loop_hold_each_image_once(user: View) -> None:
+    for batch in (2, 5, 7, 35, 64):
+        for settings in FORMS:
+            changed = settings.model_copy(update={"batch": batch})
+            units = units_of(user, changed, seed=1)
+            assert sorted(np.concatenate(units).tolist()) == list(range(len(user)))
+            parts = [part for unit in units for part in parts_of(unit, user, changed, seed=1)]
+            assert sorted(np.concatenate(parts).tolist()) == list(range(len(user)))
+
+
+@pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
+def test_every_member_is_adapted_on_its_own(name: str, sets: Mapping[str, Path], user: View, tmp_path: Path) -> None:
+    run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
+    _, saved, scorer = open_model(tmp_path / "run")
+    sources = dict.fromkeys(("", "A", "B", "C"), ANYWHERE)
+    logits, outcomes = adapted_scores(scorer, saved.finished, user, PAPER, sources)
+    assert set(logits) == ({"A", "B", "C"} if name == "single" else {""})
+    assert set(outcomes) == ({"A", "B", "C"} if name in ("single", "fused") else {""})
+    assert all(outcome.adapted == len(user) for outcome in outcomes.values())
+
+
+def test_a_model_without_such_layers_is_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
+    _, saved, scorer = open_model(tmp_path / "run")
+    view = View.of(PreparedSet.open(sets["U"]))
+    with pytest.raises(UserError, match="no batchnorm layers to adapt; try layernorm"):
+        adapted_scores(scorer, saved.finished, view, PAPER, {"": ANYWHERE})
+
+
+def test_layernorms_are_found_where_they_are_asked_for() -> None:
+    net = torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.BatchNorm1d(4), torch.nn.LayerNorm(3))
+    assert [tuple(parameter.shape) for parameter in affine(net, "layernorm")] == [(4,), (4,), (3,), (3,)]
+
+
+def test_a_recipe_can_adapt_and_the_figures_say_what_became_of_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, evaluation__adapt="paper"), tmp_path / "run")
+    assert metrics["adaptation"] == {"model": {"adapted": 36, "skipped": {}, "taken_back": {}}}
+    plain = run_toy(tree(sets), tmp_path / "plain")
+    assert "adaptation" not in plain
+    assert metrics["threshold"] == plain["threshold"]
+    assert metrics["auc"] != plain["auc"] or metrics["eer"] != plain["eer"]
+
+
+def test_a_single_image_is_scored_and_not_adapted_to(scorer: Scorer, user: View) -> None:
+    one = user.subset(np.array([0]))
+    for settings, reason in ((Adapt(), "too small"), (PAPER, "a single image"), (FORMS[-1], "a single image")):
+        logits, outcome = adapted_logits(scorer, one, settings, ANYWHERE)
+        assert outcome.skipped == {reason: 1}
+        np.testing.assert_allclose(logits, scorer.logits(one), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"loop": "episodic"}, "lets no single video pass"),
+        ({"loop": "online", "batch": 8}, "below 16"),
+        ({"stream": "stored"}, "does not go by it"),
+    ],
+)
+def test_settings_that_would_be_ignored_are_refused(section: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Adapt.model_validate(section)

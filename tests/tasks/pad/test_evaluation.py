@@ -1,0 +1,118 @@
+"""Figures of a finished model: recomputed from the scores that a run leaves behind."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+from tests.tasks.pad.test_gather import gathered
+from tests.toy import SITES, recipe_of, run_toy, tree
+
+from fedvisage.errors import RunFailed
+from fedvisage.methods import METHODS
+from fedvisage.metrics.threshold import BINS, EDGES
+from fedvisage.nn.precision import choose
+from fedvisage.tasks.asking import source_summary
+from fedvisage.tasks.model import load
+from fedvisage.tasks.pad.judge import judge, mean_figures
+from fedvisage.tasks.scoring import Scorer
+
+
+@pytest.fixture(scope="module", params=["fedpad", "single", "fused"])
+def run(request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp(request.param) / "run"
+    run_toy(tree(sets, request.param, evaluation__features=5, evaluation__resamples=20), out)
+    return out
+
+
+def table(run: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Return scores and labels by member, as anyone could read them."""
+    rows = list(csv.DictReader((run / "scores.csv").open()))
+    models = sorted({row["model"] for row in rows})
+    return {
+        name: {
+            "logit": np.array([float(row["logit"]) for row in rows if row["model"] == name]),
+            "label": np.array([int(row["label"]) for row in rows if row["model"] == name]),
+        }
+        for name in models
+    }
+
+
+def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    members = metrics.get("members", {"": metrics})
+    assert set(table(run)) == set(members)
+    for name, found in table(run).items():
+        live, label, threshold = found["logit"], found["label"], members[name]["threshold"]
+        far, frr = np.mean(live[label == 0] >= threshold), np.mean(live[label == 1] < threshold)
+        assert members[name]["hter"] == pytest.approx((far + frr) / 2)
+        assert members[name]["auc"] == pytest.approx(roc_auc_score(label, live))
+
+
+def test_the_headline_of_several_members_is_their_mean(run: Path) -> None:
+    metrics = json.loads((run / "metrics.json").read_text())
+    members = list(metrics.get("members", {"": metrics}).values())
+    assert len(members) == (len(SITES) if metrics["method"] == "single" else 1)
+    for key in ("hter", "eer", "auc", "bpcer", "threshold"):
+        assert metrics[key] == pytest.approx(np.mean([member[key] for member in members]))
+
+
+def test_thresholds_are_a_rule_of_the_sites_and_saved_with_the_model(run: Path) -> None:
+    metrics, saved = json.loads((run / "metrics.json").read_text()), load(run)
+    members = metrics.get("members", {"": metrics})
+    assert {name: threshold.value for name, threshold in saved.thresholds.items()} == {
+        name: member["threshold"] for name, member in members.items()
+    }
+    assert {member["threshold_rule"] for member in members.values()} == {"source-eer"}
+
+
+def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    saved = load(run)
+    recipe = recipe_of(saved.recipe)
+    scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
+    user = gathered(saved.recipe, tmp_path).user
+    judged = judge(scorer, saved, user, "U")
+    written = np.concatenate([found["logit"] for found in table(run).values()])
+    assert (judged.scores.live == written).all()
+
+
+def test_the_users_labels_never_stand_in_for_a_missing_histogram(
+    run: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    saved = load(run)
+    recipe = recipe_of(saved.recipe)
+    scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
+    with pytest.raises(RunFailed, match="no histogram"):
+        judge(scorer, replace(saved, thresholds={}), gathered(saved.recipe, tmp_path).user, "U")
+
+
+def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, evaluation__threshold="target-eer", training__rounds=1), tmp_path / "run")
+    assert metrics["threshold_rule"] == "target-eer"
+    assert load(tmp_path / "run").thresholds == {}
+
+
+def test_means_of_figures_leave_out_what_has_no_value_and_go_into_tables() -> None:
+    rows: list[dict[str, Any]] = [
+        {"rule": "x", "eer": 0.2, "apcer": {"print": 0.0, "mask": None}, "intervals": {"eer": [0, 1]}},
+        {"rule": "x", "eer": 0.4, "apcer": {"print": 0.5, "mask": 0.3}, "intervals": {"eer": [0, 1]}},
+    ]
+    assert mean_figures(rows) == {"rule": "x", "eer": pytest.approx(0.3), "apcer": {"print": 0.25, "mask": 0.3}}
+
+
+def test_the_source_summary_averages_sites_that_have_both_classes() -> None:
+    perfect, mixed, lacking = (np.zeros((2, BINS), np.int64) for _ in range(3))
+    perfect[0, 100] = perfect[1, 3000] = 10
+    mixed[0, 100] = mixed[1, 100] = 10
+    lacking[1, 3000] = 10
+    found = source_summary({"A": perfect, "B": mixed, "C": lacking})
+    assert found == {"auc": pytest.approx(0.75), "eer": pytest.approx(0.25)}
+    assert source_summary({"C": lacking}) == {}
+    assert len(EDGES) == BINS + 1

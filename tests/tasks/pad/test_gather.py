@@ -1,0 +1,117 @@
+"""Data that cannot be used is named with its place in the recipe, before a run begins."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.toy import make_set, recipe_of, run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.methods import METHODS
+from fedvisage.tasks.opened import POOLED
+from fedvisage.tasks.pad.data import gather
+
+Spoil = Callable[[Path], Path]
+
+
+def nothing(directory: Path) -> Path:
+    return directory / "nothing"
+
+
+def empty(directory: Path) -> Path:
+    (directory / "empty").mkdir()
+    return directory / "empty"
+
+
+def bona_fide_only(directory: Path) -> Path:
+    return make_set(directory / "one", "one", 9, species=("bonafide",))
+
+
+def attacks_only(directory: Path) -> Path:
+    return make_set(directory / "one", "one", 9, species=("print",))
+
+
+def larger(directory: Path) -> Path:
+    return make_set(directory / "larger", "larger", 9, size=24)
+
+
+def nobody_held_out(directory: Path) -> Path:
+    return make_set(directory / "few", "few", 9, subjects=1)
+
+
+def cut_short(directory: Path) -> Path:
+    path = make_set(directory / "cut", "cut", 9)
+    data = (path / "images.npy").read_bytes()
+    (path / "images.npy").write_bytes(data[:-10])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("spoil", "place", "message"),
+    [
+        (nothing, "nothing", "no such directory"),
+        (empty, "empty", "not a prepared set"),
+        (bona_fide_only, "data.sites.B", "has no attacks"),
+        (attacks_only, "data.sites.B", "has no bona fide images"),
+        (larger, "data.sites.B", "has 24×24 images, but input.size is 32"),
+        (nobody_held_out, "data.sites.B", "has no images in this split"),
+        (cut_short, "images.npy", "copy or make the set again"),
+    ],
+)
+def test_a_site_whose_data_cannot_be_used_is_named(
+    spoil: Spoil, place: str, message: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError) as caught:
+        run_toy(tree({**sets, "B": spoil(tmp_path)}), tmp_path / "run")
+    assert place in caught.value.place
+    assert message in caught.value.message
+    assert not (tmp_path / "run").exists(), "nothing is left of a run that could not begin"
+
+
+def test_a_user_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        run_toy(tree({**sets, "U": larger(tmp_path)}), tmp_path / "run")
+    assert caught.value.place == "data.user"
+
+
+def test_a_user_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(sets["B"], tmp_path / "copy")
+    with pytest.raises(UserError, match="same data as site B") as caught:
+        run_toy(tree({**sets, "U": tmp_path / "copy"}), tmp_path / "run")
+    assert caught.value.place == "data.user"
+
+
+def test_a_user_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no images in split 'test'") as caught:
+        run_toy(tree(sets, data__user_split="test"), tmp_path / "run")
+    assert caught.value.place == "data.user_split"
+
+
+def gathered(content: dict[str, Any], tmp_path: Path) -> Any:
+    recipe = recipe_of(content)
+    return gather(recipe, METHODS[recipe.method.name], tmp_path, 1, lambda text: None)
+
+
+def test_a_site_trains_on_some_subjects_and_holds_out_others(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    found = gathered(tree(sets), tmp_path)
+    assert list(found.sites) == ["A", "B", "C"]
+    for site in found.sites.values():
+        assert len(site.train) == 24
+        assert len(site.heldout) == 12
+        assert not set(site.train.subjects) & set(site.heldout.subjects)
+
+
+def test_a_user_contributes_everything_or_the_split_that_is_asked_for(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    assert len(gathered(tree(sets), tmp_path).user) == 36
+    assert len(gathered(tree(sets, data__user_split="heldout"), tmp_path).user) == 12
+
+
+def test_pooling_joins_all_sites_into_one(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    found = gathered(tree(sets, "pooled"), tmp_path)
+    assert list(found.sites) == [POOLED]
+    assert len(found.sites[POOLED].train) == 72
+    assert len(found.sites[POOLED].heldout) == 36

@@ -1,0 +1,158 @@
+"""Recognition's data: everything that can be wrong is said before anything is trained."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.toy import make_people, make_sets, of_task, recipe_of, run_toy, tree
+
+from fedvisage.errors import UserError
+from fedvisage.methods import find
+from fedvisage.tasks.recognition.data import gather_identities, settled
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> dict[str, Path]:
+    return make_sets(tmp_path / "sets")
+
+
+def remake(sets: Mapping[str, Path], place: str, like: str | None = None, **changes: Any) -> None:
+    """Make a place's identity set anew, with the people of another place if one is named."""
+    path = of_task(sets["A"].with_name(place), "fedfr")
+    shutil.rmtree(path)
+    make_people(path, like or place, 5, **changes)
+
+
+def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
+    return gather_identities(recipe_of(tree(sets, method, **changes)), find(method), Path("cache"), 1, print)
+
+
+@pytest.mark.parametrize(
+    ("place", "like", "changes", "said"),
+    [
+        ("B", "A", {}, "data.sites.B: has identity 'secret-person-A0', who is also in data.sites.A"),
+        ("P", "A", {"heldout": 1, "test": 0}, "data.public: has identity 'secret-person-A0'"),
+        ("U", "C", {}, "data.user: has identity 'secret-person-C0'"),
+        ("U", "P", {}, "data.user: has identity 'secret-person-P0', who is also in data.public"),
+        ("P", None, {"test": 0}, "data.public: has no held-out identities"),
+        ("A", None, {"identities": 1, "images": 2, "test": 1}, "data.sites.A: has 1 images to train on"),
+    ],
+)
+def test_sets_that_do_not_go_together_are_refused(
+    own: dict[str, Path], place: str, like: str | None, changes: dict[str, Any], said: str
+) -> None:
+    remake(own, place, like, **changes)
+    with pytest.raises(UserError) as refused:
+        gathered(own)
+    assert said in str(refused.value)
+
+
+def test_a_set_of_attacks_is_no_identity_set(own: dict[str, Path]) -> None:
+    with pytest.raises(UserError, match=r"data.sites.A: is no identity set"):
+        gathered(own, data__sites={"A": str(own["A"])})
+
+
+def test_identities_without_or_with_one_test_image_are_counted(own: dict[str, Path]) -> None:
+    remake(own, "A", images=4, test=0)
+    remake(own, "B", images=4, test=1)
+    assert gathered(own).people.counted == {"without_test_images": 3, "with_one_test_image": 3}
+
+
+def test_rates_below_one_pair_are_refused_and_others_are_not(own: dict[str, Path]) -> None:
+    place = "evaluation__recognition"
+    pairs = 6 * 10  # test images of a site times images of held-out public people
+    gathered(own, **{place: {"personal_far": [1 / pairs]}})
+    with pytest.raises(UserError, match="is below one in 60 impostor pairs of site A"):
+        gathered(own, **{place: {"personal_far": [0.9 / pairs]}})
+    with pytest.raises(UserError, match="is below one in 16 searches at site A"):
+        gathered(own, **{place: {"personal_fpir": [0.01]}})
+
+
+def test_a_generic_rate_below_one_pair_is_refused(own: dict[str, Path]) -> None:
+    place = "evaluation__recognition"
+    gathered(own, **{place: {"far": [1 / 75], "fpir": [1 / 6]}})
+    with pytest.raises(UserError, match="is below one in 75 impostor pairs of the benchmark"):
+        gathered(own, **{place: {"far": [0.013]}})
+    with pytest.raises(UserError, match="is below one in 6 probes of the benchmark"):
+        gathered(own, **{place: {"fpir": [0.16]}})
+
+
+def test_strangers_are_held_out_public_people_or_in_simulations_the_other_sites(own: dict[str, Path]) -> None:
+    public = gathered(own).people
+    assert set(public.strangers["A"].identities.tolist()) == {"secret-person-P4", "secret-person-P5"}
+    assert set(public.public.identities.tolist()) == {f"secret-person-P{number}" for number in range(4)}
+    pooled = gathered(own, evaluation__recognition={"impostors": "pooled"}).people.strangers
+    others = {str(name) for name in pooled["A"].identities}
+    assert others == {f"secret-person-{site}{number}" for site in "BC" for number in range(3)}
+    one = {"A": str(of_task(own["A"], "fedfr"))}
+    with pytest.raises(UserError, match="pooled needs a second site"):
+        gathered(own, data__sites=one, evaluation__recognition={"impostors": "pooled"})
+
+
+def test_shares_of_one_set_are_disjoint_and_whole(own: dict[str, Path]) -> None:
+    path = of_task(own["A"], "fedfr")
+    sites = gathered(own, data__sites={"site[1-2]": f"{path} part=*/2"}).sites
+    shares = {name: set(site.train.identities.tolist()) for name, site in sites.items()}
+    assert shares == {"site1": {"secret-person-A0", "secret-person-A2"}, "site2": {"secret-person-A1"}}
+    assert set(sites["site1"].heldout.identities.tolist()) == shares["site1"]
+
+
+def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str, Path]) -> None:
+    remake(own, "A", identities=10)
+    path = of_task(own["A"], "fedfr")
+    entries = {"first": f"{path} part=1/5", "others": f"{path} part=2-4/5"}
+    data = gathered(own, data__sites=entries, data__user=f"{path} part=5/5")
+    shares = {name: set(site.train.identities.tolist()) for name, site in data.sites.items()}
+    shares["user"] = set(data.user.identities.tolist())
+    assert [len(shares[name]) for name in ("first", "others", "user")] == [2, 6, 2]
+    assert len(set.union(*shares.values())) == 10
+    with pytest.raises(UserError, match="part=4-2/5 is no share"):
+        gathered(own, data__sites={"A": f"{path} part=4-2/5"})
+
+
+def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str, Path], tmp_path: Path) -> None:
+    content = tree(own, "fedfr")
+    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 4
+    del content["data"]["public_identities"]
+    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 4
+    content["data"]["public_identities"] = 7
+    with pytest.raises(UserError, match="is 7, but the set has 4"):
+        settled(recipe_of(content), tmp_path, 1, print)
+    content["data"] |= {"public": "synth: people identities=9 heldout=0.34 first=50", "public_identities": None}
+    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 6
+    assert not list(tmp_path.glob("synth*")), "a line says how many without being rendered"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"input__colour": "rgb+hsv"}, "recognition looks at rgb"),
+        ({"training__sampling": "balanced"}, "takes shuffled"),
+        ({"evaluation__keep": "best"}, "keep the last model"),
+        ({"evaluation__adapt": "gated"}, "is for attack detection"),
+    ],
+)
+def test_what_recognition_would_ignore_is_refused(
+    own: dict[str, Path], tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UserError, match=said):
+        run_toy(tree(own, "fedavg", **changes), tmp_path / "run")
+
+
+def test_attack_detection_refuses_what_is_for_recognition(own: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="are for recognition"):
+        run_toy(tree(own, "fedpad", data__public=str(of_task(own["U"].with_name("P"), "fedfr"))), tmp_path / "run")
+
+
+def test_class_numbers_begin_with_the_sites_own_people(own: dict[str, Path], tmp_path: Path) -> None:
+    from tests.federation.test_own_parameters import site_of
+
+    site = site_of(own, tmp_path)
+    assert site.classes_of(site.data.identities).tolist() == [0, 1, 2]
+    assert site.public is not None
+    assert site.classes_of(np.array(["secret-person-P2", "secret-person-A1"])).tolist() == [5, 1]

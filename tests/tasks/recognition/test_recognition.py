@@ -1,0 +1,233 @@
+"""A recognition run from its first model to its report, judged on other people, and two faces compared with it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+from safetensors.numpy import load_file
+from tests.toy import SIZE, make_people, recipe_of, run_toy, silent, tree
+
+from fedvisage.data.prepared import Writer
+from fedvisage.errors import UserError
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.report.page import write_report
+from fedvisage.report.recognition import counted
+from fedvisage.runs.rejudge import evaluate_run
+from fedvisage.runs.run import Training, adopting, run
+from fedvisage.tasks import model
+from fedvisage.tasks.pad.predict import predict_path
+from fedvisage.tasks.recognition.predict import compare_faces
+
+
+@pytest.fixture(scope="module")
+def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("recognition") / "run"
+    run_toy(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}), out)
+    return out
+
+
+def test_pre_training_happens_once_for_what_decides_it(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    def cached() -> set[str]:
+        return {path.name for path in (tmp_path / "cache").glob("pretrained-*")}
+
+    run_toy(tree(sets, "pretrained", training__rounds=1), tmp_path / "one")
+    first = cached()
+    assert len(first) == 1
+    run_toy(tree(sets, "fedavg", training__rounds=1), tmp_path / "two")
+    assert cached() == first
+    run_toy(tree(sets, "pretrained", training__rounds=1, runtime__seed=1), tmp_path / "three")
+    assert len(cached()) == 2
+    kept = load_file(tmp_path / "cache" / next(iter(first)))
+    delivered = load_file(tmp_path / "one" / "model.safetensors")
+    assert all(np.array_equal(kept[name], value) for name, value in delivered.items())
+    assert kept["centres.weight"].shape == (4, 16)
+
+
+def test_pre_training_needs_public_people(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedavg")
+    content["data"] |= {"public": None, "public_identities": None}
+    with pytest.raises(UserError, match=r"needs data.public"):
+        run_toy(content, tmp_path / "run")
+
+
+def test_without_public_people_there_are_no_personal_figures_and_it_says_so(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fedavg", training__rounds=1, training__pretrain=None)
+    content["data"] |= {"public": None, "public_identities": None}
+    metrics = run_toy(content, tmp_path / "run")
+    assert metrics["personalised"] is None
+    assert metrics["generic"]["tar_at_far"]
+
+
+def test_figures_stand_by_model_site_and_group(finished: Path) -> None:
+    metrics = json.loads((finished / "metrics.json").read_text())
+    personal = metrics["personalised"]
+    assert list(personal["models"]) == ["generic", "local", "own"]
+    assert (personal["model"], personal["impostors"]) == ("own", "public")
+    assert list(personal["sites"]) == ["A", "B", "C"]
+    rates = [site["tar_at_far"]["1e-1"] for site in personal["sites"].values()]
+    assert personal["tar_at_far"]["1e-1"] == pytest.approx(np.mean(rates))
+    assert personal["sites_measured"] == {"1e-6": 0, "1e-5": 0, "1e-4": 0, "1e-3": 0, "1e-2": 0, "1e-1": 3}
+    assert set(metrics["generic"]["groups"]) == {"group-0"}, "the other group has one person, hence no impostors"
+    assert metrics["threshold_source"]["fmr"] <= 0.05
+    lines = (finished / "scores.csv").read_text().splitlines()
+    assert lines[0] == "first,second,same,similarity"
+
+
+def test_the_page_shows_what_was_measured(finished: Path) -> None:
+    page = write_report(finished).read_text()
+    for words in ("The generic model, on the benchmark", "customised model", "held-out public people", "FAR on a log"):
+        assert words in page
+    assert "HTER" not in page
+
+
+def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    console = Console(file=io.StringIO())
+    recorded = json.loads((finished / "metrics.json").read_text())["generic"]
+    again = evaluate_run(finished, None, tmp_path / "again", tmp_path, console, adapt=None, as_json=False)
+    assert again["generic"] == recorded
+    others = make_people(tmp_path / "others", "X", 77, identities=4)
+    elsewhere = evaluate_run(finished, str(others), None, tmp_path, console, adapt=None, as_json=False)
+    assert elsewhere["generic"]["identities"] == 4
+    assert elsewhere["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
+    with pytest.raises(UserError, match="is no identity set"):
+        evaluate_run(finished, str(sets["U"]), None, tmp_path, console, adapt=None, as_json=False)
+    with pytest.raises(UserError, match="is for attack detection"):
+        evaluate_run(finished, None, None, tmp_path, console, adapt="gated", as_json=False)
+
+
+def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    def judged(out: Path, how: dict[str, Any], training: Training | None = None) -> dict[str, Any]:
+        recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition=how))
+        return run(recipe, out, tmp_path / "cache", silent(), training=training)
+
+    other = {"fmr": 0.05, "impostors": "pooled", "flip": True}
+    again = judged(tmp_path / "again", other, adopting(finished))
+    anew = judged(tmp_path / "anew", other)
+    assert again["personalised"] == anew["personalised"]
+    assert again["generic"] == anew["generic"]
+    assert again["personalised"]["models"]["own"] != again["personalised"]["models"]["generic"]
+    assert (
+        judged(tmp_path / "same", {"fmr": 0.05}, adopting(finished))["personalised"]
+        == (json.loads((finished / "metrics.json").read_text())["personalised"])
+    )
+    shutil.copytree(finished, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
+    with pytest.raises(UserError, match="has no checkpoint"):
+        judged(tmp_path / "no", other, adopting(tmp_path / "without"))
+
+
+def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
+    rng, people = np.random.default_rng(3), ("Ada", "Bo", "Cy", "Di")
+    with Writer(tmp_path / "set", name="listed", size=SIZE, source="noise", identities=True) as out:
+        for who in people:
+            names = [f"{who}/{who}_{number:04d}.png" for number in (1, 2)]
+            images = rng.integers(0, 255, (2, SIZE, SIZE, 3)).astype(np.uint8)
+            out.add(images, label=[1] * 2, species=["bonafide"] * 2, subject=[who] * 2, video=names, frame=[0] * 2,
+                    split=["test"] * 2, item=names, group=["all"] * 2)  # fmt: skip
+    lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
+    (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
+    console = Console(file=(said := io.StringIO()), width=200)
+
+    def evaluated(data: str, out: Path | None = None) -> dict[str, Any]:
+        pairs = tmp_path / "pairs.txt"
+        return evaluate_run(finished, data, out, tmp_path, console, adapt=None, as_json=False, pairs=pairs)
+
+    found = evaluated(str(tmp_path / "set"), tmp_path / "out")["generic"]["listed_pairs"]
+    assert (found["pairs"], found["left_out"], found["folds"]) == (14, 2, 2)
+    assert 0 <= found["accuracy"] <= 1
+    assert "14 pairs of pairs.txt (2 left out: no such image)" in said.getvalue()
+    rows = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
+    assert rows[1].startswith("Ada/Ada_0001.png,Ada/Ada_0002.png,1,1,")
+    assert len(rows) == 15
+    with pytest.raises(UserError, match=r"pairs.txt: none of its 16 pairs"):
+        evaluated(str(make_people(tmp_path / "others", "X", 5)))
+
+
+def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finished: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    with Writer(tmp_path / "set", name="few", size=SIZE, source="noise", identities=True) as out:
+        for who, images in (("Ada", 1), ("Bo", 3), ("Cy", 3), ("Di", 2)):
+            names = [f"{who}/{number}.png" for number in range(images)]
+            pixels = rng.integers(0, 255, (images, SIZE, SIZE, 3)).astype(np.uint8)
+            split = ["train", "train"] if who == "Di" else (["test"] + ["train"] * images)[:images]
+            out.add(pixels, label=[1] * images, species=["bonafide"] * images, subject=[who] * images, video=names,
+                    frame=[0] * images, split=split, item=names, group=["all"] * images)  # fmt: skip
+    console = Console(file=io.StringIO())
+    found = evaluate_run(finished, str(tmp_path / "set"), None, tmp_path, console, adapt=None, as_json=False)["generic"]
+    assert (found["identities_without_pairs"], found["identities_not_searched"]) == (1, 2)
+    metrics = json.loads((finished / "metrics.json").read_text())
+    table = counted({**metrics, "generic": found})
+    assert table is not None
+    assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
+
+
+def test_an_empty_gallery_is_refused(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "gallery").mkdir()
+    Image.fromarray(np.zeros((112, 112, 3), np.uint8)).save(tmp_path / "face.png")
+    with pytest.raises(UserError, match="gallery"):
+        compare_faces(
+            finished, tmp_path / "face.png", tmp_path / "gallery", Console(), member="", crop="none", as_json=False
+        )
+
+
+def test_faces_are_compared_at_the_sites_threshold(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+
+    images, _ = photograph_person(album(Identities(images=2, size=112), 0), 112)
+    (tmp_path / "gallery").mkdir()
+    for number, image in enumerate(images):
+        Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
+    Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
+    face, console = tmp_path / "gallery" / "0.png", Console(file=io.StringIO(), width=200)
+    compare_faces(finished, face, tmp_path / "gallery", console, member="", crop="face", as_json=True)
+    said = json.loads(capsys.readouterr().out)
+    matches = said["matches"]
+    assert matches[0]["path"].endswith("0.png")
+    assert matches[0]["similarity"] == pytest.approx(1.0, abs=1e-5)
+    assert matches[0]["decision"] == "same person"
+    assert matches[-1]["reason"] == "no face found"
+    for one in matches[:2]:
+        assert (one["decision"] == "same person") == (one["similarity"] >= said["threshold"]["similarity"])
+    assert said["threshold"]["fmr"] <= 0.05
+    compare_faces(finished, face, face, console, member="", crop="face", as_json=False)
+    with pytest.raises(UserError, match="no face found"):
+        compare_faces(finished, tmp_path / "gallery" / "wall.png", face, console, member="", crop="face", as_json=False)
+    with pytest.raises(UserError, match="name a picture"):
+        predict_path(finished, face, console, member="", crop="face", as_json=False)
+    with pytest.raises(UserError, match="leave --member out"):
+        compare_faces(finished, face, face, console, member="A", crop="face", as_json=False)
+
+
+def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
+    saved = model.load(finished)
+    assert saved.task == "recognition"
+    threshold = saved.thresholds[""]
+    assert isinstance(threshold, Threshold)
+    assert -1 <= threshold.value <= 1
+    assert "similarity" in json.loads((finished / "model.json").read_text())["thresholds"][""]
+
+
+def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, training__rounds=1), tmp_path / "run")
+    with pytest.raises(UserError, match="leave --against out"):
+        compare_faces(tmp_path / "run", tmp_path, tmp_path, Console(), member="", crop="none", as_json=False)
+
+
+def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    metrics = run_toy(tree(sets, "centralised", training__rounds=1), tmp_path / "run")
+    assert list(metrics["personalised"]["sites"]) == ["A", "B", "C"]
+    assert metrics["personalised"]["model"] == "generic"

@@ -1,0 +1,114 @@
+"""A finished model is read back whole, or refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.toy import SIZE, recipe_of, tree
+
+from fedvisage.errors import UserError
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.recipe import tree_of
+from fedvisage.tasks import model
+
+FINISHED = {"model.w": torch.rand(3, 2, generator=torch.Generator().manual_seed(0)), "model.n": torch.tensor(7)}
+THRESHOLDS = {"": Threshold(0.25, "source-eer", 0.1, None)}
+SCATTER = {"A": 0.5, "B": 0.25}
+
+
+@pytest.fixture
+def recipe() -> dict[str, Any]:
+    return tree_of(recipe_of(tree({name: Path(f"sets/{name}") for name in "ABCU"})))
+
+
+@pytest.fixture
+def saved(recipe: dict[str, Any], tmp_path: Path) -> Path:
+    model.save(tmp_path, model.SavedModel(recipe, FINISHED, THRESHOLDS, SCATTER))
+    return tmp_path
+
+
+def test_a_model_comes_back_as_it_was_saved(saved: Path, recipe: dict[str, Any]) -> None:
+    found = model.load(saved)
+    assert {name: value.tolist() for name, value in found.finished.items()} == {
+        name: value.tolist() for name, value in FINISHED.items()
+    }
+    assert found.thresholds == THRESHOLDS
+    assert found.scatter == SCATTER
+    assert found.recipe == recipe
+
+
+def test_the_settings_say_what_a_program_in_another_language_must_know(saved: Path) -> None:
+    settings = json.loads((saved / "model.json").read_text())
+    assert settings["input"]["size"] == SIZE
+    assert settings["input"]["colour_order"] == "RGB"
+    assert settings["thresholds"][""] == {"logit": 0.25, "rule": "source-eer", "far": 0.1, "frr": None}
+
+
+def test_every_flipped_byte_of_the_weights_is_noticed(saved: Path) -> None:
+    path = saved / "model.safetensors"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1
+        path.write_bytes(damaged)
+        with pytest.raises(UserError) as caught:
+            model.load(saved)
+        assert caught.value.place == str(path)
+
+
+def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SCATTER)
+    model.save(tmp_path / "other", other)
+    (tmp_path / "other" / "model.safetensors").replace(saved / "model.safetensors")
+    with pytest.raises(UserError, match="damaged"):
+        model.load(saved)
+
+
+def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None:
+    settings = json.loads((saved / "model.json").read_text())
+    (saved / "model.json").write_text(json.dumps({**settings, "format": 1}))
+    with pytest.raises(UserError, match="has format 1, this version reads 3"):
+        model.load(saved)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"recipe": {}, "weights_sha256": "", "thresholds": []}', '{"format": 3}']
+)
+def test_settings_that_are_none_are_refused(text: str, saved: Path) -> None:
+    (saved / "model.json").write_text(text)
+    with pytest.raises(UserError, match="not the settings of a model"):
+        model.load(saved)
+
+
+def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        model.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"model.w": torch.zeros(3, 2)}, "lacks model.n"),
+        ({"model.w": torch.zeros(2, 3), "model.n": torch.tensor(0)}, "has shape (2, 3), the network's is (3, 2)"),
+        ({"other.w": torch.zeros(1)}, "tensor other.w, unknown to this network"),
+        ({}, "lacks any tensor"),
+    ],
+)
+def test_weights_to_start_from_must_fit(found: dict[str, torch.Tensor], message: str, tmp_path: Path) -> None:
+    save_file(found, tmp_path / "start.safetensors")
+    with pytest.raises(UserError) as caught:
+        model.start_weights(tmp_path / "start.safetensors", FINISHED)
+    assert caught.value.place == "recipe.training.start"
+    assert message in caught.value.message
+
+
+def test_weights_to_start_from_may_name_some_parts_only(tmp_path: Path) -> None:
+    save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1)}, tmp_path / "start.safetensors")
+    found = model.start_weights(tmp_path / "start.safetensors", FINISHED | {"head.b": torch.zeros(1)})
+    assert set(found) == {"model.w", "model.n"}
