@@ -24,7 +24,7 @@ from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.recipe import Recipe
 from fedvisage.streams import scoped
-from fedvisage.tasks.recognition.data import gather_identities, settled
+from fedvisage.tasks.recognition.data import filled, open_data
 
 BATCH, STEPS, SIZE = 32, 12, 48
 SITE = f"synth: people identities=10 images=12 size={SIZE}"
@@ -33,7 +33,7 @@ PUBLIC = f"synth: people identities=20 images=12 size={SIZE} first=1000 test=0 h
 
 def measure(cache: Path, repeats: int = 5) -> Measurement:
     """Time steps of both in turn; what disturbs a measurement adds to it, so the least processor time counts."""
-    recipe = settled(recipes.validate(_tree(), options()), cache, 1, _unsaid)
+    recipe = filled(recipes.validate(_tree(), options()), cache, _unsaid)
     compute = choose("cpu", "auto")
     plain, house = [], []
     for _ in range(repeats):
@@ -72,7 +72,7 @@ def _tree() -> dict[str, object]:
 def _site(recipe: Recipe, compute: Compute, cache: Path) -> Site:
     """Return a site in its first round, with the model that it was lent, and its frozen copies, as FedFR holds them."""
     method = find("fedfr")
-    data = gather_identities(recipe, method, cache, 1, _unsaid)
+    data = open_data(recipe, method, cache, _unsaid)
     assert data.people is not None
     with scoped(0, "initial weights"):
         net = method.network(recipe)

@@ -35,7 +35,7 @@ from fedvisage.nn.precision import choose
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run
-from fedvisage.runs.train import LEDGER
+from fedvisage.federation.record.ledger import LEDGER
 
 PEOPLE, IMAGES, PUBLIC, SITES = 7_000, 300_000, 100, 4
 """Of a site, of a site, of the public set, of the federation: the paper's."""

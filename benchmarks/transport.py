@@ -14,10 +14,11 @@ from benchmarks.measurement import Measurement, rendered
 from benchmarks.transport_program import DATA, NAME, REPEATS, RESULT, MeasuredSite, MeasuringServer
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed
+from fedvisage.files import write_json
 from fedvisage.methods import options
 from fedvisage.nvflare.hardening import SERVER_CLASS, SITE_CLASS
 from fedvisage.nvflare.job import Job, travelling, write_job
-from fedvisage.nvflare.kits import Kit, own_settings, write_json
+from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.operator import connected
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 

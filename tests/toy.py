@@ -13,10 +13,12 @@ from rich.console import Console
 
 from fedvisage import recipe as recipes
 from fedvisage.data.prepared import Writer
+from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.method import Method
 from fedvisage.methods import METHODS, options
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
-from fedvisage.runs.run import run
+from fedvisage.runs.run import Wire, run
 
 SIZE = 32
 SITES = ("A", "B", "C")
@@ -156,9 +158,9 @@ def shortest(name: str, **options: float) -> Recipe:
     return recipe_of({"method": method, "data": {"sites": {"A": "nowhere"}}, "training": {"rounds": 1}})
 
 
-def recipe_of(content: Mapping[str, Any]) -> Recipe:
-    """Validate a recipe of plain values."""
-    return recipes.validate(content, options())
+def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recipe:
+    """Validate a recipe of plain values, by the options of the list's methods or of one that is handed in."""
+    return recipes.validate(content, options() if method is None else {content["method"]["name"]: method.options})
 
 
 def silent() -> Reporter:
@@ -167,10 +169,17 @@ def silent() -> Reporter:
 
 
 def run_toy(
-    content: Mapping[str, Any], out: Path, *, resume: bool = False, reporter: Reporter | None = None
+    content: Mapping[str, Any],
+    out: Path,
+    *,
+    resume: bool = False,
+    reporter: Reporter | None = None,
+    method: Method | None = None,
+    wire: Wire = LocalTransport,
 ) -> dict[str, Any]:
-    """Run a recipe of plain values and return its figures."""
-    return run(recipe_of(content), out, out.parent / "cache", reporter or silent(), resume=resume)
+    """Run a recipe of plain values and return its figures; a method or a transport can be handed in."""
+    cache, recipe = out.parent / "cache", recipe_of(content, method)
+    return run(recipe, out, cache, reporter or silent(), method=method, resume=resume, wire=wire)
 
 
 def weights(out: Path) -> bytes:

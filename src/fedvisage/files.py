@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
@@ -50,6 +52,16 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
                     raise UserError(str(directory), "is in use by another process") from error
                 time.sleep(0.1)
         yield
+
+
+def json_text(value: Any) -> str:
+    """Return a value as this project's files hold it: indented, in plain letters, with an end of line."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
+    write_atomically(path, json_text(value).encode())
 
 
 def write_atomically(path: Path, data: bytes) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+Say = Callable[[str], None]
+"""Tells a person one thing."""
 
 
 class Reporter:
@@ -22,7 +25,7 @@ class Reporter:
     @contextmanager
     def course(self, title: str, done: int, total: int) -> Iterator[None]:
         """Report the rounds that are taken inside this context."""
-        if self.quiet or not self.console.is_terminal:
+        if self.quiet or not (self.console.is_terminal or self.console.is_jupyter):
             yield
             return
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import io
-import json
 from pathlib import Path
 from typing import Any
 
-import torch
 from PIL import Image
-from rich.console import Console
 
 from fedvisage.audit import (
     claims,
@@ -21,14 +18,11 @@ from fedvisage.audit import (
     token_inversion,
 )
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
-from fedvisage.files import write_atomically
-from fedvisage.methods import find
-from fedvisage.nn.precision import choose
+from fedvisage.files import write_atomically, write_json
+from fedvisage.progress import Say
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import AUDIT, read_run
-from fedvisage.runs.rejudge import open_model
-from fedvisage.tasks.pad.data import gather
-from fedvisage.tasks.recognition.data import gather_identities
+from fedvisage.tasks.finished import open_model
 
 AUDITS: tuple[Audit, ...] = (
     *(label_inference.AUDIT, token_inversion.AUDIT),
@@ -37,34 +31,28 @@ AUDITS: tuple[Audit, ...] = (
 FOLDER, FILE = AUDIT.parts
 
 
-def audit_run(run: Path, out: Path | None, cache: Path, console: Console) -> list[dict[str, Any]]:
+def audit_run(run: Path, out: Path | None, cache: Path, say: Say) -> list[dict[str, Any]]:
     """Attack a finished run in every way that applies to it; its report shows the result, unless it goes elsewhere."""
     read_run(run)  # refuses what is no finished run
-    subject = _subject(run, cache, console)
+    subject = _subject(run, cache, say)
     where = out or run / FOLDER
     where.mkdir(parents=True, exist_ok=True)
     found = []
     for audit in AUDITS:
         found.append(_record(audit, subject, where))
-        console.print(_line(found[-1]), markup=False, soft_wrap=True)
-    text = json.dumps({"run": run.name, "audits": found}, indent=2, ensure_ascii=False)
-    write_atomically(where / FILE, f"{text}\n".encode())
+        say(_line(found[-1]))
+    write_json(where / FILE, {"run": run.name, "audits": found})
     if out is None:
         write_report(run)
-    console.print(f"audit: {where / FILE}", markup=False, soft_wrap=True)
+    say(f"audit: {where / FILE}")
     return found
 
 
-def _subject(run: Path, cache: Path, console: Console) -> Subject:
+def _subject(run: Path, cache: Path, say: Say) -> Subject:
     """Open the model and the data of all sites: an attack is judged by the truth, which only a simulation has."""
-    recipe, saved, _ = open_model(run)
-    torch.set_num_threads(recipe.runtime.threads)
-    method = find(recipe.method.name)
-    data = (gather_identities if method.task == "recognition" else gather)(
-        recipe, method, cache, recipe.runtime.threads, console.print
-    )
-    compute = choose(recipe.runtime.device, recipe.runtime.precision)
-    return Subject(run, recipe, method, saved, data, compute, cache)
+    model = open_model(run)
+    data = model.setup.task.open(model.recipe, model.setup.method, cache, say)
+    return Subject(run, model.setup, model.saved, data, cache)
 
 
 def _record(audit: Audit, subject: Subject, where: Path) -> dict[str, Any]:

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.federation.method import Method
-from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.model import SavedModel
-from fedvisage.tasks.opened import Gathered
+from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.setup import Setup
 
 Picture = NDArray[np.uint8]
 """An RGB picture: height × width × 3."""
@@ -24,12 +24,20 @@ class Subject:
     """A finished run under audit: its model, its recipe and the data that the sites hold."""
 
     run: Path
-    recipe: Recipe
-    method: Method
+    setup: Setup
     saved: SavedModel
-    data: Gathered
-    compute: Compute
+    data: Opened
     cache: Path
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the run."""
+        return self.setup.recipe
+
+    @property
+    def method(self) -> Method:
+        """Its method."""
+        return self.setup.method
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,7 @@ class Overheard:
 
 def overhear(subject: Subject, rounds: int) -> Overheard:
     """Let a finished run go on for some rounds and return what was heard."""
-    recipe, method, compute = continued(subject.recipe, rounds), subject.method, subject.compute
+    recipe, method, compute = continued(subject.recipe, rounds), subject.method, subject.setup.compute
     workspace = Workspace(method, recipe, compute)
     with tempfile.TemporaryDirectory() as scratch, closing(JsonLines(Path(scratch) / "ledger.jsonl")) as ledger:
         desks = [

@@ -64,8 +64,8 @@ def resized(images: Tensor, size: int) -> Tensor:
 @torch.no_grad()
 def embedded(subject: Subject, network: torch.nn.Module, faces: Tensor) -> np.ndarray:
     """Return the model's features of rebuilt faces."""
-    ready = resized(faces, subject.recipe.input.size).to(subject.compute.device)
-    with subject.compute.autocast():
+    ready = resized(faces, subject.recipe.input.size).to(subject.setup.compute.device)
+    with subject.setup.compute.autocast():
         features = torch.cat([network(part) for part in torch.split(ready, 256)])
     return normalize(features.float().cpu()).numpy()
 

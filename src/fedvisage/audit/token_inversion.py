@@ -143,7 +143,7 @@ def _overheard(subject: Subject) -> Pairs:
     recipe = subject.recipe
     plain = recipe.options(split.Options).model_copy(update={"wire": "fp32", "leakage": None})
     bare = recipe.model_copy(update={"method": plain, "privacy": Privacy()})
-    heard = overhear(replace(subject, recipe=bare), rounds_for(subject, IMAGES))
+    heard = overhear(replace(subject, setup=replace(subject.setup, recipe=bare)), rounds_for(subject, IMAGES))
     answers = heard.of("tokens")
     tokens = torch.cat([_of_patches(answer.message["tokens"]) for answer in answers])
     images = torch.cat([heard.truth(answer).images[:, :3].cpu() for answer in answers])

@@ -61,9 +61,9 @@ class Seen:
 
 def obstacle(subject: Subject) -> str:
     """Name what a run lacks for these attacks."""
-    if subject.method.task != "recognition":
+    if subject.data.people is None:
         return "nobody's identity is learned"
-    if subject.data.people is None or subject.data.people.public is None:
+    if subject.data.people.public is None:
         return "there are no public people, from whom an attacker would learn"
     return ""
 
@@ -79,7 +79,7 @@ def sent_here(subject: Subject) -> str:
 
 def seen(subject: Subject) -> Seen:
     """Open the finished model, the first member's where there are several."""
-    scorer = Scorer(subject.method, subject.recipe, subject.compute)
+    scorer = subject.setup.scorer()
     scorer.load(next(iter(members_of(subject.saved.finished).values())))
     return Seen(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli.options import NOTHING, console, interruptible
+from fedvisage.cli.options import NOTHING, interruptible, say
 
 app = typer.Typer()
 
@@ -58,9 +58,10 @@ def synth(
     with interruptible(NOTHING):
         from fedvisage.datasets.make import synthesise_set
 
-        synthesise_set(destination, console(), domain=domain, size=size, subjects=subjects, videos=videos,
+        lines = synthesise_set(destination, say, domain=domain, size=size, subjects=subjects, videos=videos,
                        frames=frames, seed=seed, heldout=heldout, species=species, photos=source, crop=crop,
                        max_bad=max_bad, workers=workers)  # fmt: skip
+    say(*lines)
 
 
 @app.command()
@@ -89,8 +90,9 @@ def people(
     with interruptible(NOTHING):
         from fedvisage.datasets.make import synthesise_people
 
-        synthesise_people(destination, console(), identities=identities, images=images, size=size, first=first,
+        lines = synthesise_people(destination, say, identities=identities, images=images, size=size, first=first,
                           seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
+    say(*lines)
 
 
 @app.command("import")
@@ -121,8 +123,9 @@ def import_set(
     with interruptible(NOTHING):
         from fedvisage.datasets.make import import_dataset
 
-        import_dataset(kind, source, destination, console(), name=name, size=size, frames=frames, crop=crop,
+        lines = import_dataset(kind, source, destination, say, name=name, size=size, frames=frames, crop=crop,
                        depth=depth, heldout=heldout, test=test, least=least, max_bad=max_bad, seed=seed)  # fmt: skip
+    say(*lines)
 
 
 @app.command()
@@ -134,4 +137,4 @@ def show(
     """Say what a prepared set holds, and draw a contact sheet of it."""
     from fedvisage.datasets.make import show_set
 
-    show_set(directory, console(), sheet=sheet, verify=verify)
+    say(*show_set(directory, sheet=sheet, verify=verify))

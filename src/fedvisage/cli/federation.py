@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
 
-from fedvisage.cli.options import AsJson, console
+from fedvisage.cli.options import AsJson, console, print_json, say
+
+if TYPE_CHECKING:
+    from fedvisage.nvflare.status import Status
 
 app = typer.Typer()
 
@@ -29,7 +34,7 @@ def provision(
     """Make a kit for the server, each site and the operator: keys, certificates and what each may do."""
     from fedvisage.nvflare.commands import provision_from_file
 
-    provision_from_file(federation, directory, console())
+    say(*(f"{kit} → {owner}" for kit, owner in provision_from_file(federation, directory).items()))
 
 
 @app.command()
@@ -69,6 +74,24 @@ def status(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
 ) -> None:
     """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
-    from fedvisage.nvflare.status import print_status
+    from fedvisage.nvflare.status import prometheus, status_of
 
-    print_status(kit, console(), wait=wait, as_json=as_json, as_metrics=metrics)
+    found = status_of(kit, wait)
+    if as_json:
+        print_json(asdict(found))
+    elif metrics:
+        say(*prometheus(found))
+    else:
+        _print_tables(found)
+
+
+def _print_tables(status: Status) -> None:
+    sites = Table("site", "last seen", "seconds ago", title="connected")
+    for site in status.sites:
+        sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")
+    runs = Table("run", "round", "without", "MB up", "MB down", title="runs")
+    for run in status.runs:
+        sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
+        runs.add_row(run.run, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
+    console().print(sites)
+    console().print(runs)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -34,3 +35,16 @@ def interruptible(then: str) -> Iterator[None]:
 def console() -> Console:
     """Where a verb prints: as wide as the terminal, and without colours of its own."""
     return Console(highlight=False)
+
+
+def say(*lines: str) -> None:
+    """Print lines as they are: names in square brackets are names, and long lines are not cut."""
+    for line in lines:
+        console().print(line, markup=False, soft_wrap=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a value for programs."""
+    from fedvisage.files import json_text  # which loads torch's file format
+
+    sys.stdout.write(json_text(value))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli.options import CACHE, CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible
+from fedvisage.cli.options import CACHE, CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say
 from fedvisage.errors import UserError
 
 app = typer.Typer()
@@ -26,7 +26,7 @@ def demo(
     from fedvisage.demo import demonstrate
 
     with interruptible(CONTINUES):
-        demonstrate(out or Path("runs/demo"), cache, console(), resume=resume)
+        demonstrate(out or Path("runs/demo"), cache, say, resume=resume)
 
 
 @app.command()
@@ -51,8 +51,11 @@ def run(
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
     from fedvisage.methods import options
+    from fedvisage.progress import Reporter
     from fedvisage.recipe import load
+    from fedvisage.runs.directory import REPORT
     from fedvisage.runs.run import run_and_report
+    from fedvisage.tasks.catalogue import summary
 
     if on not in ("local", "nvflare"):
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
@@ -62,11 +65,14 @@ def run(
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with interruptible(CONTINUES):
         if on == "local":
-            run_and_report(loaded, where, cache, console(), resume=resume)
+            figures = run_and_report(loaded, where, cache, Reporter(console()), resume=resume)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
-            run_over_nvflare(loaded, where, cache, console(), resume=resume, kit=kit, wait=wait)
+            figures = run_over_nvflare(loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait)
+    if figures["user"] is not None:
+        say(*summary(figures))
+    say(f"report: {where / REPORT}")
 
 
 @app.command()
@@ -94,11 +100,12 @@ def study(
 
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with interruptible(CONTINUES):
-        conduct(study, where, cache, console(), changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+        conduct(study, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+    say((where / "table.md").read_text(encoding="utf-8"))
 
 
-@app.command()
-def evaluate(
+@app.command("evaluate")
+def evaluate_run(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
     data: Annotated[
         str | None,
@@ -125,13 +132,19 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
-    from fedvisage.runs.rejudge import evaluate_run
+    from fedvisage.runs.rejudge import evaluate
+    from fedvisage.tasks.catalogue import summary
+    from fedvisage.tasks.finished import open_model
 
-    evaluate_run(run, data, out, cache, console(), adapt=adapt, pairs=pairs, as_json=as_json)
+    figures = evaluate(open_model(run, adapt, pairs), data, cache, out)
+    if as_json:
+        print_json(figures)
+    else:
+        say(*summary(figures))
 
 
-@app.command()
-def predict(
+@app.command("predict")
+def predict_images(
     model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of its two model files.")],
     path: Annotated[Path, typer.Argument(help="An image, or a folder of images.")],
     against: Annotated[
@@ -146,22 +159,32 @@ def predict(
 
     With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
     """
-    if against is not None:
-        from fedvisage.tasks.recognition.predict import compare_faces
+    from fedvisage.tasks.finished import open_model
+    from fedvisage.tasks.pad.predict import predict
+    from fedvisage.tasks.recognition.predict import compare_faces
 
-        compare_faces(model, path, against, console(), member=member, crop=crop, as_json=as_json)
-        return
-    from fedvisage.tasks.pad.predict import predict_path
+    opened = open_model(model)
+    found = (
+        predict(opened, path, member=member, crop=crop)
+        if against is None
+        else compare_faces(opened, path, against, member=member, crop=crop)
+    )
+    if as_json:
+        print_json(found.as_values())
+    else:
+        say(*found.lines())
 
-    predict_path(model, path, console(), member=member, crop=crop, as_json=as_json)
 
-
-@app.command()
-def compare(runs: Runs, as_json: AsJson = False) -> None:
+@app.command("compare")
+def compare_runs(runs: Runs, as_json: AsJson = False) -> None:
     """Compare runs: mean ± std over seeds, and differences paired over user and seed."""
-    from fedvisage.report.compare import compare_runs
+    from fedvisage.report.compare import as_text, as_values, compare
 
-    compare_runs(runs, console(), as_json=as_json)
+    rows = compare(runs)
+    if as_json:
+        print_json(as_values(rows))
+    else:
+        say(as_text(rows))
 
 
 @app.command()
@@ -171,7 +194,7 @@ def report(run: Annotated[Path, typer.Argument(help="The directory of a finished
     from fedvisage.report.tensorboard import write_events
 
     write_events(run)
-    console().print(str(write_report(run)), soft_wrap=True)
+    say(str(write_report(run)))
 
 
 @app.command()
@@ -184,12 +207,17 @@ def audit(
     from fedvisage.audit.conduct import audit_run
 
     with interruptible(NOTHING):
-        audit_run(run, out, cache, console())
+        audit_run(run, out, cache, say)
 
 
 @app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods: name, paper, task, and what leaves a site."""
-    from fedvisage.tasks.listing import print_methods
+    from fedvisage.methods import METHODS
+    from fedvisage.tasks.listing import block, describe
 
-    print_methods(console(), as_json=as_json)
+    rows = [describe(method) for method in METHODS.values()]
+    if as_json:
+        print_json(rows)
+    else:
+        say("\n\n".join(map(block, rows)))

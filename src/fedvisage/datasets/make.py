@@ -1,11 +1,9 @@
-"""What the ``fedvisage data`` commands do, with what they print."""
+"""What the ``fedvisage data`` commands do; each returns what it has to say in the end."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol
-
-from rich.console import Console
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importers.cropping import Crop
@@ -15,6 +13,7 @@ from fedvisage.datasets.importers.report import ImportReport
 from fedvisage.datasets.show import contact_sheet, describe
 from fedvisage.datasets.sources import in_steps
 from fedvisage.errors import UserError
+from fedvisage.progress import Say
 
 
 class Importer(Protocol):
@@ -35,7 +34,7 @@ KINDS: dict[str, Importer] = {
 
 def synthesise_set(
     destination: Path,
-    console: Console,
+    say: Say,
     *,
     domain: str,
     size: int,
@@ -49,7 +48,7 @@ def synthesise_set(
     crop: str,
     max_bad: float,
     workers: int,
-) -> None:
+) -> list[str]:
     """Render a set, or simulate attacks on a folder of photos."""
     # Here, because importing and showing sets need no renderer.
     from fedvisage.datasets.rendered.folder import synthesise_from
@@ -58,7 +57,8 @@ def synthesise_set(
 
     spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
                      species=read_species(species) if species else None)  # fmt: skip
-    progress = _steps(f"rendering {domain}", console)
+    progress = in_steps(f"rendering {domain}", say)
+    lines: list[str] = []
     if photos is None:
         synthesise(spec, destination, workers=workers, progress=progress)
     else:
@@ -69,16 +69,16 @@ def synthesise_set(
             crop=crop,  # type: ignore[arg-type]  # the cropper refuses other words itself
             max_bad=max_bad,
             workers=workers,
-            reading=_steps(f"reading {photos.name}", console),
+            reading=in_steps(f"reading {photos.name}", say),
             progress=progress,
         )
-        _print(console, *report.lines())
-    show_set(destination, console, sheet=None, verify=False)
+        lines = report.lines()
+    return [*lines, *show_set(destination)]
 
 
 def synthesise_people(
     destination: Path,
-    console: Console,
+    say: Say,
     *,
     identities: int,
     images: int,
@@ -89,20 +89,20 @@ def synthesise_people(
     heldout: float,
     group: int | None,
     workers: int,
-) -> None:
+) -> list[str]:
     """Render an identity set."""
     from fedvisage.datasets.rendered.identities import Identities, render_identities
 
     spec = Identities(identities, images, size, first, seed, test, heldout, group)
-    render_identities(spec, destination, workers=workers, progress=_steps("rendering people", console))
-    show_set(destination, console, sheet=None, verify=False)
+    render_identities(spec, destination, workers=workers, progress=in_steps("rendering people", say))
+    return show_set(destination)
 
 
 def import_dataset(
     kind: str,
     source: Path,
     destination: Path,
-    console: Console,
+    say: Say,
     *,
     name: str,
     size: int,
@@ -114,8 +114,8 @@ def import_dataset(
     least: int,
     max_bad: float,
     seed: int,
-) -> None:
-    """Import a dataset and print what was imported and what was skipped."""
+) -> list[str]:
+    """Import a dataset; return what was imported and what was skipped."""
     if kind not in KINDS:
         raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(KINDS)}")
     report = KINDS[kind](
@@ -131,20 +131,21 @@ def import_dataset(
         crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
         depth=depth,
         max_bad=max_bad,
-        progress=_steps(f"importing {source.name}", console),
+        progress=in_steps(f"importing {source.name}", say),
     )
-    _print(console, *report.lines())
+    return report.lines()
 
 
-def show_set(directory: Path, console: Console, *, sheet: Path | None, verify: bool) -> None:
-    """Print what a set holds, and write a contact sheet when asked to."""
+def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False) -> list[str]:
+    """Return what a set holds, line by line, and write a contact sheet when asked to."""
     if sheet is not None:
         _check_sheet(sheet)
     found = PreparedSet.open(directory, verify=verify)
-    _print(console, f"{found.name}: {len(found)} images of {found.size}×{found.size}, {found.source}", *describe(found))
+    lines = [f"{found.name}: {len(found)} images of {found.size}×{found.size}, {found.source}", *describe(found)]
     if sheet is not None:
         contact_sheet(found).save(sheet)
-        _print(console, f"contact sheet: {sheet}")
+        lines.append(f"contact sheet: {sheet}")
+    return lines
 
 
 def _check_sheet(sheet: Path) -> None:
@@ -153,13 +154,3 @@ def _check_sheet(sheet: Path) -> None:
         raise UserError("--sheet", f"{str(sheet)!r} must end in .png")
     if sheet.is_dir() or not sheet.parent.is_dir():
         raise UserError("--sheet", f"{str(sheet)!r} cannot be written; give a file name in a directory that exists")
-
-
-def _steps(what: str, console: Console) -> Progress:
-    return in_steps(what, lambda text: _print(console, text))
-
-
-def _print(console: Console, *lines: str) -> None:
-    """Print lines as they are: names in square brackets are names, and long lines are not cut."""
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)

@@ -5,36 +5,36 @@ from __future__ import annotations
 from importlib.resources import as_file, files
 from pathlib import Path
 
-from rich.console import Console
-
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
+from fedvisage.progress import Say
 from fedvisage.report.page import write_report
 from fedvisage.studies import conduct, read
 
 
-def demonstrate(out: Path, cache: Path, console: Console, *, resume: bool = False) -> None:
+def demonstrate(out: Path, cache: Path, say: Say, *, resume: bool = False) -> None:
     """Run the packaged studies, then draw every run's report and a contact sheet of every set."""
     if out.exists() and any(out.iterdir()) and not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
-    console.print("Rendering faces and attacks, then training four methods on three sites.")
-    _show(out, "study.yaml", cache, console)
-    console.print("Rendering people, then training two methods of recognition at three sites.")
-    _show(out / "people", "people.yaml", cache, console)
+    say("Rendering faces and attacks, then training four methods on three sites.")
+    _show(out, "study.yaml", cache, say)
+    say("Rendering people, then training two methods of recognition at three sites.")
+    _show(out / "people", "people.yaml", cache, say)
 
 
-def _show(out: Path, study: str, cache: Path, console: Console) -> None:
+def _show(out: Path, study: str, cache: Path, say: Say) -> None:
     """Conduct a packaged study, and say where its table, pictures and reports are."""
     with as_file(files(__name__) / study) as path:
-        conduct(path, out, cache, console)
+        conduct(path, out, cache, say)
+        say((out / "table.md").read_text(encoding="utf-8"))
         sets = read(path).sets
     reports = [write_report(run) for run in sorted((out / "cells").iterdir())]
     (out / "pictures").mkdir(exist_ok=True)
     for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():
         contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")
-    console.print(f"table:    {out / 'table.md'}", markup=False, soft_wrap=True)
-    console.print(f"pictures: {out / 'pictures'} (what each set looks like)", markup=False, soft_wrap=True)
+    say(f"table:    {out / 'table.md'}")
+    say(f"pictures: {out / 'pictures'} (what each set looks like)")
     for report in reports:
-        console.print(f"report:   {report}", markup=False, soft_wrap=True)
+        say(f"report:   {report}")

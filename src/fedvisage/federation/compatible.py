@@ -31,11 +31,6 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
         _check_rule(recipe)
     if wanted["dp"]:
         _check_noise(recipe, method)
-    if federation.poisoned is not None and federation.poisoned.how == "label-flip" and method.task != "pad":
-        raise UserError(
-            "recipe.federation.poisoned.how",
-            f"label-flip exchanges bona fide images and attacks, and {method.name} learns identities; use another",
-        )
 
 
 def _check_wire(recipe: Recipe) -> None:

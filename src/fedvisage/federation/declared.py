@@ -19,7 +19,7 @@ from fedvisage.federation.wire.upload import Upload
 from fedvisage.privacy.accountant import Charge
 from fedvisage.recipe import MethodOptions, Recipe
 
-Task = Literal["pad", "recognition"]
+TaskName = Literal["pad", "recognition"]
 
 
 class Home(Enum):
@@ -38,6 +38,8 @@ class Call:
     uploads: tuple[Upload, ...]
     exact: bool = False
     """It is about a finished model, whose weights travel as they are."""
+    private: bool = False
+    """And it looks at what the site has kept to itself."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Declared:
     name: str
     title: str
     paper: str
-    task: Task
+    task: TaskName
     options: type[MethodOptions]
     network: Callable[[Recipe], nn.ModuleDict]
     home: Mapping[str, Home]

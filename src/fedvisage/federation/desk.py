@@ -30,8 +30,6 @@ from fedvisage.federation.wire.upload import SUMMED
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.streams import scoped, torch_rng
-from fedvisage.tasks import core
-from fedvisage.tasks.scoring import Scorer
 
 OWN = "part/"
 """Where the parts that live at the site stand among its private state."""
@@ -44,6 +42,8 @@ class Workspace:
     method: Declared
     recipe: Recipe
     compute: Compute
+    about_finished: Mapping[str, Call] = field(default_factory=dict)
+    """The calls about a finished model, which every site answers whatever the method."""
     net: nn.ModuleDict = field(init=False)
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
@@ -58,8 +58,7 @@ class Workspace:
         self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
         self.compute.place(self.net)
         self._first = self.own_parts()
-        scorer = Scorer(self.method, self.recipe, self.compute)
-        self.calls = {**core.calls(scorer), **self._own_calls()}
+        self.calls = {**self.about_finished, **self._own_calls()}
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
@@ -121,7 +120,7 @@ class SiteDesk:
         """Run the call that was ordered and return its reply, checked against the declaration."""
         if self._round != order.round:
             self._round, self._scratch, self._orders = order.round, {}, 0
-        if order.call in core.uploads(self.workspace.method):
+        if order.call in self.workspace.about_finished:
             return self._reply(order, self._judged_site(order), 0)
         if order.call in AT_THE_DESK:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
@@ -163,8 +162,8 @@ class SiteDesk:
         return site
 
     def _judged_site(self, order: Order) -> Site:
-        """Return the site as core calls see it; those about the site's own model come with its private state."""
-        if order.call not in core.WITH_PRIVATE_STATE:
+        """Return the site as calls about a finished model see it; some come with the site's private state."""
+        if not self.workspace.calls[order.call].private:
             return self._make_site(order.round, self.held_out, {})
         if self.workspace.guest is not None:
             self.workspace.guest.leave()

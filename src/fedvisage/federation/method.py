@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fedvisage.federation.declared import Call, Declared, Home, Member, Personal, Task
+from fedvisage.federation.declared import Call, Declared, Home, Member, Personal, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.upload import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
@@ -22,7 +22,7 @@ __all__ = [
     "Message",
     "Method",
     "Personal",
-    "Task",
+    "TaskName",
     "Upload",
 ]
 

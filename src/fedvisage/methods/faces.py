@@ -24,7 +24,7 @@ from fedvisage.federation.wire.message import under
 from fedvisage.methods.averaging import AveragingOptions
 from fedvisage.methods.classes import sampling
 from fedvisage.nn.embedder import Centres, FaceNetwork, face_network
-from fedvisage.recipe import MethodOptions, Recipe, Recognition
+from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
 LOCAL = "local/"
@@ -68,7 +68,7 @@ def network_with_public_centres(recipe: Recipe) -> nn.ModuleDict:
 def user(member: Member) -> Tensor:
     """Return features; with ``evaluation.recognition.flip`` those of the mirrored images are added."""
     features: Tensor = member.net["model"](member.images)
-    if (member.recipe.evaluation.recognition or Recognition()).flip:
+    if member.recipe.evaluation.people.flip:
         features = features.float() + member.net["model"](member.images.flip(-1)).float()
     return features
 

@@ -6,10 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from fedvisage.federation.compatible import check_real
-from fedvisage.nn.precision import Compute
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.federation_file import read_federation
 from fedvisage.nvflare.job import check_travels
@@ -21,37 +18,35 @@ from fedvisage.nvflare.starting import prepare_server, prepare_site
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run_and_report
-from fedvisage.runs.train import Trained
-from fedvisage.tasks.opened import Gathered
+from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.setup import Setup
+from fedvisage.tasks.task import Trained
 
 
 def run_over_nvflare(
-    recipe: Recipe, out: Path, cache: Path, console: Console, *, resume: bool, kit: Path | None, wait: float
+    recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool, kit: Path | None, wait: float
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
     if kit is None:
-        return run_and_report(recipe, out, cache, console, resume=resume, training=train_in_rehearsal)
+        return run_and_report(recipe, out, cache, reporter, resume=resume, training=train_in_rehearsal)
     check_real(recipe)
     training = partial(_train, open_kit(kit, "operator"), wait)
-    return run_and_report(recipe, out, cache, console, resume=resume, training=training, gathering=at_operator)
+    return run_and_report(recipe, out, cache, reporter, resume=resume, training=training, opening=at_operator)
 
 
-def _train(
-    kit: Kit, wait: float, recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter
-) -> Trained:
-    return operator.train(recipe, out, reporter, kit, wait=wait)
+def _train(kit: Kit, wait: float, setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
+    return operator.train(setup.recipe, out, reporter, kit, wait=wait)
 
 
-def provision_from_file(path: Path, directory: Path, console: Console) -> None:
-    """Make the kits that a file describes, and say whose they are."""
+def provision_from_file(path: Path, directory: Path) -> dict[Path, str]:
+    """Make the kits that a file describes, and return whose they are."""
     federation = read_federation(path)
     provision(federation, directory)
     whose = {directory / "server": federation.server.host, directory / "operator": federation.operator.email}
     whose |= {directory / "sites" / name: site.organisation for name, site in federation.sites.items()}
     whose[directory / "authority"] = "stays with you: its key can let anyone in"
-    for kit, owner in whose.items():
-        console.print(f"{kit} → {owner}", markup=False, soft_wrap=True)
+    return whose
 
 
 def start_server(kit: Path, state: Path | None, public: Path | None, weights: Path | None) -> None:

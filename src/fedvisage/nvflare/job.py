@@ -19,7 +19,7 @@ from fedvisage.methods import find, options
 from fedvisage.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
 from fedvisage.nvflare.own_weights import check_named_by_digest, name_by_digest
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.recognition.judge import pools
+from fedvisage.tasks.catalogue import task_of
 
 RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 RECIPE_FILE = "recipe.json"
@@ -60,8 +60,7 @@ def check_travels(recipe: Recipe) -> None:
     method = find(recipe.method.name)
     if method.pooled:
         raise UserError("recipe.method.name", f"{method.name} merges all sites' data; use --on local")
-    if method.task == "recognition" and pools(recipe):
-        raise UserError("recipe.evaluation.recognition.impostors", "pooled shows sites each other's people; use public")
+    task_of(method).check_real(recipe)
     if recipe.evaluation.features:
         raise UserError(
             "recipe.evaluation.features", "shows features of sites' images; leave it out, or use --on local"

@@ -23,7 +23,7 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Project
 
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import write_atomically
+from fedvisage.files import write_json
 from fedvisage.nvflare import hardening
 from fedvisage.nvflare.federation_file import FederationFile
 
@@ -135,11 +135,6 @@ def _harden(kit: Path, organisation: str, resources: dict[str, Any], *, at_site:
 def _default(kit: Path) -> dict[str, Any]:
     tree: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text(encoding="utf-8"))
     return tree
-
-
-def write_json(path: Path, tree: dict[str, Any]) -> None:
-    """Write a small file of settings."""
-    write_atomically(path, (json.dumps(tree, indent=2, ensure_ascii=False) + "\n").encode())
 
 
 def own_settings(kit: Path) -> dict[str, str]:

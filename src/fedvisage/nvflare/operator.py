@@ -28,14 +28,15 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.files import write_json
 from fedvisage.nvflare.following import Course, follow
 from fedvisage.nvflare.job import Job, travelling, write_job
-from fedvisage.nvflare.kits import Kit, write_json
+from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import read_trained, take
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
-from fedvisage.runs.train import Trained
 from fedvisage.tasks import model
+from fedvisage.tasks.task import Trained
 
 NOTE = "federation.json"
 """In the operator's run directory: the name that the run has in the federation."""

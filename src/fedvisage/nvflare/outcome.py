@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS
 from fedvisage.files import write_atomically
 from fedvisage.metrics.personalised import OfSite
-from fedvisage.runs.train import LEDGER, ROUNDS, Trained
 from fedvisage.tasks import model
+from fedvisage.tasks.task import Trained
 
 RESULT = "fedvisage"
 """The folder of a job's workspace that holds the result."""

@@ -6,50 +6,44 @@ user's set, and whoever needs the public set of a recognition run has a copy of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fedvisage.federation.declared import Declared
-from fedvisage.federation.wire.message import Message
-from fedvisage.nn.precision import Compute
+from fedvisage.federation.method import Message, Method
+from fedvisage.progress import Say
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.opened import Gathered
-from fedvisage.tasks.pad.data import gather
-from fedvisage.tasks.recognition.data import PUBLIC, gather_identities
-from fedvisage.tasks.recognition.pretraining import pretrained
+from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.setup import Setup
+from fedvisage.tasks.task import Task
 
 
 class NotReady(Exception):
     """A machine cannot take part; the reason quotes nothing of its data, so that it may be told to others."""
 
 
-def at_site(recipe: Recipe, method: Declared, name: str, own: Mapping[str, str], cache: Path) -> Gathered:
+def at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -> Opened:
     """Open a site's data, as the recipe of a run with this site alone."""
-    return _open(_with(recipe, {name: own["data"]}, _public(recipe, own)), method, cache, 1, _silent)
+    recipe = _with(setup.recipe, {name: own["data"]}, _public(setup.recipe, own))
+    return setup.task.open(recipe, setup.method, cache, _silent)
 
 
-def at_operator(recipe: Recipe, method: Declared, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
+def at_operator(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
     """Open what the operator's recipe names beside the sites; what it counts of sites' people is not known here."""
-    found = _open(recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})}),
-                  method, cache, workers, say)  # fmt: skip
+    alone = recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
+    found = task.open(alone, method, cache, say)
     return found if found.people is None else replace(found, people=replace(found.people, counted={}))
 
 
-def first_at_server(recipe: Recipe, method: Declared, own: Mapping[str, str], compute: Compute, cache: Path) -> Message:
+def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Message:
     """Pre-train on the server's own copy of the public set, if the recipe wants it."""
+    recipe, task = setup.recipe, setup.task
     if recipe.training.pretrain is None:
         return {}
-    found = _open(_with(recipe, {}, _public(recipe, own)), method, cache, 1, _silent)
-    public = found.people.public if found.people else None
-    if public is None:
+    found = task.open(_with(recipe, {}, _public(recipe, own)), setup.method, cache, _silent)
+    if found.people is None or found.people.public is None:
         raise NotReady("has no public set to pre-train on")
-    return pretrained(recipe, public, found.digests[PUBLIC], compute, cache, _silent)
-
-
-def _open(recipe: Recipe, method: Declared, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
-    opening = gather_identities if method.task == "recognition" else gather
-    return opening(recipe, method, cache, workers, say)
+    return task.first(recipe, found, setup.compute, cache, _silent)
 
 
 def _with(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:

@@ -19,17 +19,17 @@ from pathlib import Path
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View
 from fedvisage.datasets.sources import without_part
-from fedvisage.nn.precision import Compute
+from fedvisage.files import write_json
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
-from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings, provision, write_json
+from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings, provision
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.own_weights import named
 from fedvisage.nvflare.starting import prepare_server, prepare_site
 from fedvisage.progress import Reporter
-from fedvisage.recipe import Recipe
-from fedvisage.runs.train import Trained
-from fedvisage.tasks.opened import Gathered
+from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.setup import Setup
+from fedvisage.tasks.task import Trained
 
 WAIT = 180.0
 """Seconds for all processes to start and find each other."""
@@ -38,8 +38,9 @@ LOOK = 1.0
 """Seconds between two looks at whether all members are up."""
 
 
-def train_in_rehearsal(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
+def train_in_rehearsal(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
     """Train on a federation that lives as long as this takes."""
+    recipe = setup.recipe
     sets = {name: _entry(recipe.data.sites[name], site.train) for name, site in data.sites.items()}
     known = data.people.public if data.people else None
     public = None if known is None or recipe.data.public is None else _entry(recipe.data.public, known)

@@ -13,16 +13,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.desk import Workspace
+from fedvisage.federation.record.ledger import ROUNDS
 from fedvisage.files import locked, sweep, write_atomically
 from fedvisage.methods import find
-from fedvisage.nn.precision import choose
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
@@ -30,7 +28,8 @@ from fedvisage.nvflare.own_data import NotReady, first_at_server
 from fedvisage.nvflare.own_weights import at_server
 from fedvisage.nvflare.run_log import RunLog
 from fedvisage.nvflare.transport import CollabTransport
-from fedvisage.runs.train import ROUNDS, federate
+from fedvisage.runs.train import federate
+from fedvisage.tasks.setup import set_up
 
 logger = logging.getLogger("fedvisage.server")
 
@@ -80,15 +79,13 @@ def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any],
     _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
     if (directory / TRAINED).exists():
         return
-    torch.set_num_threads(recipe.runtime.threads)
-    compute = choose(recipe.runtime.device, recipe.runtime.precision)
-    method, log = find(recipe.method.name), RunLog(directory, job.run)
-    schemas = Workspace(method, recipe, compute).schemas
-    first = first_at_server(recipe, method, own, compute, directory / "cache")
+    setup, log = set_up(recipe, find(recipe.method.name)), RunLog(directory, job.run)
+    schemas = setup.workspace().schemas
+    first = first_at_server(setup, own, directory / "cache")
     files = at_server(recipe, own)
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
     try:
-        trained = federate(recipe, directory, transport, schemas, compute, log, first=first, files=files)
+        trained = federate(setup, directory, transport, schemas, log, first=first, files=files)
     finally:
         transport.close()
     write_trained(directory, trained)

@@ -20,20 +20,20 @@ from nvflare.collab import collab
 
 from fedvisage.errors import UserError
 from fedvisage.federation.compatible import check_real
-from fedvisage.federation.desk import SiteDesk, Workspace
+from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.method import Message
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.files import locked, sweep
+from fedvisage.files import locked, sweep, write_json
 from fedvisage.methods import find
-from fedvisage.nn.precision import choose
 from fedvisage.nvflare import wire
 from fedvisage.nvflare.job import Job, read_job
-from fedvisage.nvflare.kits import REHEARSAL, own_settings, write_json
+from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.own_data import NotReady, at_site
 from fedvisage.nvflare.run_log import RunLog
 from fedvisage.privacy.accountant import BudgetSpent
+from fedvisage.tasks.setup import set_up
 
 logger = logging.getLogger("fedvisage.site")
 
@@ -129,11 +129,10 @@ class SiteProgram:
 
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
-    method = find(job.recipe.method.name)
-    data = at_site(job.recipe, method, name, own, directory / "cache")
+    setup = set_up(job.recipe, find(job.recipe.method.name))
+    data = at_site(setup, name, own, directory / "cache")
     _check_same_data(directory / DATA_FILE, data.digests)
-    compute = choose(job.recipe.runtime.device, job.recipe.runtime.precision)
-    workspace, site = Workspace(method, job.recipe, compute), data.sites[name]
+    workspace, site = setup.workspace(), data.sites[name]
     public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
     store = SiteStore(directory)
     return SiteDesk(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers)

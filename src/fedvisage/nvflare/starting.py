@@ -9,8 +9,9 @@ from pathlib import Path
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import without_part
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.files import write_json
 from fedvisage.nvflare import hardening
-from fedvisage.nvflare.kits import STARTUP, Kit, own_settings, write_json
+from fedvisage.nvflare.kits import STARTUP, Kit, own_settings
 
 
 def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from nvflare.fuel.flare_api.flare_api import Session
-from rich.console import Console
-from rich.table import Table
 
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.operator import connected
@@ -85,25 +82,7 @@ def prometheus(status: Status) -> Iterator[str]:
             yield f'fedvisage_run_{name}{{run="{run.run}"}} {getattr(run, name)}'
 
 
-def print_status(kit: Path, console: Console, *, wait: float, as_json: bool, as_metrics: bool) -> None:
-    """Print how the federation of the operator's kit is: for people, as JSON, or for Prometheus."""
+def status_of(kit: Path, wait: float) -> Status:
+    """Ask the server of the federation that an operator's kit belongs to."""
     with connected(open_kit(kit, "operator"), wait) as session:
-        status = look(session)
-    if as_json:
-        console.print(json.dumps(asdict(status), indent=2), markup=False, soft_wrap=True)
-    elif as_metrics:
-        console.print("\n".join(prometheus(status)), markup=False, soft_wrap=True)
-    else:
-        _print_tables(status, console)
-
-
-def _print_tables(status: Status, console: Console) -> None:
-    sites = Table("site", "last seen", "seconds ago", title="connected")
-    for site in status.sites:
-        sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")
-    runs = Table("run", "round", "without", "MB up", "MB down", title="runs")
-    for run in status.runs:
-        sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
-        runs.add_row(run.run, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
-    console.print(sites)
-    console.print(runs)
+        return look(session)

@@ -10,7 +10,7 @@ from fedvisage.recipe.section import Section
 
 
 class Adapt(Section):
-    """How the user adapts the finished model to its own unlabelled images; ``tasks/pad/adapt`` says what the words mean."""
+    """How the user adapts the finished model to its own unlabelled images: see ``tasks/pad/adapt``."""
 
     loop: Literal["settled", "two-pass", "online", "episodic"] = "settled"
     gate: bool = True
@@ -84,3 +84,8 @@ class Evaluation(Section):
         if value not in ADAPTATIONS:
             raise ValueError(f"{value!r} is no adaptation; choose none, {', '.join(ADAPTATIONS)}, or write a section")
         return ADAPTATIONS[value]
+
+    @property
+    def people(self) -> Recognition:
+        """How a recognition model is judged, with the defaults of a recipe that does not say."""
+        return self.recognition or Recognition()

@@ -14,7 +14,6 @@ from statistics import fmean, stdev
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from fedvisage.errors import UserError
 from fedvisage.report.compared import Columns, figures_of, sheets_of
@@ -191,14 +190,14 @@ def _sheet(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Tab
     return found
 
 
-def compare_runs(runs: Sequence[Path], console: Console, *, as_json: bool = False) -> None:
-    """Print a comparison as Markdown, or as JSON."""
-    rows = compare(runs)
-    if as_json:
-        text = json.dumps([asdict(row) for row in rows], indent=2, ensure_ascii=False)
-    else:
-        text = "\n".join(markdown(found) for found in tables(rows))
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+def as_text(rows: Sequence[Comparison]) -> str:
+    """Return a comparison as Markdown."""
+    return "\n".join(markdown(found) for found in tables(rows))
+
+
+def as_values(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
+    """Return a comparison as plain values, for programs."""
+    return [asdict(row) for row in rows]
 
 
 def _lower(text: str, after: str) -> str:

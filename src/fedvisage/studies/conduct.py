@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import groupby
@@ -14,8 +13,8 @@ from rich.console import Console
 
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
-from fedvisage.files import write_atomically
-from fedvisage.progress import Reporter
+from fedvisage.files import write_atomically, write_json
+from fedvisage.progress import Reporter, Say
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import scale, value_of
@@ -28,14 +27,14 @@ def conduct(
     path: Path,
     out: Path,
     cache: Path,
-    console: Console,
+    say: Say,
     *,
     changes: Sequence[str] = (),
     smoke: bool = False,
     runs: Path | None = None,
     workers: int = 1,
 ) -> dict[str, Any]:
-    """Run what is missing of a study, and write and print its table; different users and seeds may run side by side.
+    """Run what is missing of a study, and write its table; different users and seeds may run side by side.
 
     ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
     one name and recipe can share them.
@@ -49,14 +48,12 @@ def conduct(
     for cell, metrics in _finished_cells(groups, cache, workers):
         figures = {name: value_of(metrics, name) for name in study.figures}
         results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
-        console.print(_progress(study, results, len(cells)), markup=False, soft_wrap=True)
+        say(_progress(study, results, len(cells)))
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "table.json", (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
-    text = markdown(study, table)
-    write_atomically(out / "table.md", text.encode())
-    console.print(text, markup=False, soft_wrap=True)
+    write_json(out / "table.json", table)
+    write_atomically(out / "table.md", markdown(study, table).encode())
     return table
 
 

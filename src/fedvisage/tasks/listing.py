@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from rich.console import Console
-
 from fedvisage.federation.method import Method, Upload
-from fedvisage.methods import METHODS
-from fedvisage.tasks import core
+from fedvisage.tasks.catalogue import task_of
 
 SUMS = "weights and losses of all sites as a sum; held-out counts and scatter singly"
 
@@ -17,7 +13,7 @@ SUMS = "weights and losses of all sites as a sum; held-out counts and scatter si
 def describe(method: Method) -> dict[str, Any]:
     """Return one method's row."""
     uploads = {upload.name: upload for call in method.calls.values() for upload in call.uploads}
-    uploads |= {upload.name: upload for group in core.uploads(method).values() for upload in group}
+    uploads |= {upload.name: upload for group in task_of(method).uploads(method).values() for upload in group}
     return {
         "name": method.name,
         "title": method.title,
@@ -34,15 +30,6 @@ def describe(method: Method) -> dict[str, Any]:
 def _describe(upload: Upload) -> dict[str, Any]:
     row = {"field": upload.name, "kind": upload.kind, "guarantee": upload.guarantee or "none"}
     return row | ({"parts": list(upload.parts)} if upload.parts else {})
-
-
-def print_methods(console: Console, *, as_json: bool) -> None:
-    """Print all methods."""
-    rows = [describe(method) for method in METHODS.values()]
-    if as_json:
-        print(json.dumps(rows, indent=2))
-        return
-    console.print("\n\n".join(block(row) for row in rows), markup=False, highlight=False, soft_wrap=True)
 
 
 def block(row: dict[str, Any]) -> str:

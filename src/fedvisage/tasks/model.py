@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Message, Task
+from fedvisage.federation.method import Message, TaskName
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.files import read_tensors, write_atomically, write_tensors
+from fedvisage.files import read_tensors, write_json, write_tensors
 from fedvisage.metrics.threshold import Threshold
 
 WEIGHTS, SETTINGS = "model.safetensors", "model.json"
@@ -26,7 +26,7 @@ class Words:
     score: str
 
 
-WORDS: dict[Task, Words] = {
+WORDS: dict[TaskName, Words] = {
     "pad": Words(
         "values / 255; hue, saturation and value scaled to [0, 1]",
         "a logit; its sigmoid is the probability that the face is live",
@@ -51,7 +51,7 @@ class SavedModel:
     finished: Message
     thresholds: dict[str, Threshold]
     scatter: dict[str, float]
-    task: Task = "pad"
+    task: TaskName = "pad"
 
 
 def save(run: Path, saved: SavedModel) -> None:
@@ -77,7 +77,7 @@ def save(run: Path, saved: SavedModel) -> None:
         "heldout_scatter": dict(sorted(saved.scatter.items())),
         "recipe": recipe,
     }
-    write_atomically(run / SETTINGS, (json.dumps(settings, indent=2, ensure_ascii=False) + "\n").encode())
+    write_json(run / SETTINGS, settings)
 
 
 def load(directory: Path) -> SavedModel:
@@ -89,7 +89,7 @@ def load(directory: Path) -> SavedModel:
             raise UserError(str(path), f"has format {settings['format']}, this version reads {FORMAT}: run again")
         recipe, digest = settings["recipe"], settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
-        task: Task = "recognition" if settings.get("task") == "recognition" else "pad"
+        task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
         thresholds = {
             name: Threshold(float(t[WORDS[task].score]), str(t["rule"]), t["far"], t["frr"])
             for name, t in settings["thresholds"].items()

@@ -11,7 +11,6 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve
 from fedvisage.errors import UserError
-from fedvisage.federation.declared import Declared
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 
@@ -38,7 +37,7 @@ class People:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Opened:
     """All data of a run in this process."""
 
     sites: dict[str, SiteData]
@@ -49,16 +48,10 @@ class Gathered:
     """Pre-trained parts to start from."""
 
 
-Gathering = Callable[[Recipe, Declared, Path, int, Callable[[str], None]], Gathered]
-"""Opens the data that a run needs in this process."""
-
-
-def open_set(
-    entry: str, place: str, recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]
-) -> PreparedSet:
+def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
     """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
     source, _ = without_selection(entry)
-    return _checked(PreparedSet.open(resolve(source, cache, workers=workers, say=say)), place, recipe)
+    return _checked(PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads, say=say)), place, recipe)
 
 
 def _checked(found: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:

@@ -11,6 +11,9 @@ from typing import Any
 
 from fedvisage.errors import UserError
 
+LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
+"""What crossed between sites and server, a line a field; what happened, a line a round."""
+
 
 class JsonLines:
     """A file of JSON lines that remembers its length, so that a resumed run continues exactly at its checkpoint."""

@@ -13,26 +13,24 @@ from fedvisage.data.selection import ALL, Selection, select, without_selection
 from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.opened import Gathered, SiteData, merged, open_set
+from fedvisage.tasks.opened import Opened, SiteData, merged, open_set
 
 
-def gather(recipe: Recipe, method: Declared, cache: Path, workers: int, say: Callable[[str], None]) -> Gathered:
+def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
     """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
-    opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, workers, say)
+    opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
     meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
     sites = {name: _site(found, f"data.sites.{name}", meant[name]) for name, found in opened.items()}
-    user = _user(recipe, cache, workers, say, opened)
+    user = _user(recipe, cache, say, opened)
     digests = {f"data.sites.{name}": found.digest for name, found in opened.items()}
-    return Gathered(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
+    return Opened(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
 
 
-def _user(
-    recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None], sites: dict[str, PreparedSet]
-) -> View | None:
+def _user(recipe: Recipe, cache: Path, say: Callable[[str], None], sites: dict[str, PreparedSet]) -> View | None:
     if recipe.data.user is None:
         return None
-    found = open_set(recipe.data.user, "data.user", recipe, cache, workers, say)
+    found = open_set(recipe.data.user, "data.user", recipe, cache, say)
     _check_unseen(found, sites)
     user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
     user = select(user, without_selection(recipe.data.user)[1], "data.user")

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from fedvisage.data.batches import View
 from fedvisage.errors import RunFailed
@@ -173,16 +171,3 @@ def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
         else:
             mean[key] = values[0] if isinstance(values[0], str) else float(np.mean(values))
     return mean
-
-
-def features_of(scorer: Scorer, views: Mapping[str, View], recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
-    """Return features, labels and the number of the set for a drawn sample of each view."""
-    features, labels, sites = [], [], []
-    for number, (name, view) in enumerate(views.items()):
-        count = min(recipe.evaluation.features, len(view))
-        drawn = numpy_rng(recipe.runtime.seed, "features", name).choice(len(view), size=count, replace=False)
-        sample = view.subset(np.sort(drawn))
-        features.append(scorer.features(sample))
-        labels.append(torch.from_numpy(sample.labels.astype(np.int64)))
-        sites.append(torch.full((count,), number))
-    return torch.cat(features), torch.cat(labels), torch.cat(sites)

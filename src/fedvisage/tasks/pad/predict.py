@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from fedvisage.datasets.importers.cropping import Cropper, make_cropper
 from fedvisage.datasets.importers.pictures import ENDINGS, open_picture
@@ -18,7 +17,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation.members import members_of
 from fedvisage.federation.method import Message
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.runs.rejudge import open_model
+from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.scoring import Scorer, mean_score
 
 
@@ -33,26 +32,39 @@ class Prediction:
     reason: str = ""
 
 
-def predict_path(directory: Path, path: Path, console: Console, *, member: str, crop: str, as_json: bool) -> None:
-    """Score an image or a folder and print the outcome."""
-    _, saved, scorer = open_model(directory)
-    if saved.task == "recognition":
+@dataclass(frozen=True)
+class Predictions:
+    """What the model says of some images, and the threshold by which it decided."""
+
+    threshold: Threshold
+    images: list[Prediction]
+
+    def as_values(self) -> dict[str, Any]:
+        """Return both as plain values, for programs."""
+        t = self.threshold
+        rule = {"rule": t.rule, "logit": t.value, "far": t.far, "frr": t.frr}
+        return {"threshold": rule, "images": [asdict(one) for one in self.images]}
+
+    def lines(self) -> list[str]:
+        """Return both as lines, for people."""
+        return [_operating_point(self.threshold), *map(_line, self.images)]
+
+
+def predict(model: FinishedModel, path: Path, *, member: str = "", crop: str = "face") -> Predictions:
+    """Score an image, or the images of a folder."""
+    if model.task != "pad":
         raise UserError(
             "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
         )
-    cropper = make_cropper(crop, scorer.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
+    scorer, saved = model.scorer, model.saved
+    cropper = make_cropper(crop, model.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
     finished, threshold = _chosen(scorer, saved.finished, saved.thresholds, member)
-    found = [_predict(scorer, finished, threshold, image, cropper) for image in images_at(path)]
-    rule = {"rule": threshold.rule, "logit": threshold.value, "far": threshold.far, "frr": threshold.frr}
-    if as_json:
-        print(json.dumps({"threshold": rule, "images": [asdict(one) for one in found]}, indent=2))
-        return
-    console.print(_operating_point(threshold), markup=False, soft_wrap=True)
-    for one in found:
-        score = "" if one.probability is None else f"live {one.probability:7.4f}  logit {one.logit:+.3f}  "
-        console.print(
-            f"{one.decision:9}{score}{one.path}{'  ' + one.reason if one.reason else ''}", markup=False, soft_wrap=True
-        )
+    return Predictions(threshold, [_predict(scorer, finished, threshold, image, cropper) for image in images_at(path)])
+
+
+def _line(one: Prediction) -> str:
+    score = "" if one.probability is None else f"live {one.probability:7.4f}  logit {one.logit:+.3f}  "
+    return f"{one.decision:9}{score}{one.path}{'  ' + one.reason if one.reason else ''}"
 
 
 def _chosen(

@@ -18,13 +18,13 @@ from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
 from fedvisage.metrics.listed_pairs import pairs_among
 from fedvisage.metrics.similarity import require_measurable
-from fedvisage.recipe import Recipe, Recognition
-from fedvisage.tasks.opened import Gathered, People, SiteData, merged, open_set
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.opened import Opened, People, SiteData, merged, open_set
 
 PUBLIC = "data.public"
 
 
-def check_recognition(recipe: Recipe) -> None:
+def check_recognition(recipe: Recipe, method: Declared) -> None:
     """Refuse what a recognition method would have to ignore, or what would look at what it is judged by."""
     if recipe.input.colour != "rgb":
         raise UserError(
@@ -37,9 +37,15 @@ def check_recognition(recipe: Recipe) -> None:
                         "the personal figures are about; keep the last model")  # fmt: skip
     if recipe.evaluation.adapt is not None:
         raise UserError("recipe.evaluation.adapt", "is for attack detection; leave it out")
+    poisoned = recipe.federation.poisoned
+    if poisoned is not None and poisoned.how == "label-flip":
+        raise UserError(
+            "recipe.federation.poisoned.how",
+            f"label-flip exchanges bona fide images and attacks, and {method.name} learns identities; use another",
+        )
 
 
-def settled(recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None]) -> Recipe:
+def filled(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Recipe:
     """Return the recipe with the number of public identities filled in, from which networks are built."""
     data = recipe.data
     if data.public is None:
@@ -48,7 +54,7 @@ def settled(recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None
                 "recipe.data.public_identities", "is given, but no data.public; name the set or leave it out"
             )
         return recipe
-    found = _public_identities(data.public, cache, workers, say)
+    found = _public_identities(recipe, data.public, cache, say)
     if data.public_identities not in (None, found):
         raise UserError(
             "recipe.data.public_identities", f"is {data.public_identities}, but the set has {found} to train on"
@@ -56,7 +62,7 @@ def settled(recipe: Recipe, cache: Path, workers: int, say: Callable[[str], None
     return recipe.model_copy(update={"data": data.model_copy(update={"public_identities": found})})
 
 
-def _public_identities(entry: str, cache: Path, workers: int, say: Callable[[str], None]) -> int:
+def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[str], None]) -> int:
     """Count the identities to train on: a line says how many, a directory has to be opened."""
     name, part = without_part(entry.strip())
     line = name.removeprefix(SYNTHETIC).split()
@@ -64,20 +70,18 @@ def _public_identities(entry: str, cache: Path, workers: int, say: Callable[[str
         from fedvisage.datasets.rendered.identities import parse_identities  # it loads the renderer
 
         return parse_identities(line[1:]).trained_on
-    view = View.of(PreparedSet.open(resolve(name, cache, workers=workers, say=say)), "train")
+    view = View.of(PreparedSet.open(resolve(name, cache, workers=recipe.runtime.threads, say=say)), "train")
     return len(share_of(view, part).identities)
 
 
-def gather_identities(
-    recipe: Recipe, method: Declared, cache: Path, workers: int, say: Callable[[str], None]
-) -> Gathered:
+def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
     """Open (and, for ``synth:`` lines, make) the identity sets of a recipe and check them against it and each other."""
     opened: dict[str, PreparedSet] = {}
 
     def view(entry: str, place: str, split: str | None) -> View:
         name, part = without_part(entry.strip())
         if name not in opened:
-            opened[name] = open_set(name, place, recipe, cache, workers, say)
+            opened[name] = open_set(name, place, recipe, cache, say)
         if opened[name].rows.group is None:
             raise UserError(
                 place, "is no identity set; make one with `fedvisage data people` or `data import identities`"
@@ -109,7 +113,7 @@ def gather_identities(
     digests |= {"data.user": _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
     people = People(public, strangers, apart, counted)
-    return Gathered(merged(apart) if method.pooled else apart, user, digests, people)
+    return Opened(merged(apart) if method.pooled else apart, user, digests, people)
 
 
 def share_of(view: View, part: Part | None) -> View:
@@ -161,7 +165,7 @@ def _check_site(site: SiteData, place: str, recipe: Recipe, method: Declared) ->
 
 def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | None) -> dict[str, View | None]:
     """Return whose images each site's model must reject."""
-    settings = recipe.evaluation.recognition or Recognition()
+    settings = recipe.evaluation.people
     if settings.impostors == "pooled":
         if len(sites) < 2:
             raise UserError("recipe.evaluation.recognition.impostors", "pooled needs a second site")
@@ -174,7 +178,7 @@ def _strangers(recipe: Recipe, sites: Mapping[str, SiteData], heldout: View | No
 
 def _check_generic_rates(recipe: Recipe, user: View) -> None:
     """Refuse rates that the benchmark has too few pairs or probes to show, and a list of other people's pairs."""
-    settings, place = recipe.evaluation.recognition or Recognition(), "recipe.evaluation.recognition"
+    settings, place = recipe.evaluation.people, "recipe.evaluation.recognition"
     _, images = np.unique(user.subjects, return_counts=True)
     impostors = (len(user) ** 2 - int((images**2).sum())) // 2
     probes = sum(int((part.set.rows.split[part.indices] == "test").sum()) for part in user.slices)
@@ -186,7 +190,7 @@ def _check_generic_rates(recipe: Recipe, user: View) -> None:
 
 def _check_rates(recipe: Recipe, sites: Mapping[str, SiteData], strangers: Mapping[str, View | None]) -> None:
     """Refuse rates that were asked for and that a site has too few pairs to show, before anything is trained."""
-    settings = recipe.evaluation.recognition or Recognition()
+    settings = recipe.evaluation.people
     place = "recipe.evaluation.recognition"
     for name, site in sites.items():
         others = strangers[name]

@@ -24,7 +24,7 @@ from fedvisage.metrics.decision import pair_counts, within_counts
 from fedvisage.metrics.personalised import FARS, FPIRS, figures_of_site
 from fedvisage.metrics.similarity import Faces, Features, labelled
 from fedvisage.metrics.threshold import BINS
-from fedvisage.recipe import Recipe, Recognition
+from fedvisage.recipe import Recipe
 from fedvisage.tasks.pad.heldout import SCORES
 from fedvisage.tasks.scoring import Scorer
 
@@ -63,7 +63,7 @@ def models_of(method: Declared) -> Mapping[str, Personal]:
 
 def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the FARs and FPIRs of the personal figures."""
-    settings = recipe.evaluation.recognition or Recognition()
+    settings = recipe.evaluation.people
     return settings.personal_far or FARS, settings.personal_fpir or FPIRS
 
 
@@ -89,7 +89,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         return {"histogram": torch.from_numpy(pair_counts(own, strangers))}
 
     def figures(site: Site, finished: Message) -> Message:
-        counting = (scorer.recipe.evaluation.recognition or Recognition()).counting
+        counting = scorer.recipe.evaluation.people.counting
         assert site.test is not None
         assert site.strangers is not None, "who judges personal models has strangers"
         rows, counts = [], (0, 0, 0, 0)
@@ -105,7 +105,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         return {"figures": torch.tensor(rows, dtype=torch.float64), "pairs": torch.tensor(counts)}
 
     runs = {SCORES: pairs, PERSONAL: figures}
-    return {call: Call(runs[call], fields, exact=True) for call, fields in declared.items()}
+    return {call: Call(runs[call], fields, exact=True, private=call == PERSONAL) for call, fields in declared.items()}
 
 
 def faces_of(

@@ -16,6 +16,7 @@ from fedvisage.data.batches import View
 from fedvisage.errors import RunFailed
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.members import members_of
+from fedvisage.federation.record.ledger import ROUNDS, read_lines
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.files import write_atomically, write_tensors
@@ -27,23 +28,14 @@ from fedvisage.metrics.similarity import Faces, labelled
 from fedvisage.metrics.threshold import Histogram, Threshold, auc_from_histogram, eer_from_histogram
 from fedvisage.recipe import Recipe, Recognition
 from fedvisage.tasks.asking import ask_about
-from fedvisage.tasks.opened import People
+from fedvisage.tasks.opened import Opened, People
 from fedvisage.tasks.recognition.heldout import PERSONAL, UNMEASURED, faces_of, has_directions, models_of, rates
 from fedvisage.tasks.scoring import Scorer
+from fedvisage.tasks.task import Trained
 
 SIMILARITIES, PAIRS = "similarities.safetensors", "pairs.csv"
 LEAST_GROUP = 2
 """A group's own figures need so many people."""
-
-
-def settings_of(recipe: Recipe) -> Recognition:
-    """Return how the recipe wants a recognition model judged."""
-    return recipe.evaluation.recognition or Recognition()
-
-
-def pools(recipe: Recipe) -> bool:
-    """Tell whether sites' models must reject the other sites' people, which only a simulation can show them."""
-    return settings_of(recipe).impostors == "pooled"
 
 
 def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
@@ -56,7 +48,7 @@ def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
 
 def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
     """Choose the threshold of a yes or no at the recipe's false match rate; none where there are too few pairs."""
-    fmr = settings_of(recipe).fmr
+    fmr = recipe.evaluation.people.fmr
     groups = {name: [counts] for name, counts in sorted(histograms.items())}
     if method.members != "each":
         groups = {"": [counts for _, counts in sorted(histograms.items())]}
@@ -81,7 +73,7 @@ def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dic
     """Judge a model that was trained on merged data on each site's people, apart again: a simulation anyway."""
     own = {name: faces_of(scorer, finished, site.train, site.heldout, others)
            for name, site in people.apart.items() if (others := people.strangers[name]) is not None}  # fmt: skip
-    counting = settings_of(scorer.recipe).counting
+    counting = scorer.recipe.evaluation.people.counting
     return {"generic": {name: figures_of_site(*faces, *rates(scorer.recipe), counting) for name, faces in own.items()}}
 
 
@@ -99,7 +91,7 @@ def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, OfSite]]) 
     return {
         **models[chosen],
         "model": chosen,
-        "impostors": settings_of(recipe).impostors,
+        "impostors": recipe.evaluation.people.impostors,
         "models": models,
         "sites": sites,
     }
@@ -164,7 +156,7 @@ def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Map
 
 
 def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe) -> JudgedGeneric:
-    settings = settings_of(recipe)
+    settings = recipe.evaluation.people
     probe = np.concatenate([part.set.rows.split[part.indices] for part in view.slices]) == "test"
     verified = generic.verification(faces, settings.far)
     found = generic.identification(faces, probe, settings.fpir, settings.counting)
@@ -232,6 +224,28 @@ def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float 
     }
 
 
+def judge_run(scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
+    """Judge a run's generic model on its benchmark, and put the sites' figures beside it."""
+    recipe, saved, found = scorer.recipe, trained.saved, trained.personal
+    if scorer.method.pooled and data.people is not None:
+        found = personal_of_merged(scorer, saved.finished, data.people)
+    figures = judge(out, scorer, saved.finished, data.user, saved.thresholds)
+    return {
+        **threshold_figures(recipe, saved.thresholds),
+        **figures,
+        "personalised": personal_figures(recipe, found),
+        "steps_per_epoch": _steps_per_epoch(out, recipe),
+        "sites_heldout": trained.heldout,
+        "counted": data.people.counted if data.people else {},
+    }
+
+
+def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
+    """Return the mean number of training steps of an epoch at a site, where the method counts them."""
+    counts = [count for row in read_lines(out / ROUNDS) for count in (row.get("steps") or {}).values()]
+    return float(np.mean(counts)) / recipe.training.local.epochs if counts and recipe.training.local.epochs else None
+
+
 def judge(
     out: Path | None, scorer: Scorer, finished: Message, user: View | None, thresholds: Mapping[str, Threshold]
 ) -> dict[str, Any]:
@@ -273,7 +287,7 @@ def threshold_figures(recipe: Recipe, thresholds: Mapping[str, Threshold]) -> di
     found = thresholds.get("") or next(iter(thresholds.values()), None)
     if found is None:
         return {
-            "threshold_rule": f"source-fmr {settings_of(recipe).fmr:g}",
+            "threshold_rule": f"source-fmr {recipe.evaluation.people.fmr:g}",
             "threshold": None,
             "threshold_source": None,
         }

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
 
 from fedvisage.datasets.importers.identities import Aligned, make_aligner
 from fedvisage.datasets.importers.pictures import open_picture
@@ -18,7 +17,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation.members import members_of
 from fedvisage.metrics.similarity import Features, unit
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.runs.rejudge import open_model
+from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.pad.predict import images_at
 from fedvisage.tasks.scoring import Scorer
 
@@ -35,32 +34,44 @@ class Match:
     reason: str = ""
 
 
-def compare_faces(
-    directory: Path, path: Path, against: Path, console: Console, *, member: str, crop: str, as_json: bool
-) -> None:
-    """Compare a face with another one, or with each in a folder, the most similar first, and print the outcome."""
-    _, saved, scorer = open_model(directory)
-    if saved.task != "recognition":
+@dataclass(frozen=True)
+class Matches:
+    """What the model says of a face beside others, the most similar first, and the threshold by which it decided."""
+
+    threshold: Threshold
+    face: str
+    matches: list[Match]
+
+    def as_values(self) -> dict[str, Any]:
+        """Return all as plain values, for programs."""
+        t = self.threshold
+        operating = {"rule": t.rule, "similarity": t.value, "fmr": t.far, "fnmr": t.frr}
+        return {"threshold": operating, "face": self.face, "matches": [asdict(one) for one in self.matches]}
+
+    def lines(self) -> list[str]:
+        """Return all as lines, for people."""
+        return [operating_point(self.threshold), *map(_line, self.matches)]
+
+
+def compare_faces(model: FinishedModel, path: Path, against: Path, *, member: str = "", crop: str = "face") -> Matches:
+    """Compare a face with another one, or with each in a folder."""
+    if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
+    scorer, saved = model.scorer, model.saved
     threshold, others = _ready(scorer, saved.finished, saved.thresholds, member), list(images_at(against))
-    aligner = make_aligner(crop, scorer.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
+    aligner = make_aligner(crop, model.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
     try:
         face = feature_of(scorer, path, aligner)
     except BadFile as bad:
         raise UserError(str(path), str(bad)) from None
     found = [match(scorer, face, other, aligner, threshold) for other in others]
     found.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
-    operating = {"rule": threshold.rule, "similarity": threshold.value, "fmr": threshold.far, "fnmr": threshold.frr}
-    if as_json:
-        print(
-            json.dumps({"threshold": operating, "face": str(path), "matches": [asdict(one) for one in found]}, indent=2)
-        )
-        return
-    console.print(operating_point(threshold), markup=False, soft_wrap=True)
-    for one in found:
-        score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
-        reason = f"  {one.reason}" if one.reason else ""
-        console.print(f"{one.decision:13}{score}{one.path}{reason}", markup=False, soft_wrap=True)
+    return Matches(threshold, str(path), found)
+
+
+def _line(one: Match) -> str:
+    score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
+    return f"{one.decision:13}{score}{one.path}{f'  {one.reason}' if one.reason else ''}"
 
 
 def operating_point(threshold: Threshold) -> str:

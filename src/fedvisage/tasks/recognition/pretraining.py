@@ -19,7 +19,7 @@ from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.errors import RunFailed
 from fedvisage.federation.method import Message
-from fedvisage.federation.wire.message import load_parts, state_of
+from fedvisage.federation.wire.message import state_of
 from fedvisage.files import read_tensors, write_tensors
 from fedvisage.methods.faces import FaceOptions
 from fedvisage.nn import optimizers
@@ -60,11 +60,6 @@ def pretrained(
     cache.mkdir(parents=True, exist_ok=True)
     write_tensors(path, found)
     return found
-
-
-def start(net: nn.ModuleDict, first: Message) -> None:
-    """Put the pre-trained parts into a network that has them."""
-    load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
 
 
 def _train(

@@ -1,0 +1,66 @@
+"""A run's directory: which files it has, whether it may be written into, and whether it is finished."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.federation.wire.message import digest_of
+from fedvisage.files import json_text, read_tensors, write_atomically
+from fedvisage.methods import options
+from fedvisage.recipe import Recipe
+
+RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
+    *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
+)
+
+
+def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
+    """Return a finished run's figures; refuse a directory that is in use for something else."""
+    if not out.exists() or (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
+        return None  # a run that was killed before it wrote its recipe leaves hidden files only
+    if not out.is_dir():
+        raise UserError(str(out), "is a file; --out names a directory")
+    if not resume:
+        raise UserError(str(out), "is not empty; give another --out, or --resume to continue the run in it")
+    if not (out / RECIPE).exists():
+        raise UserError(str(out), "holds no run that could be resumed")
+    if not _says(out / RECIPE, recipe):
+        raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
+    path = out / METRICS
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _says(path: Path, recipe: Recipe) -> bool:
+    """Tell whether a file says what a recipe says; keys that came later than the file have their defaults."""
+    if path.read_text(encoding="utf-8") == recipes.text_of(recipe):
+        return True
+    try:
+        return recipes.load(path, [], options()) == recipe
+    except UserError:
+        return False
+
+
+def write_once(path: Path, text: str) -> None:
+    """Write a file that a resumed run leaves as it was."""
+    if not path.exists():
+        write_atomically(path, text.encode())
+
+
+def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
+    """Record what the data was, and refuse to go on with other data than a run began with."""
+    write_once(path, json_text(digests))
+    known = json.loads(path.read_text(encoding="utf-8"))
+    changed = sorted(name for name in known.keys() | digests.keys() if known.get(name) != digests.get(name))
+    if changed:
+        raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")
+
+
+def start_digest(recipe: Recipe) -> dict[str, str]:
+    """Return the digest of the weights that a recipe starts from, beside those of its data."""
+    start = recipe.training.start
+    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start))[0])}

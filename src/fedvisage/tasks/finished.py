@@ -1,0 +1,96 @@
+"""A finished model, opened from its files: ready to score images, or to show its network."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.federation.members import members_of
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods import find, options
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.recipe import Recipe
+from fedvisage.tasks import model
+from fedvisage.tasks.scoring import Scorer, mean_score
+from fedvisage.tasks.setup import Setup, set_up
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedModel:
+    """A model with all that it needs: its recipe, weights and thresholds, and the network that they go into."""
+
+    setup: Setup
+    saved: model.SavedModel
+    scorer: Scorer
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that the model was trained by, as it is used here."""
+        return self.setup.recipe
+
+    @property
+    def task(self) -> str:
+        """What the model is for: ``pad`` or ``recognition``."""
+        return self.setup.task.name
+
+    @property
+    def thresholds(self) -> dict[str, Threshold]:
+        """The thresholds that were chosen at the sites, by member; one model is the member with the empty name."""
+        return self.saved.thresholds
+
+    @property
+    def net(self) -> nn.ModuleDict:
+        """The network, a plain module in evaluation mode, with the weights of the model or of its first member."""
+        self.scorer.load(next(iter(self._members().values())))
+        return self.scorer.net
+
+    def score(self, images: Tensor) -> NDArray[Any]:
+        """Return the live logit of each face crop, uint8 B×3×H×W in RGB; members' scores are averaged."""
+        self._require("pad", "score", "embed")
+        logits = []
+        for weights in self._members().values():
+            self.scorer.load(weights)
+            logits.append(self.scorer.score_images(self._checked(images)).double().cpu().numpy())
+        return mean_score(logits) if len(logits) > 1 else logits[0]
+
+    def embed(self, faces: Tensor) -> Tensor:
+        """Return the feature of each aligned face, uint8 B×3×H×W in RGB, at unit length."""
+        self._require("recognition", "embed", "score")
+        self.scorer.load(next(iter(self._members().values())))
+        return torch.nn.functional.normalize(self.scorer.score_images(self._checked(faces)).cpu())
+
+    def _members(self) -> dict[str, Message]:
+        return dict(sorted(members_of(self.saved.finished).items()))
+
+    def _require(self, task: str, verb: str, other: str) -> None:
+        if self.task != task:
+            raise UserError(f"model.{verb}", f"this model is for {self.task}; use model.{other}")
+
+    def _checked(self, images: Tensor) -> Tensor:
+        size = self.recipe.input.size
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != (3, size, size):
+            found = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"
+            raise UserError("images", f"must be uint8 of shape (B, 3, {size}, {size}), got {found}")
+        return images
+
+
+def open_model(directory: Path, adapt: str | None = None, pairs: Path | None = None) -> FinishedModel:
+    """Read a finished model and build its network, without touching any training data."""
+    saved = model.load(directory)
+    # Where a model was trained does not matter for using it.
+    tree = {**saved.recipe, "runtime": {**saved.recipe["runtime"], "device": "auto"}}
+    if adapt is not None:
+        tree["evaluation"] = {**saved.recipe["evaluation"], "adapt": adapt}
+    if pairs is not None:
+        judged = saved.recipe["evaluation"].get("recognition") or {}
+        tree["evaluation"] = {**tree["evaluation"], "recognition": {**judged, "pairs": str(pairs)}}
+    recipe = recipes.validate(tree, options())
+    setup = set_up(recipe, find(recipe.method.name))
+    return FinishedModel(setup, saved, setup.scorer())

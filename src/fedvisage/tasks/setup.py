@@ -1,0 +1,40 @@
+"""What a run works with, looked up once and handed on: the method, the task, and where and how precisely to compute."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from fedvisage.federation.desk import Workspace
+from fedvisage.federation.method import Method
+from fedvisage.nn.precision import Compute, choose
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.catalogue import task_of
+from fedvisage.tasks.scoring import Scorer
+from fedvisage.tasks.task import Task
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A recipe with all that it names."""
+
+    recipe: Recipe
+    method: Method
+    task: Task
+    compute: Compute
+
+    def scorer(self) -> Scorer:
+        """Return the delivered parts of the network, ready to score images."""
+        return Scorer(self.method, self.recipe, self.compute)
+
+    def workspace(self) -> Workspace:
+        """Return the network that the sites of this process borrow, with all calls that they answer."""
+        return Workspace(self.method, self.recipe, self.compute, self.task.calls(self.scorer()))
+
+
+def set_up(recipe: Recipe, method: Method) -> Setup:
+    """Look up what a recipe needs, and give this process the recipe's threads."""
+    torch.set_num_threads(recipe.runtime.threads)
+    compute = choose(recipe.runtime.device, recipe.runtime.precision)
+    return Setup(recipe, method, task_of(method), compute)
