@@ -18,7 +18,8 @@ from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.federation.site import Site
-from fedvisage.methods import faces, fedfr, find, options
+from fedvisage.methods import fedfr, find, read
+from fedvisage.methods.models import face
 from fedvisage.nn.embedder import face_network
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute, choose
@@ -33,7 +34,7 @@ PUBLIC = f"synth: people identities=20 images=12 size={SIZE} first=1000 test=0 h
 
 def measure(cache: Path, repeats: int = 5) -> Measurement:
     """Time steps of both in turn; what disturbs a measurement adds to it, so the least processor time counts."""
-    recipe = filled(recipes.validate(_tree(), options()), cache, _unsaid)
+    recipe = filled(recipes.validate(_tree(), read), cache, _unsaid)
     compute = choose("cpu", "auto")
     plain, house = [], []
     for _ in range(repeats):
@@ -71,7 +72,7 @@ def _tree() -> dict[str, object]:
 
 def _site(recipe: Recipe, compute: Compute, cache: Path) -> Site:
     """Return a site in its first round, with the model that it was lent, and its frozen copies, as FedFR holds them."""
-    method = find("fedfr")
+    method = find({"name": "fedfr"})
     data = open_data(recipe, method, cache, _unsaid)
     assert data.people is not None
     with scoped(0, "initial weights"):
@@ -94,12 +95,12 @@ def _view(site: Site) -> View:
 
 def _house(site: Site) -> float:
     own, view = fedfr.own_parameters(site), _view(site)
-    return processor_seconds(lambda: faces.train(site, fedfr.loss, view, ("model", "centres"), own))
+    return processor_seconds(lambda: face.train(site, fedfr.loss, view, ("model", "centres"), own))
 
 
 def _plain(site: Site, compute: Compute) -> float:
     """Time the same steps in plain PyTorch, on copies of what the site has."""
-    view, network = _view(site), site.recipe.options(faces.FaceOptions).network
+    view, network = _view(site), site.recipe.options(face.FaceOptions).network
     backbone, wanted, unwanted = (face_network(network, SIZE) for _ in range(3))
     for copy in (backbone, wanted, unwanted):
         copy.load_state_dict(site.net["model"].state_dict())

@@ -20,12 +20,13 @@ from fedvisage import recipe as recipes
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
-from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import state_of
-from fedvisage.methods import METHODS, consensus, faces, options
+from fedvisage.methods import METHODS, consensus, read
 from fedvisage.methods.classes import classes_of
+from fedvisage.methods.models import face
 from fedvisage.methods.privacyface import cluster
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.losses.arcface import arcface_logits
@@ -35,7 +36,6 @@ from fedvisage.nn.precision import choose
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run
-from fedvisage.federation.record.ledger import LEDGER
 
 PEOPLE, IMAGES, PUBLIC, SITES = 7_000, 300_000, 100, 4
 """Of a site, of a site, of the public set, of the federation: the paper's."""
@@ -55,9 +55,9 @@ def measure_time(cache: Path) -> Measurement:
     left out of the round, so that the share comes out too large rather than too small.
     """
     site = _site(cache)
-    centres = site.own(faces.OWN_CENTRES, lambda: normalize(torch.randn(PEOPLE, DIMENSION)))
+    centres = site.own(face.OWN_CENTRES, lambda: normalize(torch.randn(PEOPLE, DIMENSION)))
     batch = _batch(site)
-    optimizer = site.optimizer("model", own=(faces.OWN_CENTRES,))
+    optimizer = site.optimizer("model", own=(face.OWN_CENTRES,))
     others = normalize(torch.randn(SITES - 1, DIMENSION))
 
     def step() -> None:
@@ -159,4 +159,4 @@ def _recipe(method: str, own: Mapping[str, Any], *, sites: int, size: int) -> Re
     }
     if METHODS[method].releases:
         tree["privacy"] = {"epsilon": 100 * EPSILON, "delta": 100 * DELTA, "noise": "derived"}
-    return recipes.validate(tree, options())
+    return recipes.validate(tree, read)

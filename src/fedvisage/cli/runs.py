@@ -50,7 +50,7 @@ def run(
     cache: Cache = CACHE,
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
-    from fedvisage.methods import options
+    from fedvisage.methods import read
     from fedvisage.progress import Reporter
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
@@ -61,7 +61,7 @@ def run(
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(recipe, overrides or [], options())
+    loaded = load(recipe, overrides or [], read)
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with interruptible(CONTINUES):
         if on == "local":

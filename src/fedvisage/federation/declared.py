@@ -91,6 +91,10 @@ class Declared:
     """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
     prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
     """What so many releases of a site cost at most: with it, noise on the mean of weights is accounted together."""
+    check: Callable[[Recipe], None] = lambda _: None
+    """Refuses a recipe that the method cannot run, before anything is opened or built."""
+    steps_at_server: bool = False
+    """Its server steps as ``training.server_optimizer`` says."""
     warning: Callable[[Recipe], str | None] = lambda _: None
     """What a recipe's owner should hear before it runs."""
     least_identities: Callable[[Recipe], int] = lambda _: 1

@@ -32,3 +32,5 @@ class Method(Declared):
     """What the paper prescribes, and nothing about loops, transport or files."""
 
     server: Callable[[Server], Iterator[None]]
+    begin: Callable[[Server], None] = lambda _: None
+    """Puts weights that the recipe names into the initial model, before the first round."""

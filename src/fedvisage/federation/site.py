@@ -269,6 +269,12 @@ class Site:
             self._optimizers[name] = made
         return self._optimizers[name]
 
+    @property
+    def rate(self) -> float:
+        """The learning rate of this round."""
+        training = self.recipe.training
+        return training.optimizer.lr * optimizers.rate_factor(training.schedule, self.round, training.rounds)
+
     def step(self, optimizer: Optimizer, value: Tensor, gradient: Tensor | None = None) -> None:
         """Take one optimizer step down a loss, or down the gradient that the server sent for some output."""
         optimizer.zero_grad(set_to_none=True)

@@ -1,21 +1,27 @@
 """The shared averaging loop: every site trains what the server lent, and the server takes the mean of what comes back.
 
-A method that needs only another local loss, another network or other private parts is a few lines on top of this file.
+An algorithm that needs only another local loss, or another step at the server, is a few lines on top of this file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
-from torch import Tensor
+from torch import nn
 
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Upload
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Batch, Site
-from fedvisage.recipe import MethodOptions
+from fedvisage.federation.site import Site
+from fedvisage.methods.model import Loss, Model, plainly
+from fedvisage.nn.server_optimizers import advance
+from fedvisage.recipe import MethodOptions, ServerOptimizer
 
-Loss = Callable[[Site, Batch], Tensor]
+Turn = Callable[[Site, Message], Message]
+"""What a site does when it is asked to train."""
+
+MOMENTS = "server optimizer/"
+"""Where the server optimizer's moments stand among the server's private state."""
 
 
 class AveragingOptions(MethodOptions):
@@ -24,16 +30,31 @@ class AveragingOptions(MethodOptions):
     weight: Literal["uniform", "examples"] = "uniform"
 
 
-def local_training(loss: Loss, *parts: str) -> Callable[[Site, Message], Message]:
+class OnModel(MethodOptions):
+    """Which model an algorithm trains, where it is not the one that its name stands for."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"model"})
+    model: str | None = None
+
+
+def options_on(model: Model, own: type[MethodOptions] = MethodOptions, *, weighs: bool = True) -> type[MethodOptions]:
+    """Return the options of an algorithm on a model: the model's, the algorithm's own, and how sites count."""
+    first = model.averaged if weighs else model.options
+    bases = (first, OnModel) if own is MethodOptions else (first, own, OnModel)
+    return type("Options", bases, {"__module__": __name__, "__doc__": f"{own.__doc__} On {model.title}."})
+
+
+def titled(title: str, model: Model) -> str:
+    """Return an algorithm's title, with the model's unless that is FedPAD's, on which the field's tables are."""
+    return title if model.name == "resnet18" else f"{title} ({model.title})"
+
+
+def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = plainly) -> Turn:
     """Return the site's turn: load what was lent, minimise a loss over the local batches, upload parts."""
 
     def train(site: Site, message: Message) -> Message:
         site.load(message)
-        optimizer = site.optimizer(*site.net)
-        for batch in site.batches():
-            with site.autocast():
-                value = loss(site, batch)
-            site.step(optimizer, value)
+        fit(site, loss)
         return site.tensors(*parts) | site.statistics()
 
     return train
@@ -41,7 +62,37 @@ def local_training(loss: Loss, *parts: str) -> Callable[[Site, Message], Message
 
 def training_call(loss: Loss, *parts: str) -> Call:
     """Return the call of an averaging method, with all that it uploads."""
-    return Call(local_training(loss, *parts), (Upload("weights", "weights", parts=parts), EXAMPLES, LOSS))
+    return Call(local_training(loss, *parts), uploads_of(*parts))
+
+
+def uploads_of(*parts: str) -> tuple[Upload, ...]:
+    """Return what an averaging method declares: weights, how many images they are of, and the mean loss."""
+    return Upload("weights", "weights", parts=parts), EXAMPLES, LOSS
+
+
+def on_model(model: Model, options: type[MethodOptions], *, name: str, title: str, paper: str,
+             loss: Loss | None = None) -> Method:  # fmt: skip
+    """Return federated averaging of a model, with another local loss where an algorithm has one."""
+    turn = local_training(loss or model.loss, *model.parts, fit=model.fit)
+    return Method(
+        name=name,
+        title=title,
+        paper=paper,
+        task=model.task,
+        options=options,
+        network=model.network,
+        home=dict.fromkeys(model.parts, Home.LENT),
+        calls={"train": Call(turn, uploads_of(*model.parts))},
+        server=server,
+        user=model.user,
+        features=model.features,
+        averages=True,
+        steps_at_server=True,
+        check=model.check,
+        begin=model.begin,
+        personal=model.personal,
+        least_identities=model.least_identities,
+    )
 
 
 def server(s: Server) -> Iterator[None]:
@@ -49,11 +100,37 @@ def server(s: Server) -> Iterator[None]:
     yield from average(s, *s.method.parts_at(Home.LENT))
 
 
-def average(s: Server, *lent: str) -> Iterator[None]:
-    """Federated averaging in which these parts go down to the sites; all that comes up is averaged."""
+def average(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> Iterator[None]:
+    """Federated averaging in which these parts go down to the sites; all that comes up is averaged.
+
+    The mean is taken over as it is, or is where the recipe's ``training.server_optimizer`` steps to (or, unless the
+    recipe says, another one).
+    """
     options = s.recipe.method
     weight = options.weight if isinstance(options, AveragingOptions) else "uniform"
+    settings = s.recipe.training.server_optimizer or otherwise
     for _ in s.rounds():
         with s.quorum():
-            s.load(s.reduce("train", s.tensors(*lent), weight=weight).value)
+            mean = s.reduce("train", s.tensors(*lent), weight=weight).value
+            s.load(mean if settings is None else stepped(s, mean, settings))
         yield
+
+
+def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
+    """Return where a server optimizer steps to on the way from the present weights to a mean.
+
+    What no gradient trains, such as BatchNorm's running statistics, is taken over from the mean.
+    """
+    present, found = s.tensors(*s.net), dict(mean)
+    for name in trained_tensors(s.net):
+        if name in mean:
+            moments = {key: s.kept[f"{MOMENTS}{key}/{name}"] for key in ("first", "second")
+                       if f"{MOMENTS}{key}/{name}" in s.kept}  # fmt: skip
+            found[name], moments = advance(settings, present[name], mean[name], moments)
+            s.kept |= {f"{MOMENTS}{key}/{name}": value for key, value in moments.items()}
+    return found
+
+
+def trained_tensors(net: nn.ModuleDict) -> list[str]:
+    """Return the names of the tensors of a network that a gradient trains."""
+    return [name for name, _ in net.named_parameters()]

@@ -11,7 +11,8 @@ from dataclasses import replace
 
 from pydantic import Field
 
-from fedvisage.methods import faces, fedfr
+from fedvisage.methods import fedfr
+from fedvisage.methods.models import face
 
 
 class Options(fedfr.Options):
@@ -29,6 +30,6 @@ METHOD = replace(
     options=Options,
     pooled=True,
     averages=False,
-    personal={"generic": faces.GENERIC},
+    personal={"generic": face.GENERIC},
     server_sees="everything",
 )

@@ -20,8 +20,8 @@ from fedvisage.errors import UserError
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.site import Batch, Site, TrainingBroke
 from fedvisage.federation.wire.message import under
-from fedvisage.methods import faces
 from fedvisage.methods.classes import classes_of, sampling
+from fedvisage.methods.models import face
 from fedvisage.nn import optimizers
 from fedvisage.nn.losses.arcface import arcface_logits
 from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
@@ -36,7 +36,7 @@ CLUSTERS = "clusters"
 PUBLIC_CENTRES = "public W"
 
 
-class ConsensusOptions(faces.CosFaceOptions):
+class ConsensusOptions(face.CosFaceOptions):
     """What all of the paper's methods share: the loss, the public fine-tuning, and how a site trains.
 
     Scale and margin are ArcFace's; CosFace's paper has a margin of 0.35.
@@ -69,7 +69,7 @@ def centres_at_start(site: Site, message: Message) -> Tensor:
     """Take the model that begins a round, keep it until training, and return class centres at unit length."""
     site.load(message)
     site.scratch["model"] = {name: value.cpu() for name, value in message.items()}
-    return normalize(faces.own_centres(site).detach().cpu())
+    return normalize(face.own_centres(site).detach().cpu())
 
 
 def filled(rows: Tensor, number: int) -> Tensor:
@@ -97,19 +97,19 @@ def trained(site: Site, model: Message, clusters: Tensor | None) -> Message:
     """Train a model with clusters as negatives, fine-tune it on public people, and return it."""
     options = site.recipe.options(ConsensusOptions)
     site.load({name: value.to(site.compute.device) for name, value in model.items()})
-    faces.own_centres(site)
+    face.own_centres(site)
     (_one_step if options.algorithm == "fedsgd" else _many_steps)(site, clusters)
     statistics = site.statistics()
     if options.public_epochs:
         fine_tune(site, public_people(site), options.public_epochs)
-    faces.keep_local(site)
+    face.keep_local(site)
     return site.tensors("model") | statistics
 
 
 def _many_steps(site: Site, clusters: Tensor | None) -> None:
     """FedAvg: a step a batch."""
-    optimizer = site.optimizer("model", own=(faces.OWN_CENTRES,))
-    centres = faces.class_centres(site, public=False)
+    optimizer = site.optimizer("model", own=(face.OWN_CENTRES,))
+    centres = face.class_centres(site, public=False)
     with sampling(site, optimizer, site.recipe.options(ConsensusOptions).sampled_classes, centres):
         for batch in site.batches_of(site.data):
             site.step(optimizer, loss(site, batch, classes_of(site, batch, centres), clusters))
@@ -117,10 +117,10 @@ def _many_steps(site: Site, clusters: Tensor | None) -> None:
 
 def _one_step(site: Site, clusters: Tensor | None) -> None:
     """FedSGD (A.2.1): the model stays as it is while gradients gather, then takes one step down their mean."""
-    optimizer = site.optimizer("model", own=(faces.OWN_CENTRES,))
+    optimizer = site.optimizer("model", own=(face.OWN_CENTRES,))
     optimizer.zero_grad(set_to_none=True)
     for batch in site.batches_of(site.data):
-        value = loss(site, batch, classes_of(site, batch, [faces.own_centres(site)]), clusters)
+        value = loss(site, batch, classes_of(site, batch, [face.own_centres(site)]), clusters)
         value.backward()  # type: ignore[no-untyped-call]
         site.losses.append(value.detach())
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
@@ -131,7 +131,7 @@ def _one_step(site: Site, clusters: Tensor | None) -> None:
 
 def fine_tune(site: Site, view: View, epochs: int) -> None:
     """Fine-tune the model on public people, with class centres of theirs that stay at the site."""
-    centres = site.own(PUBLIC_CENTRES, lambda: faces.means_of(normalize(site.embed(site.net["model"], view)), view))
+    centres = site.own(PUBLIC_CENTRES, lambda: face.means_of(normalize(site.embed(site.net["model"], view)), view))
     optimizer = site.optimizer("model", own=(PUBLIC_CENTRES,))
     for batch in site.batches_of(view, epochs=epochs, purpose="public"):
         assert batch.identities is not None
@@ -142,7 +142,7 @@ def fine_tune(site: Site, view: View, epochs: int) -> None:
 def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) -> Tensor:
     """Eq. 5, with CosFace's or ArcFace's margin; without clusters the margin loss itself."""
     options = site.recipe.options(ConsensusOptions)
-    features = faces.features_of(site, batch.images)
+    features = face.features_of(site, batch.images)
     logits = arcface_logits if options.loss == "arcface" else cosface_logits
     own = logits(cosines(features, classes.centres), classes.labels, options.scale, options.margin)
     if clusters is None:

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn.functional import kl_div, log_softmax
 
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import faces, fedfr, fine_tune
+from fedvisage.methods import fedfr, fine_tune
 from fedvisage.methods.classes import classes_of
+from fedvisage.methods.models import face
 from fedvisage.nn.losses.cosines import cosines
 
 
@@ -31,11 +32,11 @@ class Options(fine_tune.Options):
 def loss(site: Site, batch: Batch) -> Tensor:
     """CosFace, and the divergence from the teacher's probabilities."""
     options = site.recipe.options(Options)
-    features = faces.features_of(site, batch.images)
+    features = face.features_of(site, batch.images)
     teacher = site.held["global"]
     with site.autocast():
         wanted = teacher["model"](batch.images).float()
-    classes = classes_of(site, batch, faces.class_centres(site, public=True))
+    classes = classes_of(site, batch, face.class_centres(site, public=True))
     teachers = torch.cat([site.held["centres"], teacher["centres"].get_parameter("weight")])
     taught = cosines(features, classes.centres)
     teaching = cosines(wanted, teachers if classes.chosen is None else teachers[classes.chosen])

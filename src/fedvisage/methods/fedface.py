@@ -21,10 +21,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
+from fedvisage.federation.method import Call, Home, Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import faces, fedavg
+from fedvisage.methods import averaging
+from fedvisage.methods.models import face
 from fedvisage.nn import optimizers
 from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
 from fedvisage.recipe import Recipe, Section
@@ -38,8 +39,8 @@ class Spreadout(Section):
     sampled: int | None = Field(None, ge=1)
 
 
-class Options(fedavg.Options):
-    """FedAvg's options, the margin of the positive loss, and the regulariser."""
+class Options(face.CosFaceOptions):
+    """CosFace's options, the margin of the positive loss, and the regulariser."""
 
     positive_margin: float = Field(0.9, gt=0, le=1)
     spreadout: Spreadout = Spreadout()
@@ -47,31 +48,23 @@ class Options(fedavg.Options):
 
 def loss(site: Site, batch: Batch) -> Tensor:
     """The positive loss for one identity, CosFace for several."""
+    features = face.features_of(site, batch.images)
     if len(site.data.identities) > 1:
-        return fedavg.loss(site, batch)
+        return face.supervise(site, batch, features)
     assert batch.identities is not None
     margin = site.recipe.options(Options).positive_margin
-    features = faces.features_of(site, batch.images)
-    return positive_hinge(features, faces.own_centres(site), batch.identities, margin=margin)
-
-
-def train(site: Site, message: Message) -> Message:
-    """Train the backbone and the site's class centres; the backbone goes."""
-    site.load(message)
-    faces.own_centres(site)
-    faces.train(site, loss, site.data, ("model",), (faces.OWN_CENTRES,))
-    return site.tensors("model") | site.statistics()
+    return positive_hinge(features, face.own_centres(site), batch.identities, margin=margin)
 
 
 def send_centres(site: Site, message: Message) -> Message:
     """Send the class centres."""
-    return {"centres": faces.own_centres(site)}
+    return {"centres": face.own_centres(site)}
 
 
 def take_centres(site: Site, message: Message) -> Message:
     """Take the class centres as the server has moved them."""
     with torch.no_grad():
-        faces.own_centres(site).copy_(message["centres"])
+        face.own_centres(site).copy_(message["centres"])
     return {}
 
 
@@ -123,16 +116,18 @@ METHOD = Method(
     paper="Aggarwal et al., FedFace: Collaborative Learning of Face Recognition Model, 2021",
     task="recognition",
     options=Options,
-    network=faces.network,
+    network=face.network,
     home={"model": Home.LENT},
     calls={
-        "train": Call(train, (Upload("weights", "weights", parts=("model",)), EXAMPLES, LOSS)),
+        "train": Call(averaging.local_training(loss, "model", fit=face.fit), averaging.uploads_of("model")),
         "centres": Call(send_centres, (CENTRES,)),
         "take": Call(take_centres, ()),
     },
     server=server,
-    user=faces.user,
-    features=faces.user,
+    user=face.user,
+    check=face.check,
+    begin=face.begin,
+    features=face.user,
     server_sees="every site's upload singly, and with it the class centres of its people",
-    personal=faces.LOCALLY,
+    personal=face.LOCALLY,
 )

@@ -32,8 +32,9 @@ from fedvisage.data.batches import View
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import under
-from fedvisage.methods import averaging, faces
+from fedvisage.methods import averaging
 from fedvisage.methods.classes import classes_of
+from fedvisage.methods.models import face
 from fedvisage.metrics.hard_negatives import hard_negatives
 from fedvisage.metrics.similarity import unit
 from fedvisage.nn.losses.contrastive import model_contrastive
@@ -63,7 +64,7 @@ class Customisation(Section):
     bias: Literal["each", "shared"] = "each"
 
 
-class Options(faces.CosFaceOptions):
+class Options(face.CosFaceOptions):
     """FedFR's options: the weights of Eq. 7, the threshold t_HN, and what Eq. 5 and 6 need."""
 
     cosface: float = Field(1.0, ge=0)
@@ -76,7 +77,7 @@ class Options(faces.CosFaceOptions):
 def loss(site: Site, batch: Batch) -> Tensor:
     """Eq. 7."""
     options = site.recipe.options(Options)
-    features = faces.features_of(site, batch.images)
+    features = face.features_of(site, batch.images)
     total = options.cosface * balanced_cosface(site, batch, features)
     if options.contrast.weight:
         total = total + options.contrast.weight * contrast(site, batch, features)
@@ -88,7 +89,7 @@ def loss(site: Site, batch: Batch) -> Tensor:
 def balanced_cosface(site: Site, batch: Batch, features: Tensor) -> Tensor:
     """Eq. 3: CosFace over the site's classes and, where public images take part, the public ones."""
     options = site.recipe.options(Options)
-    classes = classes_of(site, batch, faces.class_centres(site, public=options.hard_negatives is not None))
+    classes = classes_of(site, batch, face.class_centres(site, public=options.hard_negatives is not None))
     return cosface(features, classes.centres, classes.labels, scale=options.scale, margin=options.margin)
 
 
@@ -107,7 +108,7 @@ def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
     options = site.recipe.options(Options).customisation
     assert batch.identities is not None
     transformed = features @ transformation(site).T
-    branches = faces.own_centres(site, BRANCHES)
+    branches = face.own_centres(site, BRANCHES)
     if options.loss == "cosface":
         mine = batch.identities < len(branches)
         if not mine.any():
@@ -140,11 +141,11 @@ def bias(site: Site) -> Tensor:
 def own_parameters(site: Site) -> list[str]:
     """Make what belongs to the site alone, from the model that it was lent, and return the names."""
     options = site.recipe.options(Options)
-    names = [faces.OWN_CENTRES]
-    faces.own_centres(site)
+    names = [face.OWN_CENTRES]
+    face.own_centres(site)
     if options.customisation.weight:
         names += [BRANCHES, TRANSFORMATION]
-        faces.own_centres(site, BRANCHES)
+        face.own_centres(site, BRANCHES)
         transformation(site)
         if options.customisation.loss == "binary":
             names.append(BIAS)
@@ -173,9 +174,9 @@ def train(site: Site, message: Message) -> Message:
     view = with_hard_negatives(site)
     if options.contrast.weight:
         site.held["global"] = site.frozen(message, "model")
-        site.held["previous"] = site.frozen(under(faces.LOCAL, site.kept) or message, "model")
+        site.held["previous"] = site.frozen(under(face.LOCAL, site.kept) or message, "model")
     parts = ("model",) if options.hard_negatives is None else ("model", "centres")
-    faces.train(site, loss, view, parts, own)
+    face.train(site, loss, view, parts, own)
     statistics = site.statistics()
     if options.count == "sampled":
         statistics["examples"] = torch.tensor(len(view))
@@ -194,17 +195,19 @@ def least_identities(recipe: Recipe) -> int:
 METHOD = Method(
     name="fedfr",
     title="FedFR",
-    paper=faces.PAPER,
+    paper=face.PAPER,
     task="recognition",
     options=Options,
-    network=faces.network_with_public_centres,
+    network=face.network_with_public_centres,
     home={"model": Home.LENT, "centres": Home.LENT},
     calls={"train": TRAIN},
     server=averaging.server,
-    user=faces.user,
-    features=faces.user,
+    user=face.user,
+    check=face.check,
+    begin=face.begin,
+    features=face.user,
     delivered=("model",),
     averages=True,
-    personal=faces.CUSTOMISED,
+    personal=face.CUSTOMISED,
     least_identities=least_identities,
 )

@@ -15,11 +15,13 @@ from torch import Tensor
 
 from fedvisage.federation.method import Home
 from fedvisage.federation.server import Server
-from fedvisage.methods import split, vit, vit_h
+from fedvisage.methods import split, vit_h
+from fedvisage.methods.models.vit import PARTS
+from fedvisage.methods.models.vit_h import Options as HybridOptions
 from fedvisage.nn.vit import class_token
 
 
-class Options(split.Options, vit_h.Options):
+class Options(split.Options, HybridOptions):
     """The options of ViT-H and of split learning."""
 
 
@@ -41,7 +43,7 @@ METHOD = replace(
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
     calls=split.calls(class_token=True),
     server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
-    delivered=vit.PARTS,
+    delivered=PARTS,
     pooled=False,
     server_sees=split.SERVER_SEES,
 )

@@ -18,7 +18,8 @@ from torch import Tensor
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import faces, fedfr
+from fedvisage.methods import fedfr
+from fedvisage.methods.models import face
 
 Loss = Callable[[Site, Batch], Tensor]
 
@@ -31,7 +32,7 @@ class Options(fedfr.Options):
 
 def loss(site: Site, batch: Batch) -> Tensor:
     """The second stage's: Eq. 3 alone."""
-    return fedfr.balanced_cosface(site, batch, faces.features_of(site, batch.images))
+    return fedfr.balanced_cosface(site, batch, face.features_of(site, batch.images))
 
 
 def second_stage(own_loss: Loss) -> Callable[[Site, Message], Message]:
@@ -41,8 +42,8 @@ def second_stage(own_loss: Loss) -> Callable[[Site, Message], Message]:
         site.load(message)
         own = fedfr.own_parameters(site)
         site.held["global"] = site.frozen(message, *site.net)
-        site.held["centres"] = faces.own_centres(site).detach().clone()
-        faces.train(site, own_loss, fedfr.with_hard_negatives(site), tuple(site.net), own)
+        site.held["centres"] = face.own_centres(site).detach().clone()
+        face.train(site, own_loss, fedfr.with_hard_negatives(site), tuple(site.net), own)
         return site.statistics()
 
     return personalise
@@ -72,5 +73,5 @@ METHOD = replace(
     calls=calls(loss),
     server=server,
     averages=False,
-    personal=faces.LOCALLY,
+    personal=face.LOCALLY,
 )

@@ -9,7 +9,8 @@ Deviations from the paper: none known.
 from dataclasses import replace
 
 from fedvisage.methods import fedpad
+from fedvisage.methods.models.resnet18 import DetectorOptions
 
 METHOD = replace(
-    fedpad.METHOD, name="pooled", title="All", options=fedpad.DetectorOptions, pooled=True, server_sees="everything"
+    fedpad.METHOD, name="pooled", title="All", options=DetectorOptions, pooled=True, server_sees="everything"
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Home, Method
 from fedvisage.federation.server import Server
-from fedvisage.methods import faces
+from fedvisage.methods.models import face
 
 
 def server(s: Server) -> Iterator[None]:
@@ -26,14 +26,16 @@ def server(s: Server) -> Iterator[None]:
 METHOD = Method(
     name="pretrained",
     title="Pre-trained",
-    paper=faces.PAPER,
+    paper=face.PAPER,
     task="recognition",
-    options=faces.FaceOptions,
-    network=faces.network,
+    options=face.FaceOptions,
+    network=face.network,
     home={"model": Home.LENT},
     calls={},
     server=server,
-    user=faces.user,
-    features=faces.user,
+    user=face.user,
+    check=face.check,
+    begin=face.begin,
+    features=face.user,
     server_sees="figures of the sites' own people",
 )

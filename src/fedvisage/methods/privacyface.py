@@ -32,7 +32,6 @@ from fedvisage.federation.record.releases import COST
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import digest_of, under
-from fedvisage.methods import faces
 from fedvisage.methods.consensus import (
     CLUSTERS,
     PAPER,
@@ -46,6 +45,7 @@ from fedvisage.methods.consensus import (
     least_identities,
     public_people,
 )
+from fedvisage.methods.models import face
 from fedvisage.privacy.accountant import BudgetSpent, Charge
 from fedvisage.privacy.clustering import Cluster, Clustering, densest, paper_charges, sanitised
 from fedvisage.privacy.draws import Draws
@@ -103,7 +103,7 @@ def cluster(site: Site, message: Message) -> Message:
     options = site.recipe.options(Options)
     centres = centres_at_start(site, message)
     if options.clustered == "mean-features":
-        centres = faces.mean_features(site)
+        centres = face.mean_features(site)
     name = "clusters" if options.releases == "once" else f"round {site.round}, clusters"
     known = site.released(name)
     if known is not None:
@@ -177,7 +177,7 @@ def public_directions(site: Site) -> tuple[Tensor, Tensor]:
     if site.common.get("directions of") != lent:
         site.common["directions of"] = lent
         features = normalize(site.embed(site.net["model"], few))
-        site.common["directions"] = faces.means_of(features, few), features
+        site.common["directions"] = face.means_of(features, few), features
     found: tuple[Tensor, Tensor] = site.common["directions"]
     return found
 
@@ -215,16 +215,18 @@ METHOD = Method(
     paper=PAPER,
     task="recognition",
     options=Options,
-    network=faces.network,
+    network=face.network,
     home={"model": Home.LENT},
     calls={
         "cluster": Call(cluster, (Upload(CLUSTERS, "dp", shape=cluster_shape), COST)),
         "train": TRAIN,
     },
     server=server,
-    user=faces.user,
-    features=faces.user,
-    personal=faces.LOCALLY,
+    user=face.user,
+    check=face.check,
+    begin=face.begin,
+    features=face.user,
+    personal=face.LOCALLY,
     least_identities=least_identities,
     prices=prices,
     warning=crowded,

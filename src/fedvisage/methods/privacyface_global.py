@@ -8,7 +8,8 @@ Deviations from the paper: those of :mod:`fedvisage.methods.privacyface`.
 
 from dataclasses import replace
 
-from fedvisage.methods import conventional, faces
+from fedvisage.methods import conventional
+from fedvisage.methods.models import face
 
 METHOD = replace(
     conventional.METHOD,
@@ -16,6 +17,6 @@ METHOD = replace(
     title="Global training",
     averages=False,
     pooled=True,
-    personal={"generic": faces.GENERIC},
+    personal={"generic": face.GENERIC},
     server_sees="everything",
 )

@@ -9,7 +9,8 @@ describes for models that are gathered, can be switched off with ``public_epochs
 
 from dataclasses import replace
 
-from fedvisage.methods import conventional, faces, single
+from fedvisage.methods import conventional, single
+from fedvisage.methods.models import face
 
 METHOD = replace(
     conventional.METHOD,
@@ -18,5 +19,5 @@ METHOD = replace(
     server=single.server,
     averages=False,
     members="each",
-    personal={"local": faces.LOCALLY["local"]},
+    personal={"local": face.LOCALLY["local"]},
 )

@@ -9,10 +9,11 @@ Deviations from the paper: none known; the paper does not say how long the singl
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from fedvisage.federation.method import Home, Method
 from fedvisage.federation.server import Server
 from fedvisage.methods import fedpad
+from fedvisage.methods.models.resnet18 import DetectorOptions
 
 
 def server(s: Server) -> Iterator[None]:
@@ -24,17 +25,13 @@ def server(s: Server) -> Iterator[None]:
         yield
 
 
-METHOD = Method(
+METHOD = replace(
+    fedpad.METHOD,
     name="single",
     title="Single",
-    paper=fedpad.PAPER,
-    task="pad",
-    options=fedpad.DetectorOptions,
-    network=fedpad.network,
-    home={"model": Home.LENT},
-    calls={"train": fedpad.TRAIN},
+    options=DetectorOptions,
     server=server,
-    user=fedpad.user,
-    features=fedpad.features,
+    averages=False,
+    steps_at_server=False,
     members="each",
 )

@@ -39,7 +39,8 @@ from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire.precision import Form, pack, unpack
-from fedvisage.methods import leakage, vit
+from fedvisage.methods import leakage
+from fedvisage.methods.models import vit
 from fedvisage.nn.vit import token_count
 from fedvisage.recipe import Recipe
 
@@ -196,7 +197,6 @@ def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:
     def server(s: Server) -> Iterator[None]:
         options = s.recipe.options(Options)
         collaborate = by_gradient if options.encoder_update == "gradient" else by_average
-        vit.take_pretrained(s)
         for number in s.rounds():
             with s.quorum():
                 visits = collaborate(s, side)

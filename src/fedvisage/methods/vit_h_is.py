@@ -21,7 +21,8 @@ from torch.nn.functional import cross_entropy, logsigmoid
 
 from fedvisage.federation.method import Home, Member
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import averaging, vit, vit_h
+from fedvisage.methods import averaging, vit_h
+from fedvisage.methods.models.vit_h import Options as HybridOptions
 from fedvisage.nn.vit import Adapter, cut, live_logit
 from fedvisage.recipe import Recipe, Section
 
@@ -42,7 +43,7 @@ class Inference(Section):
     draws: int = Field(5, ge=1)
 
 
-class Options(vit_h.Options):
+class Options(HybridOptions):
     """ViT-H's options, the sampler's range and what happens at inference."""
 
     blocks: Range = Range()
@@ -63,7 +64,6 @@ class Options(vit_h.Options):
 
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the four parts, with as many blocks as can be drawn."""
-    vit.check_size(recipe)
     options, settings = recipe.options(Options), recipe.input
     parts = cut(options.network, settings.colour, settings.size, class_token=False, depth=options.range[1])
     parts["adapter"] = Adapter(options.network.width)

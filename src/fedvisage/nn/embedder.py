@@ -3,21 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from pathlib import Path
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import model_validator
 from torch import nn
 
 from fedvisage.nn.embedding import Backbone
 from fedvisage.nn.iresnet import IResNet, iresnet
 from fedvisage.nn.mobilefacenet import MobileFaceNet, mobilefacenet
 from fedvisage.nn.sphere import Sphere, sphere
+from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
+from fedvisage.recipe import Input
+
+NetworkName = Literal["sphere20", "sphere64", "iresnet18", "iresnet50", "iresnet100", "mobilefacenet", "timm-embedding"]
 
 
 class FaceNetwork(Backbone):
-    """Which network, how wide, and how long a feature is."""
+    """Which network, how wide, and how long a feature is.
 
-    name: Literal["sphere20", "sphere64", "iresnet18", "iresnet50", "mobilefacenet"] = "sphere64"
+    ``timm-embedding`` is any image network of timm, ``arch``, with a head for features; its ``weights`` can come from a
+    safetensors file of timm's.
+    """
+
+    unset: ClassVar[frozenset[str]] = frozenset({"arch", "weights"})
+    name: NetworkName = "sphere64"
+    arch: str | None = None
+    weights: str | None = None
+
+    @model_validator(mode="after")
+    def _arch_is_for_timm(self) -> FaceNetwork:
+        if (self.arch is None) == (self.name == "timm-embedding"):
+            raise ValueError("arch names an architecture of timm's for timm-embedding, and for no other network")
+        if self.weights is not None and self.name != "timm-embedding":
+            raise ValueError(f"weights is for timm-embedding; {self.name} starts from training.start or pretrain")
+        return self
 
 
 def face_network(options: FaceNetwork, size: int) -> nn.Sequential:
@@ -28,9 +49,26 @@ def face_network(options: FaceNetwork, size: int) -> nn.Sequential:
         "sphere64": lambda: sphere(Sphere(depth=64, **shape), size),
         "iresnet18": lambda: iresnet(IResNet(depth=18, **shape), size),
         "iresnet50": lambda: iresnet(IResNet(depth=50, **shape), size),
+        "iresnet100": lambda: iresnet(IResNet(depth=100, **shape), size),
         "mobilefacenet": lambda: mobilefacenet(MobileFaceNet(**shape), size),
+        "timm-embedding": lambda: timm_embedding(str(options.arch), options.embedding, size),
     }
     return builders[options.name]()
+
+
+def timm_embedding(arch: str, embedding: int, size: int) -> nn.Sequential:
+    """Build a network of timm with a head as recognition uses it: a linear layer, and BatchNorm behind it."""
+    body = timm_network(TimmNetwork(arch=arch), Input(size=size, colour="rgb"), outputs=0)
+    with torch.no_grad():
+        width = body.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    return nn.Sequential(body.train(), nn.Linear(width, embedding, bias=False), nn.BatchNorm1d(embedding))
+
+
+def load_backbone(network: nn.Module, path: Path) -> None:
+    """Put a file's weights into the body of a network of timm's."""
+    body = network.get_submodule("0")
+    assert isinstance(body, Whole)
+    load_weights(body, path)
 
 
 class Centres(nn.Module):

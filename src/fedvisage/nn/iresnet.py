@@ -1,4 +1,4 @@
-"""iResNet-18 and iResNet-50, the face variant of ResNet.
+"""iResNet-18, iResNet-50 and iResNet-100, the face variant of ResNet.
 
 J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, §3.1 (its "LResNet-E-IR"),
 as the authors' released PyTorch code builds it. Unlike in a ResNet for photographs the first convolution is 3×3 and
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fedvisage.nn.embedding import Backbone, Centred, last_side
 
-BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 14, 3)}
+BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3)}
 FACTORS = (1, 1, 2, 4, 8)
 """The width of the first convolution and of each stage, in widths of the first."""
 
@@ -26,7 +26,7 @@ FACTORS = (1, 1, 2, 4, 8)
 class IResNet(Backbone):
     """How many layers, and how wide."""
 
-    depth: Literal[18, 50] = 50
+    depth: Literal[18, 50, 100] = 50
 
 
 class Block(nn.Module):

@@ -1,4 +1,4 @@
-"""A network taken apart into its BatchNorm layers and all the rest, so that the two can live in different places."""
+"""A network taken apart into its normalisation layers and the rest, so that they can live in different places."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ class Borrowed(nn.Module):
 
 
 def split(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
-    """Take the BatchNorm layers out of a network; return the network, which still uses them, and the layers in order.
+    """Take the normalisation layers out of a network; return the network, which still uses them, and them in order.
 
-    Nothing is copied or drawn: body and layers together compute the same numbers as before.
+    They are its BatchNorm layers, or its layer and group norms where it has none of those. Nothing is copied or drawn:
+    body and layers together compute the same numbers as before.
     """
-    found = [(name, module) for name, module in network.named_modules() if isinstance(module, _BatchNorm)]
+    found = _layers(network, (_BatchNorm,)) or _layers(network, (nn.LayerNorm, nn.GroupNorm))
     for name, layer in found:
         network.set_submodule(name, Borrowed(layer))
     return network, nn.ModuleList(layer for _, layer in found)
+
+
+def _layers(network: nn.Module, kinds: tuple[type[nn.Module], ...]) -> list[tuple[str, nn.Module]]:
+    return [(name, module) for name, module in network.named_modules() if isinstance(module, kinds)]

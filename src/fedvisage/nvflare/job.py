@@ -15,7 +15,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
-from fedvisage.methods import find, options
+from fedvisage.methods import find, read
 from fedvisage.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
 from fedvisage.nvflare.own_weights import check_named_by_digest, name_by_digest
 from fedvisage.recipe import Recipe
@@ -52,12 +52,12 @@ def travelling(recipe: Recipe) -> Recipe:
     name_by_digest(tree)
     public = None if recipe.data.public is None else ELSEWHERE
     tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
-    return recipes.validate(tree, options())
+    return recipes.validate(tree, read)
 
 
 def check_travels(recipe: Recipe) -> None:
     """Refuse what only a simulation can do."""
-    method = find(recipe.method.name)
+    method = find(recipe.method)
     if method.pooled:
         raise UserError("recipe.method.name", f"{method.name} merges all sites' data; use --on local")
     task_of(method).check_real(recipe)
@@ -96,7 +96,7 @@ def read_job(config: Path) -> Job:
     if not isinstance(tree, dict):
         raise UserError(f"{RECIPE_FILE}: recipe", "must be a mapping")
     check_named_by_digest(tree)
-    recipe = recipes.validate(tree, options())
+    recipe = recipes.validate(tree, read)
     check_travels(recipe)
     return Job(run, recipe)
 

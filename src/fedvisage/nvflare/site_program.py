@@ -129,7 +129,7 @@ class SiteProgram:
 
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
-    setup = set_up(job.recipe, find(job.recipe.method.name))
+    setup = set_up(job.recipe, find(job.recipe.method))
     data = at_site(setup, name, own, directory / "cache")
     _check_same_data(directory / DATA_FILE, data.digests)
     workspace, site = setup.workspace(), data.sites[name]

@@ -8,7 +8,17 @@ from fedvisage.recipe.reading import apply, load, read_tree, text_of, tree_of, v
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.runtime import Privacy, Runtime
 from fedvisage.recipe.section import MethodOptions, Section
-from fedvisage.recipe.training import Augment, Batch, EarlyStop, Local, Optimizer, Pretrain, Schedule, Training
+from fedvisage.recipe.training import (
+    Augment,
+    Batch,
+    EarlyStop,
+    Local,
+    Optimizer,
+    Pretrain,
+    Schedule,
+    ServerOptimizer,
+    Training,
+)
 
 __all__ = [
     "ADAPTATIONS",
@@ -35,6 +45,7 @@ __all__ = [
     "Schedule",
     "Section",
     "Secure",
+    "ServerOptimizer",
     "Training",
     "apply",
     "load",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -36,6 +36,8 @@ def many_names(names: list[Any]) -> list[str]:
 
 class Data(Section):
     """Whose data: each entry is a prepared set's directory or a ``synth:`` line that makes one."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"public", "public_identities"})
 
     sites: dict[str, str] = Field(min_length=1)
     user: str | None = None

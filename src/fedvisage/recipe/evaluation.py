@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -63,6 +63,8 @@ class Recognition(Section):
 
 class Evaluation(Section):
     """How the finished model is judged; nothing here may depend on the user's labels unless its name says so."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"recognition"})
 
     threshold: Literal[
         "source-eer", "source-bpcer-1pct", "source-bpcer-5pct", "source-bpcer-10pct", "fixed", "target-eer"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,16 @@ from fedvisage.errors import UserError
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.section import MethodOptions
 
-FOR_RECOGNITION = (("data", "public"), ("data", "public_identities"), ("training", "pretrain"),
-                   ("evaluation", "recognition"))  # fmt: skip
-"""Keys that a resolved recipe leaves out where they are unset, so that those of attack detection read as ever."""
+ReadMethod = Callable[[Mapping[str, Any]], MethodOptions]
+"""Validates the section ``method`` by the options of the method that it names."""
 
 
-def load(path: Path, overrides: Sequence[str], options: Mapping[str, type[MethodOptions]]) -> Recipe:
-    """Read a recipe file, apply ``key=value`` overrides and validate it against the options of the known methods."""
+def load(path: Path, overrides: Sequence[str], method: ReadMethod) -> Recipe:
+    """Read a recipe file, apply ``key=value`` overrides and validate it, its method by ``method``."""
     tree = read_tree(path)
     for override in overrides:
         apply(tree, override)
-    return validate(tree, options)
+    return validate(tree, method)
 
 
 def read_tree(path: Path) -> dict[str, Any]:
@@ -66,19 +65,16 @@ def _write_out(tree: dict[str, Any]) -> None:
         training["batch"] = {"default": training["batch"]}
 
 
-def validate(tree: Mapping[str, Any], options: Mapping[str, type[MethodOptions]]) -> Recipe:
+def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
     """Turn a tree into a recipe, or say what is wrong where."""
     section = tree.get("method")
     section = {"name": section} if isinstance(section, str) else section
-    name = section.get("name") if isinstance(section, Mapping) else None
-    if not isinstance(name, str) or name not in options:
-        raise UserError("recipe.method.name", f"{name!r} is no method; choose one of {', '.join(sorted(options))}")
     try:
-        method = options[name].model_validate(section)
+        own = method(section if isinstance(section, Mapping) else {})
     except ValidationError as error:
         raise _mistake(error, "recipe.method") from error
     try:
-        return Recipe.model_validate({**tree, "method": method})
+        return Recipe.model_validate({**tree, "method": own})
     except ValidationError as error:
         raise _mistake(error, "recipe") from error
 
@@ -87,9 +83,6 @@ def tree_of(recipe: Recipe) -> dict[str, Any]:
     """Return the resolved recipe as plain values, each default written out."""
     tree = recipe.model_dump(mode="json")
     tree["method"] = recipe.method.model_dump(mode="json")
-    for section, key in FOR_RECOGNITION:
-        if tree[section][key] is None:
-            del tree[section][key]
     return tree
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -89,8 +89,32 @@ class Pretrain(Section):
     sampled_classes: int | None = Field(None, ge=2)
 
 
+class ServerOptimizer(Section):
+    """How the server steps towards the mean of what sites send; SGD at rate 1 without momentum is that mean.
+
+    ``beta1``, ``beta2`` and ``tau`` are Adam's and Yogi's, ``momentum`` is SGD's.
+    """
+
+    name: Literal["sgd", "adam", "yogi"] = "sgd"
+    lr: float = Field(1.0, gt=0)
+    momentum: float = Field(0.0, ge=0, lt=1)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.99, ge=0, lt=1)
+    tau: float = Field(1e-3, gt=0)
+
+    @model_validator(mode="after")
+    def _nothing_is_ignored(self) -> ServerOptimizer:
+        if self.name != "sgd" and self.momentum:
+            raise ValueError(f"momentum is for sgd; {self.name} has beta1")
+        if self.name == "sgd" and {"beta1", "beta2", "tau"} & self.model_fields_set:
+            raise ValueError("beta1, beta2 and tau are for adam and yogi; sgd does not go by them")
+        return self
+
+
 class Training(Section):
     """How the federation trains."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain"})
 
     rounds: int = Field(ge=1)
     local: Local = Local(epochs=3)
@@ -102,6 +126,7 @@ class Training(Section):
     start: str | None = None
     early_stop: EarlyStop | None = None
     pretrain: Pretrain | None = None
+    server_optimizer: ServerOptimizer | None = None
 
     @field_validator("batch", mode="before")
     @classmethod

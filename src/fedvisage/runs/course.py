@@ -51,6 +51,8 @@ class Course:
         total = recipe.training.rounds
         with self.reporter.course(server.method.title, server.round, total):
             began = time.monotonic()
+            if not server.round:
+                self.method.begin(server)
             program = self.method.server(server)
             while self._advance(program):
                 heldout = self._evaluate()

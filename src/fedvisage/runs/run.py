@@ -94,7 +94,7 @@ def run(
     ``method`` is the recipe's, unless one is handed in. The sites are in this process, behind the transport that
     ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here.
     """
-    method = method or find(recipe.method.name)
+    method = method or find(recipe.method)
     task = task_of(method)
     recipe = task.filled(recipe, cache, reporter.say)
     done = finished(out, recipe, resume)
@@ -138,6 +138,9 @@ def _check_fits(setup: Setup) -> None:
     if recipe.privacy.epsilon is not None and not (method.releases or noised):
         raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
     setup.task.check(recipe, method)
+    method.check(recipe)
+    if recipe.training.server_optimizer is not None and not method.steps_at_server:
+        raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 

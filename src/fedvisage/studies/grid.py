@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedvisage import recipe as recipes
 from fedvisage.data.selection import without_selection
-from fedvisage.methods import options
+from fedvisage.methods import read
 from fedvisage.recipe import Recipe
 from fedvisage.studies.file import Row, Study, Tree, slug
 
@@ -32,7 +32,7 @@ def cells_of(study: Study, runs: Path) -> list[Cell]:
     for seed in study.seeds:
         for user in study.users:
             for name, row in study.rows.items():
-                recipe = recipes.validate(tree_of(study, name, user, seed), options())
+                recipe = recipes.validate(tree_of(study, name, user, seed), read)
                 trained = _place(runs, row.trained_by, user, seed) if row.trained_by else None
                 cells.append(Cell(name, user, seed, recipe, _place(runs, name, user, seed), trained))
     return cells

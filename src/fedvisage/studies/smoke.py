@@ -84,7 +84,7 @@ def _narrow(study: Study, name: str) -> Row:
     """Return a row whose network, where its method has one of a chosen width, has the least width."""
     row = study.rows[name]
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
-    known = find(method["name"]).options.model_fields
+    known = find(method).options.model_fields
     own = [change for field, change in (("network", NARROW), ("minimum", FEW)) if field in known]
     if "network" in known and "heads" in getattr(known["network"].annotation, "model_fields", {}):
         own.append(FEW_HEADS)

@@ -86,9 +86,10 @@ def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, 
     uploads, narrow = _uploads(declared, recipe), recipe.federation.wire == "bf16" and not exact
     for upload in uploads:
         for part in upload.parts:
-            for name, value in net[part].state_dict().items():
+            state = dict(net[part].named_parameters()) if upload.trained else net[part].state_dict()
+            for name, value in state.items():
                 dtype = torch.bfloat16 if narrow and value.dtype == torch.float32 else value.dtype
-                tensors[f"{part}.{name}"] = _expected(upload, tuple(value.shape), dtype)
+                tensors[f"{upload.prefix}{part}.{name}"] = _expected(upload, tuple(value.shape), dtype)
         if not upload.parts:
             shape = upload.shape(recipe) if callable(upload.shape) else upload.shape
             plain = {upload.name: (shape, getattr(torch, upload.dtype))}

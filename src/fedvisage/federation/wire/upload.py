@@ -27,6 +27,10 @@ class Upload:
     name: str
     kind: Kind
     parts: tuple[str, ...] = ()
+    prefix: str = ""
+    """What stands before the names of the parts' tensors, where it is not the parts' state that they hold."""
+    trained: bool = False
+    """Of the parts, only the tensors that a gradient trains."""
     shape: tuple[int, ...] | Callable[[Recipe], tuple[int, ...]] = ()
     dtype: str = "float32"
     most: int = 1 << 24

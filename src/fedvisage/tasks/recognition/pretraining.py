@@ -21,7 +21,7 @@ from fedvisage.errors import RunFailed
 from fedvisage.federation.method import Message
 from fedvisage.federation.wire.message import state_of
 from fedvisage.files import read_tensors, write_tensors
-from fedvisage.methods.faces import FaceOptions
+from fedvisage.methods.models.face import FaceOptions
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
 from fedvisage.nn.embedder import Centres, face_network

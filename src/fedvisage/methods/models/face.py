@@ -1,4 +1,6 @@
-"""What the methods of face recognition share: their network, their local loop, and each site's own model.
+"""Face recognition: a backbone and CosFace on a site's own people; what all methods of recognition share.
+
+CosFace (Eq. 1 of C.-T. Liu et al., "FedFR", AAAI 2022) is over the site's own K_l classes; only the backbone leaves.
 
 A site's own class centres W are made in its first turn, from the mean features of its identities under the model that
 it was lent (as FedFR's released code and FedFace do it) or at random, and stay at the site. So does the local model
@@ -8,7 +10,7 @@ it was lent (as FedFR's released code and FedFace do it) or at random, and stay 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -18,12 +20,15 @@ from torch.nn.functional import normalize
 
 from fedvisage.data.batches import View
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Member, Message, Personal
+from fedvisage.federation.declared import Member, Personal
+from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.wire.message import under
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.classes import sampling
-from fedvisage.nn.embedder import Centres, FaceNetwork, face_network
+from fedvisage.methods.classes import classes_of, sampling
+from fedvisage.methods.model import Loss, Model
+from fedvisage.nn.embedder import Centres, FaceNetwork, NetworkName, face_network, load_backbone
+from fedvisage.nn.losses.cosface import cosface
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
@@ -38,10 +43,9 @@ class FaceOptions(MethodOptions):
     network: FaceNetwork = FaceNetwork()
 
 
-class CosFaceOptions(FaceOptions, AveragingOptions):
-    """The network, CosFace's scale and margin, and how a site's class centres begin; sites count by their images."""
+class CosFace(FaceOptions):
+    """The network, CosFace's scale and margin, and how a site's class centres begin."""
 
-    weight: Literal["uniform", "examples"] = "examples"
     scale: float = Field(30.0, gt=0)
     margin: float = Field(0.4, ge=0, lt=1)
     centres: Literal["mean-features", "random"] = "mean-features"
@@ -49,9 +53,30 @@ class CosFaceOptions(FaceOptions, AveragingOptions):
     """Of how many classes a batch's softmax is at least, drawn for each batch; all of them, unless said."""
 
 
+class CosFaceOptions(CosFace, AveragingOptions):
+    """CosFace's options, and how sites count: by their images."""
+
+    weight: Literal["uniform", "examples"] = "examples"
+
+
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the one part that every method has, the backbone."""
     return nn.ModuleDict({"model": face_network(recipe.options(FaceOptions).network, recipe.input.size)})
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse two sources of initial weights."""
+    settings = recipe.options(FaceOptions).network
+    if settings.weights is not None and (recipe.training.pretrain or recipe.training.start):
+        raise UserError("recipe.method.network.weights", "and training.pretrain or training.start all give initial "
+                        "weights; leave all but one out")  # fmt: skip
+
+
+def begin(s: Server) -> None:
+    """Put the weights that the recipe names into the initial backbone."""
+    weights = s.recipe.options(FaceOptions).network.weights
+    if weights is not None:
+        load_backbone(s.net["model"], s.file(weights))
 
 
 def network_with_public_centres(recipe: Recipe) -> nn.ModuleDict:
@@ -75,7 +100,7 @@ def user(member: Member) -> Tensor:
 
 def own_centres(site: Site, name: str = OWN_CENTRES) -> nn.Parameter:
     """Return class centres of the site's identities, which stay at the site."""
-    options = site.recipe.options(CosFaceOptions)
+    options = site.recipe.options(CosFace)
 
     def make() -> Tensor:
         if options.centres == "mean-features":
@@ -98,14 +123,30 @@ def means_of(features: Tensor, view: View) -> Tensor:
     return normalize(sums)
 
 
-Loss = Callable[[Site, Batch], Tensor]
+def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
+    """Return the backbone's features."""
+    features: Tensor = net["model"](images)
+    return features
+
+
+def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
+    """Eq. 1 over the site's own classes."""
+    options = site.recipe.options(CosFace)
+    classes = classes_of(site, batch, class_centres(site, public=False))
+    return cosface(features.float(), classes.centres, classes.labels, scale=options.scale, margin=options.margin)
+
+
+def fit(site: Site, loss: Loss) -> None:
+    """Minimise a loss over one round's local work, with the site's own class centres."""
+    own_centres(site)
+    train(site, loss, site.data, tuple(site.net), (OWN_CENTRES,))
 
 
 def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequence[str]) -> None:
     """Minimise a loss over one round's local work on a view, then keep the local model."""
     optimizer = site.optimizer(*parts, own=own)
     centres = class_centres(site, public="centres" in parts)
-    with sampling(site, optimizer, site.recipe.options(CosFaceOptions).sampled_classes, centres):
+    with sampling(site, optimizer, site.recipe.options(CosFace).sampled_classes, centres):
         for batch in site.batches_of(view):
             value = loss(site, batch)
             site.step(optimizer, value)
@@ -125,8 +166,9 @@ def features_of(site: Site, images: Tensor) -> Tensor:
 
 
 def keep_local(site: Site) -> None:
-    """Keep the local model, before it is lost in a mean."""
-    site.kept.update({f"{LOCAL}{name}": value for name, value in site.tensors("model").items()})
+    """Keep the local model, before it is lost in a mean; public centres are no part of what recognises."""
+    parts = [part for part in site.net if part != "centres"]
+    site.kept.update({f"{LOCAL}{name}": value for name, value in site.tensors(*parts).items()})
 
 
 def local_model(site: Site, finished: Message) -> Message:
@@ -146,3 +188,29 @@ def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
 GENERIC = Personal(lambda _, finished: finished)
 LOCALLY = {"generic": GENERIC, "local": Personal(local_model)}
 CUSTOMISED = {**LOCALLY, "own": Personal(local_model, own_transformation)}
+
+
+def model_named(name: NetworkName) -> Model:
+    """Return recognition with one of the backbones."""
+    return Model(
+        name=name,
+        title=name,
+        task="recognition",
+        options=CosFace,
+        averaged=CosFaceOptions,
+        network=network,
+        parts=("model",),
+        represent=represent,
+        supervise=supervise,
+        user=user,
+        features=user,
+        fit=fit,
+        check=check,
+        begin=begin,
+        personal=LOCALLY,
+        least_identities=lambda _: 2,
+    )
+
+
+MODELS = {name: model_named(name) for name in get_args(NetworkName)}
+MODEL = MODELS["sphere64"]

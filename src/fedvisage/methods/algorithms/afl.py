@@ -2,9 +2,9 @@
 
 M. Mohri, G. Sivek, A. T. Suresh, "Agnostic Federated Learning", ICML 2019, algorithm Stochastic-AFL. The server keeps
 a mixture λ over the sites. Weights descend on the mixture's loss Σ λₖ Lₖ(w); λ ascends on it, along the sites' losses,
-and is projected back onto the simplex. With a step of 0, λ stays uniform and this is FedPAD.
+and is projected back onto the simplex. With a step of 0, λ stays uniform and this is FedAvg.
 
-Deviations from the paper: sites train locally, as in FedPAD, and λ weighs the mean of their weights; with
+Deviations from the paper: sites train locally, as in FedAvg, and λ weighs the mean of their weights; with
 ``local: {batches: 1}`` and SGD that is the paper's step. The gradient by λₖ is Lₖ at the lent weights; here it is the
 mean training loss of the site's turn, which is uploaded anyway. With one local batch that is the paper's stochastic
 estimate; with more it also contains what the site has learnt meanwhile. A site that does not reply keeps its λ, and the
@@ -19,8 +19,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
-from fedvisage.methods import fedpad
+from fedvisage.methods import averaging
+from fedvisage.methods.model import Model
+from fedvisage.recipe import MethodOptions
 
 MIXTURE = "mixture"
 """Where λ stands among the server's private state, in the order of the sites' names."""
@@ -29,15 +32,15 @@ LEAST = 1e-12
 """What a site with λ = 0 counts beside the heaviest: nothing in float32, unless only such sites reply."""
 
 
-class Options(fedpad.DetectorOptions):
-    """FedPAD's network, and how far λ goes along the sites' losses in a round."""
+class Step(MethodOptions):
+    """How far λ goes along the sites' losses in a round."""
 
     step: float = Field(0.1, ge=0)
 
 
 def server(s: Server) -> Iterator[None]:
     """Descend in the weights under the present mixture, then ascend in the mixture."""
-    options = s.recipe.options(Options)
+    options = s.recipe.options(Step)
     for _ in s.rounds():
         with s.quorum():
             mixture = _mixture(s)
@@ -81,12 +84,13 @@ def project(point: Tensor, total: float = 1.0) -> Tensor:
     return (point - threshold).clamp_min(0)
 
 
-METHOD = replace(
-    fedpad.METHOD,
-    name="afl",
-    title="AFL",
-    paper="Mohri et al., Agnostic Federated Learning, 2019",
-    options=Options,
-    server=server,
-    averages=False,
-)
+def afl(model: Model) -> Method:
+    """Return AFL on a model."""
+    plain = averaging.on_model(
+        model,
+        averaging.options_on(model, Step, weighs=False),
+        name="afl",
+        title=averaging.titled("AFL", model),
+        paper="Mohri et al., Agnostic Federated Learning, 2019",
+    )
+    return replace(plain, server=server, averages=False, steps_at_server=False)

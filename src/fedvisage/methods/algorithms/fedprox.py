@@ -1,7 +1,7 @@
 """FedProx: sites are held near the model that the server lent them.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated Optimization in Heterogeneous Networks",
-MLSys 2020, Algorithm 2. Each site minimises its own loss plus µ/2·‖w − wᵗ‖² (Eq. 2). With µ = 0 this is FedPAD.
+MLSys 2020, Algorithm 2. Each site minimises its own loss plus µ/2·‖w − wᵗ‖² (Eq. 2). With µ = 0 this is FedAvg.
 
 Deviations from the paper: all sites do the same local work, so the partial work of stragglers (γ-inexact solutions)
 does not occur; sites count as ``weight`` says instead of being drawn by their number of images. The paper tunes µ in
@@ -9,15 +9,17 @@ does not occur; sites count as ``weight`` says instead of being drawn by their n
 loss contains the proximal term.
 """
 
-from dataclasses import replace
-
 from pydantic import Field
 from torch import Tensor
 
+from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import averaging, fedpad
+from fedvisage.methods import averaging
+from fedvisage.methods.model import Loss, Model
 from fedvisage.nn.losses.proximal import proximal
 from fedvisage.recipe import MethodOptions
+
+PAPER = "Li et al., Federated Optimization in Heterogeneous Networks, 2020"
 
 
 class Pull(MethodOptions):
@@ -26,11 +28,7 @@ class Pull(MethodOptions):
     mu: float = Field(0.01, ge=0)
 
 
-class Options(fedpad.Options, Pull):
-    """FedPAD's options and µ."""
-
-
-def held_back(own: averaging.Loss) -> averaging.Loss:
+def held_back(own: Loss) -> Loss:
     """Return Eq. 2: the site's own loss and the proximal term over all trainable weights."""
 
     def loss(site: Site, batch: Batch) -> Tensor:
@@ -44,14 +42,13 @@ def held_back(own: averaging.Loss) -> averaging.Loss:
     return loss
 
 
-loss = held_back(fedpad.loss)
-
-
-METHOD = replace(
-    fedpad.METHOD,
-    name="fedprox",
-    title="FedProx",
-    paper="Li et al., Federated Optimization in Heterogeneous Networks, 2020",
-    options=Options,
-    calls={"train": averaging.training_call(loss, "model")},
-)
+def fedprox(model: Model) -> Method:
+    """Return FedProx on a model."""
+    return averaging.on_model(
+        model,
+        averaging.options_on(model, Pull),
+        name="fedprox",
+        title=averaging.titled("FedProx", model),
+        paper=PAPER,
+        loss=held_back(model.loss),
+    )

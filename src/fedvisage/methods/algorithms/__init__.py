@@ -1,0 +1,1 @@
+"""The algorithms that train any model: one file each."""

@@ -1,0 +1,66 @@
+"""FedAdam and FedYogi: the server takes an adaptive step towards the mean instead of taking the mean.
+
+S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
+Optimization", ICLR 2021, Algorithm 2. What sites do is FedAvg's; Δ_t, the mean less the lent weights, stands for a
+gradient, and ``training.server_optimizer`` says rate, moments and τ of the step. With SGD at rate 1 and no momentum
+in its place this is FedAvg.
+
+Deviations from the paper: sites count as ``weight`` says (the paper: by their examples); what no gradient trains, such
+as BatchNorm's running statistics, is averaged. The default rate of 10⁻² is one of those that the paper tries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Home, Method
+from fedvisage.federation.server import Server
+from fedvisage.methods import averaging
+from fedvisage.methods.model import Model
+from fedvisage.recipe import Recipe, ServerOptimizer
+
+PAPER = "Reddi et al., Adaptive Federated Optimization, 2021"
+RATE = 1e-2
+
+Adaptive = Literal["adam", "yogi"]
+
+
+def program(kind: Adaptive) -> Callable[[Server], Iterator[None]]:
+    """Return federated averaging with an adaptive step of the server."""
+
+    def server(s: Server) -> Iterator[None]:
+        lent = s.method.parts_at(Home.LENT)
+        return averaging.average(s, *lent, otherwise=ServerOptimizer(name=kind, lr=RATE))
+
+    return server
+
+
+def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
+    """Return averaging of a model with one of the adaptive steps."""
+    name = f"fed{kind}"
+    plain = averaging.on_model(
+        model, averaging.options_on(model), name=name, title=averaging.titled(title, model), paper=PAPER
+    )
+
+    def check(recipe: Recipe) -> None:
+        model.check(recipe)
+        chosen = recipe.training.server_optimizer
+        if chosen is not None and chosen.name != kind:
+            raise UserError(
+                "recipe.training.server_optimizer.name", f"{name} steps by {kind}; set it, or use fedavg or fedpad"
+            )
+
+    return replace(plain, server=program(kind), check=check)
+
+
+def fedadam(model: Model) -> Method:
+    """Return FedAdam on a model."""
+    return adaptive(model, "adam", "FedAdam")
+
+
+def fedyogi(model: Model) -> Method:
+    """Return FedYogi on a model: v moves towards Δ² by a bounded step."""
+    return adaptive(model, "yogi", "FedYogi")

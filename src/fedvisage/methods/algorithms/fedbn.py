@@ -1,0 +1,95 @@
+"""FedBN: BatchNorm layers stay at the sites, all other weights are averaged.
+
+X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
+Normalization", ICLR 2021, §4 and Appendix C. A site trains the lent body with BatchNorm layers of its own: scale, shift
+and running statistics. With ``norms: shared`` the layers are lent as well, and this is FedAvg. In a network without
+BatchNorm its other normalisation layers (layer or group norm) take their place.
+
+Deviations from the paper: it judges every site with the site's own layers and has no user outside the federation. For
+such users its authors suggest the mean of the sites' BatchNorm layers, or statistics re-estimated at the user (issue 9
+of their code; the latter is what ``evaluation.adapt`` does). So here the layers do cross the wire: sites upload them
+beside the body, the server hands their mean to users and never lends it to sites. Thresholds, too, are chosen with the
+mean layers. ``training.start`` is refused with private layers: it reaches the server only.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Literal
+
+from torch import nn
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Call, Home, Method
+from fedvisage.federation.server import Server
+from fedvisage.methods import averaging
+from fedvisage.methods.model import Model
+from fedvisage.nn.norms import split
+from fedvisage.recipe import MethodOptions, Recipe
+
+PAPER = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, 2021"
+
+
+class Norms(MethodOptions):
+    """Whether normalisation layers are each site's own."""
+
+    norms: Literal["private", "shared"] = "private"
+
+
+def taken_apart(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
+    """Return the network with its normalisation layers as a part of their own."""
+
+    def network(recipe: Recipe) -> nn.ModuleDict:
+        net = model.network(recipe)
+        _, norms = split(net)
+        if not len(norms):
+            raise UserError("recipe.method.model", f"{model.title} has no normalisation layers that could stay at the "
+                            "sites; choose another model, or fedavg")  # fmt: skip
+        net["norms"] = norms
+        return net
+
+    return network
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse weights that would not reach the sites' own layers."""
+    if recipe.options(Norms).norms == "private" and recipe.training.start is not None:
+        raise UserError("recipe.training.start", "does not reach the sites' own normalisation layers; leave it out, or "
+                        "use method.norms: shared")  # fmt: skip
+
+
+def program(*parts: str) -> Callable[[Server], Iterator[None]]:
+    """Return the server program: it averages all parts, and lends the norms only where they are shared."""
+
+    def server(s: Server) -> Iterator[None]:
+        shared = s.recipe.options(Norms).norms == "shared"
+        return averaging.average(s, *((*parts, "norms") if shared else parts))
+
+    return server
+
+
+def fedbn(model: Model) -> Method:
+    """Return FedBN on a model."""
+    parts = (*model.parts, "norms")
+    plain = averaging.on_model(
+        model,
+        averaging.options_on(model, Norms),
+        name="fedbn",
+        title=averaging.titled("FedBN", model),
+        paper=PAPER,
+    )
+    turn = averaging.local_training(model.loss, *parts, fit=model.fit)
+
+    def whole(recipe: Recipe) -> None:
+        model.check(recipe)
+        check(recipe)
+
+    return replace(
+        plain,
+        network=taken_apart(model),
+        home={**plain.home, "norms": Home.SITE},
+        calls={"train": Call(turn, averaging.uploads_of(*parts))},
+        server=program(*model.parts),
+        delivered=parts,
+        check=whole,
+        steps_at_server=False,
+    )

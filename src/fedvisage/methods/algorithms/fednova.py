@@ -1,0 +1,94 @@
+"""FedNova: sites that take more steps do not count for more; the server averages directions, not distances.
+
+J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
+Federated Optimization", NeurIPS 2020, Eq. 6–7 and §4. A site divides what it changed by ‖a_i‖₁, the length of its
+steps' weights: the number of steps τ_i for plain SGD, [τ_i − ρ(1 − ρ^τ_i)/(1 − ρ)]/(1 − ρ) with momentum ρ. The server
+steps by the mean of these times τ_eff = Σ p_i ‖a_i‖₁. Where all sites take as many steps this is FedAvg.
+
+Deviations from the paper: sites count as ``weight`` says (the paper: p_i by their examples). BatchNorm's statistics are
+averaged. A site's class centres, which stay there, move as far as they move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Call, Message, Method, Upload
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Site
+from fedvisage.methods import averaging
+from fedvisage.methods.model import Model
+from fedvisage.recipe import Recipe
+
+PAPER = "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020"
+LENGTH = Upload("length", "gradient", dtype="float64", guarantee="how many plain steps the site's turn was worth")
+
+
+def length(steps: int, momentum: float) -> float:
+    """Return ‖a_i‖₁ of so many steps of SGD with momentum."""
+    return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
+
+
+def normalised(turn: averaging.Turn) -> averaging.Turn:
+    """Return a turn whose reply goes one step's length from what was lent, and says how many it went."""
+
+    def train(site: Site, message: Message) -> Message:
+        reply = turn(site, message)
+        went = length(len(site.losses), site.recipe.training.optimizer.momentum)
+        for name in averaging.trained_tensors(site.net):
+            lent = site.lent[name].cpu().double()
+            reply[name] = (lent + (reply[name].double() - lent) / went).to(reply[name].dtype)
+        return reply | {LENGTH.name: torch.tensor(went, dtype=torch.float64)}
+
+    return train
+
+
+def server(s: Server) -> Iterator[None]:
+    """Step from the lent weights by τ_eff times the mean direction."""
+    options, trained = s.recipe.method, averaging.trained_tensors(s.net)
+    weight = options.weight if isinstance(options, averaging.AveragingOptions) else "uniform"
+    for _ in s.rounds():
+        with s.quorum():
+            lent = s.lent()
+            found = s.reduce("train", lent, weight=weight).value
+            effective = float(found.pop(LENGTH.name))
+            for name in trained:
+                present = lent[name].double()
+                found[name] = (present + effective * (found[name].double() - present)).to(lent[name].dtype)
+            s.load(found)
+        yield
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse optimizers of which the paper gives no ‖a_i‖₁, or whose momentum reaches over rounds."""
+    optimizer = recipe.training.optimizer
+    if optimizer.name != "sgd":
+        raise UserError("recipe.training.optimizer.name", f"FedNova's steps are SGD's, got {optimizer.name}; set sgd")
+    if optimizer.momentum and optimizer.state == "kept":
+        raise UserError("recipe.training.optimizer.state", "kept carries momentum into a turn whose steps FedNova "
+                        "counts from zero; set fresh")  # fmt: skip
+
+
+def fednova(model: Model) -> Method:
+    """Return FedNova on a model."""
+    base = averaging.on_model(
+        model, averaging.options_on(model), name="fednova", title=averaging.titled("FedNova", model), paper=PAPER
+    )
+    train = base.calls["train"]
+
+    def whole(recipe: Recipe) -> None:
+        model.check(recipe)
+        check(recipe)
+
+    return replace(
+        base,
+        calls={"train": Call(normalised(train.run), (*train.uploads, LENGTH))},
+        server=server,
+        averages=False,
+        steps_at_server=False,
+        check=whole,
+    )

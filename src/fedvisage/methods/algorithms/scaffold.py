@@ -1,0 +1,128 @@
+"""SCAFFOLD: control variates take the drift of each site out of its steps.
+
+S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging
+for Federated Learning", ICML 2020, Algorithm 1. A site steps down g_i(y) − c_i + c; after K steps of rate η its variate
+becomes c_i⁺ = c_i − c + (x − y)/(Kη) (option II), and it sends y and c_i⁺ − c_i. The server averages models, and moves
+c by |S|/N times the mean of what it gets. The correction is a term of the loss, ⟨c − c_i, y⟩, with that gradient. With
+``correction: 0`` this is FedAvg, and so it is in the first round, where all variates are zero.
+
+Deviations from the paper: the global rate is 1, and sites count as ``weight`` says. A reported loss contains the
+correction. Variates are of what is averaged and trained by a gradient; BatchNorm's statistics and a site's class
+centres have none. Where a round is lost its sites have moved c_i and the server has not moved c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedvisage.errors import UserError
+from fedvisage.federation.method import Call, Message, Method, Upload
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import plain, under
+from fedvisage.methods import averaging
+from fedvisage.methods.model import Loss, Model
+from fedvisage.recipe import MethodOptions, Recipe
+
+PAPER = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020"
+CONTROL = "control/"
+"""Stands before the variates' tensors: on the wire, and among the private state of sites and server."""
+
+
+class Correction(MethodOptions):
+    """How much of the correction a step takes; 0 is FedAvg."""
+
+    correction: float = Field(1.0, ge=0, le=1)
+
+
+def corrected(own: Loss) -> Loss:
+    """Return a loss whose gradient is g_i(y) − c_i + c."""
+
+    def loss(site: Site, batch: Batch) -> Tensor:
+        total, strength = own(site, batch), site.recipe.options(Correction).correction
+        if not strength:
+            return total
+        weights = dict(site.net.named_parameters())
+        for name, term in site.held["correction"].items():
+            total = total + strength * (term * weights[name]).sum()
+        return total
+
+    return loss
+
+
+def controlled(turn: averaging.Turn) -> averaging.Turn:
+    """Return a turn with the correction at hand, after which the site's variate is renewed (option II)."""
+
+    def train(site: Site, message: Message) -> Message:
+        common = under(CONTROL, message)
+        own = {name: site.kept.get(f"{CONTROL}{name}", torch.zeros_like(value).cpu()).to(value)
+               for name, value in common.items()}  # fmt: skip
+        site.held["correction"] = {name: value - own[name] for name, value in common.items()}
+        reply, weights = turn(site, message), dict(site.net.named_parameters())
+        reach = len(site.losses) * site.rate
+        renewed = {
+            name: own[name] - value + (site.lent[name] - weights[name].detach()) / reach
+            for name, value in common.items()
+        }
+        site.kept.update({f"{CONTROL}{name}": plain(value) for name, value in renewed.items()})
+        return reply | {f"{CONTROL}{name}": value - own[name] for name, value in renewed.items()}
+
+    return train
+
+
+def server(s: Server) -> Iterator[None]:
+    """Average the models, and move the common variate by what the sites' variates moved."""
+    names, options = averaging.trained_tensors(s.net), s.recipe.method
+    weight = options.weight if isinstance(options, averaging.AveragingOptions) else "uniform"
+    weights = s.lent()
+    for name in (name for name in names if f"{CONTROL}{name}" not in s.kept):
+        s.kept[f"{CONTROL}{name}"] = torch.zeros_like(weights[name])
+    for _ in s.rounds():
+        with s.quorum():
+            common = {f"{CONTROL}{name}": s.kept[f"{CONTROL}{name}"] for name in names}
+            found = s.reduce("train", s.lent() | common, weight=weight)
+            share = len(found.replied) / len(s.names)
+            s.load(found.value)
+            s.kept |= {name: value + share * found.value[name] for name, value in common.items()}
+        yield
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse optimizers whose steps are not the rate times a gradient."""
+    optimizer = recipe.training.optimizer
+    if optimizer.name != "sgd" or optimizer.momentum:
+        raise UserError("recipe.training.optimizer", "SCAFFOLD's variates follow from plain steps; set name: sgd "
+                        "and momentum: 0")  # fmt: skip
+
+
+def scaffold(model: Model) -> Method:
+    """Return SCAFFOLD on a model."""
+    base = averaging.on_model(
+        model,
+        averaging.options_on(model, Correction),
+        name="scaffold",
+        title=averaging.titled("SCAFFOLD", model),
+        paper=PAPER,
+        loss=corrected(model.loss),
+    )
+    train = base.calls["train"]
+    variates = Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True,
+                      guarantee="what the site's control variate moved by")  # fmt: skip
+
+    def whole(recipe: Recipe) -> None:
+        model.check(recipe)
+        check(recipe)
+
+    return replace(
+        base,
+        calls={"train": Call(controlled(train.run), (*train.uploads, variates))},
+        server=server,
+        averages=False,
+        steps_at_server=False,
+        check=whole,
+    )

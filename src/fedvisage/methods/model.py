@@ -1,0 +1,65 @@
+"""What a model is: a network, its parts, what a batch's loss is, and what a user does with it.
+
+An algorithm is a function of a model: ``fedprox(resnet18)`` is FedProx on FedPAD's network, ``fedprox(face)`` the same
+for recognition. Papers that define network and algorithm as one are methods of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor, nn
+
+from fedvisage.federation.declared import Member, Personal, TaskName
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Batch, Site
+from fedvisage.recipe import MethodOptions, Recipe
+
+Loss = Callable[[Site, Batch], Tensor]
+"""What a site minimises for a batch."""
+
+
+def plainly(site: Site, loss: Loss) -> None:
+    """Minimise a loss over one round's local batches, all of the network learning."""
+    optimizer = site.optimizer(*site.net)
+    for batch in site.batches():
+        with site.autocast():
+            value = loss(site, batch)
+        site.step(optimizer, value)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A network with its task."""
+
+    name: str
+    title: str
+    task: TaskName
+    options: type[MethodOptions]
+    """What a recipe can say of it: its ``network``, and what its loss needs."""
+    averaged: type[MethodOptions]
+    """The same, and how sites count in a mean."""
+    network: Callable[[Recipe], nn.ModuleDict]
+    parts: tuple[str, ...]
+    represent: Callable[[nn.ModuleDict, Tensor], Tensor]
+    """The features of images: what the last layer sees, or what faces are compared by."""
+    supervise: Callable[[Site, Batch, Tensor], Tensor]
+    """A batch's loss, given its features."""
+    user: Callable[[Member], Tensor]
+    features: Callable[[Member], Tensor]
+    fit: Callable[[Site, Loss], None] = plainly
+    """One round's local work at a site, for a loss."""
+    check: Callable[[Recipe], None] = lambda _: None
+    """Refuses a recipe that does not fit the network."""
+    begin: Callable[[Server], None] = lambda _: None
+    """Puts weights that the recipe names into the initial model."""
+    personal: Mapping[str, Personal] = field(default_factory=dict)
+    """Recognition: the models that a site judges on its own people."""
+    least_identities: Callable[[Recipe], int] = lambda _: 1
+
+    def loss(self, site: Site, batch: Batch) -> Tensor:
+        """Return a batch's loss, on one forward pass."""
+        with site.autocast():
+            features = self.represent(site.net, batch.images)
+        return self.supervise(site, batch, features)

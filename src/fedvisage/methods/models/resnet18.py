@@ -1,0 +1,67 @@
+"""ResNet-18 on six channels, RGB and HSV, with one live logit: FedPAD's network and loss (Eq. 1).
+
+R. Shao, P. Perera, P. C. Yuen, V. M. Patel, "Federated Generalized Face Presentation Attack Detection", 2022, §III-A
+and §IV-A4.
+"""
+
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.federation.declared import Member
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.model import Model
+from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
+from fedvisage.recipe import MethodOptions, Recipe
+
+
+class DetectorOptions(MethodOptions):
+    """The network, which FedPAD shares with the baselines that it is measured against."""
+
+    network: ResNet18 = ResNet18()
+
+
+class Options(DetectorOptions, AveragingOptions):
+    """The network, and how sites count."""
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the one part."""
+    return nn.ModuleDict({"model": resnet18(recipe.options(DetectorOptions).network, recipe.input.colour)})
+
+
+def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
+    """Return what the last layer sees."""
+    return pooled_features(net["model"], images)
+
+
+def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
+    """Eq. 1, as a mean over the batch."""
+    logits = site.net["model"].get_submodule("fc")(features).float().squeeze(1)
+    return binary_cross_entropy_with_logits(logits, batch.labels)
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit."""
+    logits: Tensor = member.net["model"](member.images)
+    return logits.squeeze(1)
+
+
+def features(member: Member) -> Tensor:
+    """Return what the last layer sees."""
+    return represent(member.net, member.images)
+
+
+MODEL = Model(
+    name="resnet18",
+    title="ResNet-18",
+    task="pad",
+    options=DetectorOptions,
+    averaged=Options,
+    network=network,
+    parts=("model",),
+    represent=represent,
+    supervise=supervise,
+    user=user,
+    features=features,
+)

@@ -1,0 +1,82 @@
+"""Any image network of timm with one live logit.
+
+``network: {arch: mobilenetv3_small_100, weights: FILE}`` names one of timm's architectures and, to start from, a
+safetensors file of its weights; nothing is ever fetched. Binary cross-entropy trains it, as it does FedPAD's network.
+"""
+
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.federation.declared import Member
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.model import Model
+from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
+from fedvisage.recipe import MethodOptions, Recipe
+
+
+class Options(MethodOptions):
+    """Which network."""
+
+    network: TimmNetwork
+
+
+class Averaged(Options, AveragingOptions):
+    """Which network, and how sites count."""
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the one part."""
+    return nn.ModuleDict({"model": timm_network(recipe.options(Options).network, recipe.input, outputs=1)})
+
+
+def begin(s: Server) -> None:
+    """Put the weights that the recipe names into the initial model."""
+    weights = s.recipe.options(Options).network.weights
+    if weights is not None:
+        load_weights(_whole(s.net), s.file(weights))
+
+
+def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
+    """Return what the last layer sees."""
+    return _whole(net).pooled(images)
+
+
+def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
+    """Binary cross-entropy, as a mean over the batch."""
+    logits = _whole(site.net).classify(features).float().squeeze(1)
+    return binary_cross_entropy_with_logits(logits, batch.labels)
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit."""
+    logits: Tensor = member.net["model"](member.images)
+    return logits.squeeze(1)
+
+
+def features(member: Member) -> Tensor:
+    """Return what the last layer sees."""
+    return represent(member.net, member.images)
+
+
+def _whole(net: nn.ModuleDict) -> Whole:
+    whole = net["model"]
+    assert isinstance(whole, Whole)
+    return whole
+
+
+MODEL = Model(
+    name="timm",
+    title="timm",
+    task="pad",
+    options=Options,
+    averaged=Averaged,
+    network=network,
+    parts=("model",),
+    represent=represent,
+    supervise=supervise,
+    user=user,
+    features=features,
+    begin=begin,
+)

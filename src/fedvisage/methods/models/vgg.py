@@ -1,0 +1,63 @@
+"""FedMA's network: a plain VGG without BatchNorm, each layer a part of its own, and one live logit."""
+
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.federation.declared import Member
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.model import Model
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
+from fedvisage.recipe import MethodOptions, Recipe
+
+
+class Options(MethodOptions):
+    """The network."""
+
+    network: VGG = VGG()
+
+
+class Averaged(Options, AveragingOptions):
+    """The network, and how sites count."""
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the network."""
+    return vgg(recipe.options(Options).network, CHANNELS[recipe.input.colour])
+
+
+def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
+    """Return what the last layer sees."""
+    return through(net, images, LAYERS[:-1])
+
+
+def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
+    """Binary cross-entropy, as a mean over the batch."""
+    logits = through(site.net, features, LAYERS[-1:]).float().squeeze(1)
+    return binary_cross_entropy_with_logits(logits, batch.labels)
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit."""
+    return through(member.net, member.images, LAYERS).squeeze(1)
+
+
+def features(member: Member) -> Tensor:
+    """Return what the last layer sees."""
+    return represent(member.net, member.images)
+
+
+MODEL = Model(
+    name="fedma-vgg",
+    title="VGG",
+    task="pad",
+    options=Options,
+    averaged=Averaged,
+    network=network,
+    parts=LAYERS,
+    represent=represent,
+    supervise=supervise,
+    user=user,
+    features=features,
+)

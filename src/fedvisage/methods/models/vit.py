@@ -1,0 +1,98 @@
+"""ViT: a vision transformer, M = T ∘ F ∘ H (FedSIS, §3.1).
+
+N. Alkhunaizi, K. Srivatsan, F. Almalik, I. Almakky, K. Nandakumar, "FedSIS: Federated Split Learning with Intermediate
+Representation Sampling for Privacy-preserving Generalized Face Presentation Attack Detection", 2023, §3.1: a tokenizer,
+L self-attention blocks and a linear head on the class token, M = T ∘ F ∘ H; trained with cross-entropy (Eq. 1).
+
+Deviations from the paper: the final LayerNorm of timm's network, which §3.1 does not mention, is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedvisage.errors import UserError
+from fedvisage.federation.declared import Member
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.model import Model
+from fedvisage.nn.pretrained import PLACE, load_pretrained
+from fedvisage.nn.vit import PATCH, Transformer, class_token, cut, live_logit
+from fedvisage.recipe import MethodOptions, Recipe
+
+PAPER = "Alkhunaizi et al., FedSIS: Federated Split Learning with Intermediate Representation Sampling, 2023"
+PARTS = ("tokenizer", "blocks", "norm", "head")
+
+
+class Options(MethodOptions):
+    """The network."""
+
+    network: Transformer = Transformer()
+
+
+class Averaged(Options, AveragingOptions):
+    """The network, and how sites count: by their images, as in FedSIS (§3.2)."""
+
+    weight: Literal["uniform", "examples"] = "examples"
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the four parts."""
+    return cut(recipe.options(Options).network, recipe.input.colour, recipe.input.size, class_token=True)
+
+
+def check_size(recipe: Recipe) -> None:
+    """Refuse images that do not divide into tokens."""
+    if recipe.input.size % PATCH:
+        raise UserError("recipe.input.size", f"must be a multiple of {PATCH}, the side of a token")
+
+
+def take_pretrained(s: Server) -> None:
+    """Put the weights that the recipe names into the initial model."""
+    weights = s.recipe.options(Options).network.weights
+    if weights == "none":
+        return
+    if s.recipe.training.start is not None:
+        raise UserError(PLACE, "and training.start both give initial weights; leave one of them out")
+    load_pretrained(s.net, s.file(weights))
+
+
+def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
+    """Return the class token that the head receives."""
+    return class_token(net, net["tokenizer"](images))
+
+
+def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
+    """Eq. 1 with cross-entropy over the two classes."""
+    return cross_entropy(site.net["head"](features).float(), batch.labels.long())
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit."""
+    return live_logit(member.net["head"](features(member)).float())
+
+
+def features(member: Member) -> Tensor:
+    """Return the class token that the head receives."""
+    return represent(member.net, member.images)
+
+
+MODEL = Model(
+    name="vit",
+    title="ViT",
+    task="pad",
+    options=Options,
+    averaged=Averaged,
+    network=network,
+    parts=PARTS,
+    represent=represent,
+    supervise=supervise,
+    user=user,
+    features=features,
+    check=check_size,
+    begin=take_pretrained,
+)

@@ -1,0 +1,27 @@
+"""ViT-H: the hybrid vision transformer (FedSIS, §3.3), whose tokens come from a truncated ResNet-50.
+
+N. Alkhunaizi et al., "FedSIS", 2023. Micro-texture betrays attacks, and a convolution keeps it; blocks and head are
+ViT's.
+"""
+
+from dataclasses import replace
+from typing import Literal
+
+from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.models import vit
+from fedvisage.nn.vit import HybridTransformer
+
+
+class Options(vit.Options):
+    """The network, with its convolutional tokenizer."""
+
+    network: HybridTransformer = HybridTransformer()
+
+
+class Averaged(Options, AveragingOptions):
+    """The network, and how sites count: by their images, ρ_k = N_k / N (§3.2)."""
+
+    weight: Literal["uniform", "examples"] = "examples"
+
+
+MODEL = replace(vit.MODEL, name="vit-h", title="ViT-H", options=Options, averaged=Averaged)

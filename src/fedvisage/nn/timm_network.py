@@ -1,0 +1,114 @@
+"""Image networks of timm by name, for any number of channels and outputs; weights only from a file of the user's.
+
+Pixels come in [0, 1]. RGB is normalised as the architecture's published weights expect it, hue, saturation and value
+to [−1, 1]. A file of weights for three channels fits a network of six: the other channels begin without influence.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedvisage.errors import UserError
+from fedvisage.files import read_tensors
+from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.recipe import Input, Section
+
+PLACE = "recipe.method.network"
+RGB = 3
+
+
+class TimmNetwork(Section):
+    """An architecture of timm's, and a safetensors file of its weights to start from."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"weights"})
+    arch: str = Field(min_length=1)
+    weights: str | None = None
+
+
+class Whole(nn.Module):
+    """A network of timm behind its normalisation."""
+
+    def __init__(self, network: nn.Module, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
+        """Take the network, and mean and deviation of each channel."""
+        super().__init__()
+        self.network = network
+        self.mean, self.std = (
+            nn.Buffer(torch.tensor(values)[:, None, None], persistent=False) for values in (mean, std)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the outputs."""
+        found: Tensor = self.network(self._normalised(images))
+        return found
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """Return what the last layer sees."""
+        network = cast(Any, self.network)
+        found: Tensor = network.forward_head(network.forward_features(self._normalised(images)), pre_logits=True)
+        return found
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Return the outputs for what the last layer sees."""
+        found: Tensor = cast(Any, self.network).get_classifier()(features)
+        return found
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return (images - self.mean) / self.std
+
+
+def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> Whole:
+    """Build a network with random weights; 0 outputs leave its last layer out."""
+    import timm
+
+    if not timm.is_model(settings.arch):
+        near = get_close_matches(settings.arch, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; `timm.list_models()` names them"
+        raise UserError(f"{PLACE}.arch", f"{settings.arch!r} is no architecture of timm's{hint}")
+    published = timm.get_pretrained_cfg(settings.arch)
+    fixed = {"img_size": image.size} if published is not None and published.fixed_input_size else {}
+    channels = CHANNELS[image.colour]
+    try:
+        network = timm.create_model(settings.arch, pretrained=False, num_classes=outputs, in_chans=channels, **fixed)
+    except (AssertionError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(f"{PLACE}.arch", f"{settings.arch} cannot be built for {image.size} pixels: {error}") from error
+    if not all(hasattr(network, name) for name in ("forward_features", "forward_head", "get_classifier")):
+        raise UserError(f"{PLACE}.arch", f"{settings.arch} does not show its features; choose another")
+    mean, std = (published.mean, published.std) if published is not None else ((0.5,) * RGB, (0.5,) * RGB)
+    others = (0.5,) * (channels - RGB)
+    return Whole(network, (*mean, *others), (*std, *others))
+
+
+def load_weights(whole: Whole, path: Path) -> None:
+    """Put a file's weights into the network; its last layer is for other classes and stays as it is."""
+    place = f"{PLACE}.weights"
+    if not path.is_file():
+        raise UserError(place, f"{path} does not exist; give a safetensors file of timm's, or leave it out")
+    found, _ = read_tensors(path)
+    state = whole.network.state_dict()
+    last = {id(value) for value in cast(Any, whole.network).get_classifier().state_dict(keep_vars=True).values()}
+    kept = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
+    for name in (name for name in state if name not in kept):
+        if name not in found:
+            raise UserError(place, f"{path} has no {name}; it is of another network")
+        value = _of_channels(found[name], state[name])
+        if value.shape != state[name].shape:
+            shapes = f"{tuple(found[name].shape)}, the network's is {tuple(state[name].shape)}"
+            raise UserError(place, f"{path}: {name} has shape {shapes}")
+        state[name] = value
+    whole.network.load_state_dict(state)
+
+
+def _of_channels(value: Tensor, wanted: Tensor) -> Tensor:
+    """Return a first layer's weights for more channels than RGB, with zeros for the others."""
+    rgb = value.ndim == wanted.ndim == 4 and value.shape[1] == RGB < wanted.shape[1]
+    if not rgb or value.shape[0] != wanted.shape[0] or value.shape[2:] != wanted.shape[2:]:
+        return value
+    more = value.new_zeros(value.shape[0], wanted.shape[1] - RGB, *value.shape[2:])
+    return torch.cat([value, more], dim=1)
