@@ -133,13 +133,13 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
     }
     if METHODS[method].releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
-    known = read[method].model_fields
+    known = METHODS[method].options.model_fields
     found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in known}
     if recognises(method):
         found["data"] |= {"public": str(of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
         found["input"]["colour"] = "rgb"
         found["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
-    network = read[method].model_fields.get("network")
+    network = METHODS[method].options.model_fields.get("network")
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})
         found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in known}
@@ -160,7 +160,7 @@ def shortest(name: str, **options: float) -> Recipe:
 
 def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recipe:
     """Validate a recipe of plain values, by the options of the list's methods or of one that is handed in."""
-    return recipes.validate(content, read if method is None else {content["method"]["name"]: method.options})
+    return recipes.validate(content, read if method is None else method.options.model_validate)
 
 
 def silent() -> Reporter:

@@ -42,7 +42,7 @@ class Scorer:
     def load(self, member: Message) -> None:
         """Put one member's weights in."""
         for name in self.net:
-            if not under(f"{name}.", member):
+            if self.net[name].state_dict() and not under(f"{name}.", member):
                 raise UserError("model", f"has no weights of part {name}")
         load_parts(self.net, member)
 
