@@ -11,18 +11,18 @@ import typer
 from rich.console import Console
 
 from fedvisage import __version__
-from fedvisage.cli import data, federation, runs
+from fedvisage.cli import data, federation, recipes, runs
 from fedvisage.errors import RunFailed, UserError
 
 app = typer.Typer(
     help="Federated learning for faces, where the faces never leave their owners.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     epilog="Start with: fedvisage demo",
 )
 app.add_typer(runs.app)
 app.add_typer(federation.app)
+app.add_typer(recipes.shipped, name="recipes")
 app.add_typer(data.app, name="data", help="Make, import and look at prepared sets.", no_args_is_help=True)
 
 

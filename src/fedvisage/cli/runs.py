@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedvisage.cli.completion import recipe_files, study_files
 from fedvisage.cli.options import CACHE, CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible
 from fedvisage.errors import UserError
 
@@ -31,7 +32,9 @@ def demo(
 
 @app.command()
 def run(
-    recipe: Annotated[Path, typer.Argument(help="A recipe file (YAML).")],
+    recipe: Annotated[
+        Path, typer.Argument(help="A recipe file (YAML), or the name of a shipped one.", autocompletion=recipe_files)
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, such as training.rounds=5."),
@@ -53,12 +56,13 @@ def run(
     from fedvisage.methods import options
     from fedvisage.recipe import load
     from fedvisage.run import run_and_report
+    from fedvisage.shipped import locate
 
     if on not in ("local", "nvflare"):
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(recipe, overrides or [], options())
+    loaded = load(locate(recipe), overrides or [], options())
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with interruptible(CONTINUES):
         if on == "local":
@@ -71,7 +75,10 @@ def run(
 
 @app.command()
 def study(
-    study: Annotated[Path, typer.Argument(help="A study file (YAML): a grid of recipes.")],
+    study: Annotated[
+        Path,
+        typer.Argument(help="A study file (YAML), a grid of recipes, or a shipped name.", autocompletion=study_files),
+    ],
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Changes to every recipe, such as runtime.threads=2."),
@@ -90,11 +97,12 @@ def study(
     cache: Cache = CACHE,
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
+    from fedvisage.shipped import locate
     from fedvisage.study import conduct
 
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with interruptible(CONTINUES):
-        conduct(study, where, cache, console(), changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+        conduct(locate(study), where, cache, console(), changes=changes or (), smoke=smoke, runs=runs, workers=workers)
 
 
 @app.command()

@@ -1,0 +1,35 @@
+"""The verbs about recipes themselves: the shipped ones, and copies of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedvisage.cli.completion import shipped_names
+from fedvisage.cli.options import AsJson, console
+
+shipped = typer.Typer()
+
+
+@shipped.callback(invoke_without_command=True)
+def recipes(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the shipped recipes and studies. Their names stand wherever the path of a recipe or study can."""
+    if context.invoked_subcommand is None:
+        from fedvisage.shipped.listing import print_recipes
+
+        print_recipes(console(), as_json=as_json)
+
+
+@shipped.command()
+def copy(
+    name: Annotated[str, typer.Argument(help="A shipped name, such as demo/fedpad.", autocompletion=shipped_names)],
+    destination: Annotated[
+        Path | None, typer.Argument(help="A file or directory; default: here.", show_default=False)
+    ] = None,
+) -> None:
+    """Copy a shipped recipe or study to a file of your own, to be changed."""
+    from fedvisage.shipped.copying import copy_out
+
+    console().print(str(copy_out(name, destination)), markup=False, soft_wrap=True)
