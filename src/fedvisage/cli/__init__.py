@@ -23,6 +23,7 @@ app = typer.Typer(
 app.add_typer(runs.app)
 app.add_typer(federation.app)
 app.add_typer(recipes.shipped, name="recipes")
+app.add_typer(recipes.written, name="recipe", no_args_is_help=True)
 app.add_typer(data.app, name="data", help="Make, import and look at prepared sets.", no_args_is_help=True)
 
 

@@ -1,4 +1,4 @@
-"""The verbs about recipes themselves: the shipped ones, and copies of them."""
+"""The verbs about recipes themselves: the shipped ones, copies of them, and the schema for editors."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import typer
 
 from fedvisage.cli.completion import shipped_names
 from fedvisage.cli.options import AsJson, console
+from fedvisage.errors import UserError
 
 shipped = typer.Typer()
+written = typer.Typer()
 
 
 @shipped.callback(invoke_without_command=True)
@@ -33,3 +35,18 @@ def copy(
     from fedvisage.shipped.copying import copy_out
 
     console().print(str(copy_out(name, destination)), markup=False, soft_wrap=True)
+
+
+@written.callback()
+def recipe() -> None:
+    """What a recipe is made of."""
+
+
+@written.command()
+def schema(of: Annotated[str, typer.Option(help="What is described: recipe or study.")] = "recipe") -> None:
+    """Print the JSON Schema of recipes or studies, by which editors complete and check them."""
+    if of not in ("recipe", "study"):
+        raise UserError("--of", f"{of!r} has no schema; choose recipe or study")
+    from fedvisage.schemas import print_schema
+
+    print_schema(of)
