@@ -182,7 +182,7 @@ HEAVY = ("torch", "numpy", "yaml", "fedvisage.methods", "fedvisage.shipped")
 @pytest.mark.parametrize(
     ("words", "heavy"),
     [
-        (["--help"], (*HEAVY, "pydantic")),
+        (["--help"], (*HEAVY, "pydantic", "rich")),
         (["run", "--help"], HEAVY),  # typer itself takes pydantic to read a verb's words
         (["recipes", "--help"], HEAVY),
     ],
