@@ -101,6 +101,12 @@ def test_a_wrong_name_is_told_what_could_be_meant(given: str, meant: str, call: 
     assert "Traceback" not in err
 
 
+def test_a_recipe_is_not_taken_for_a_study_nor_a_study_for_a_recipe(call: Call) -> None:
+    for verb, name, right in (("run", "studies/table3-demo", "study"), ("study", "demo/fedpad", "run")):
+        code, _, err = call(verb, name)
+        assert (code, err.strip()) == (2, f"fedvisage: {name}: is not for {verb}; call fedvisage {right} {name}")
+
+
 def test_the_list_has_every_titled_file_with_the_task_of_its_methods(call: Call) -> None:
     _, out, _ = call("recipes", "--json")
     listed = {row["name"]: row for row in json.loads(out)}

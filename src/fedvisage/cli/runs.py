@@ -62,7 +62,7 @@ def run(
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(locate(recipe), overrides or [], options())
+    loaded = load(locate(recipe, verb="run"), overrides or [], options())
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with interruptible(CONTINUES):
         if on == "local":
@@ -102,7 +102,16 @@ def study(
 
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with interruptible(CONTINUES):
-        conduct(locate(study), where, cache, console(), changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+        conduct(
+            locate(study, verb="study"),
+            where,
+            cache,
+            console(),
+            changes=changes or (),
+            smoke=smoke,
+            runs=runs,
+            workers=workers,
+        )
 
 
 @app.command()

@@ -18,16 +18,20 @@ def names() -> tuple[str, ...]:
     return tuple(sorted(path.relative_to(ROOT).with_suffix("").as_posix() for path in ROOT.rglob(f"*{ENDING}")))
 
 
-def locate(given: str | Path, beside: Path = Path()) -> Path:
+def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
     """Return the file that is meant: a real one relative to ``beside``, or else the shipped one of this name.
 
-    Only what :func:`names` lists is a shipped name, so no name leads out of the package.
+    Only what :func:`names` lists is a shipped name, so no name leads out of the package. With a ``verb`` it must be
+    one that the verb runs.
     """
     path = beside / given
     if path.exists() and not path.is_dir():
         return path
     name = plain(given)
     if name in names():
+        right = "study" if name.startswith("studies/") else "run"
+        if verb not in ("", right):
+            raise UserError(str(given), f"is not for {verb}; call fedvisage {right} {name}")
         return file_of(name)
     raise UserError(str(given), f"is no file, and no shipped recipe or study is called so{_meant(name)}")
 
