@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup demo test test-slow distributed faults lint calibrate benchmark clean
+.PHONY: setup demo test test-slow test-wheel distributed faults lint calibrate benchmark wheel clean
 
 setup: $(VENV)/.ready
 
@@ -18,10 +18,13 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
-	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not distributed"
+
+test-wheel: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/test_wheel.py
 
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults
@@ -40,5 +43,9 @@ calibrate: setup
 benchmark: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks
 
+wheel: setup
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

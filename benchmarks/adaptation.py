@@ -12,7 +12,7 @@ import torch
 from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.methods import METHODS, read
+from fedvisage.methods import METHODS, read_method
 from fedvisage.nn.batchnorm import collected_statistics
 from fedvisage.nn.precision import choose
 from fedvisage.recipe import ADAPTATIONS, Adapt, validate
@@ -97,7 +97,7 @@ def _ready(path: Path) -> tuple[Scorer, View]:
         "training": {"rounds": 1},
         "evaluation": {"batch": BATCH},
     }
-    scorer = Scorer(METHODS["fedpad"], validate(tree, read), choose("cpu", "auto"))
+    scorer = Scorer(METHODS["fedpad"], validate(tree, read_method), choose("cpu", "auto"))
     view = View.of(PreparedSet.open(path)).subset(np.arange(IMAGES))
     with torch.no_grad(), collected_statistics(scorer.net, keep=0.0):
         for start in range(0, IMAGES, BATCH):

@@ -18,7 +18,7 @@ from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.federation.site import Site
-from fedvisage.methods import fedfr, find, read
+from fedvisage.methods import fedfr, find, read_method
 from fedvisage.methods.models import face
 from fedvisage.nn.embedder import face_network
 from fedvisage.nn.inputs import prepare
@@ -34,7 +34,7 @@ PUBLIC = f"synth: people identities=20 images=12 size={SIZE} first=1000 test=0 h
 
 def measure(cache: Path, repeats: int = 5) -> Measurement:
     """Time steps of both in turn; what disturbs a measurement adds to it, so the least processor time counts."""
-    recipe = filled(recipes.validate(_tree(), read), cache, _unsaid)
+    recipe = filled(recipes.validate(_tree(), read_method), cache, _unsaid)
     compute = choose("cpu", "auto")
     plain, house = [], []
     for _ in range(repeats):

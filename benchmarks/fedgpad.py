@@ -21,7 +21,7 @@ from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import Batch, View, order
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier
 from fedvisage.nn.inputs import CHANNELS, prepare
 from fedvisage.nn.precision import Compute, choose
@@ -65,7 +65,7 @@ def _tree(sets: dict[str, Path]) -> dict[str, Any]:
 
 
 def _run(tree: dict[str, Any], rounds: int, cache: Path) -> float:
-    recipe = recipes.validate({**tree, "training": {**tree["training"], "rounds": rounds}}, read)
+    recipe = recipes.validate({**tree, "training": {**tree["training"], "rounds": rounds}}, read_method)
     with tempfile.TemporaryDirectory() as out:
         return processor_seconds(lambda: run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True)))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 from fedvisage import recipe as recipes
 from fedvisage.environment import peak_rss_mb
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.progress import Reporter
 from fedvisage.run import run
 count, path, out = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
@@ -25,7 +25,7 @@ tree = {
     "input": {"size": 64},
     "training": {"rounds": 1, "local": {"batches": 1}, "batch": 8, "optimizer": {"state": "kept"}},
 }
-run(recipes.validate(tree, read), out, out, Reporter(Console(), quiet=True))
+run(recipes.validate(tree, read_method), out, out, Reporter(Console(), quiet=True))
 print(peak_rss_mb())
 """
 

@@ -15,7 +15,7 @@ from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import choose
 from fedvisage.nn.resnet import ResNet18, resnet18
@@ -56,7 +56,7 @@ def _run(sets: dict[str, Path], rounds: int, cache: Path) -> float:
         "training": {"rounds": rounds, "local": {"epochs": EPOCHS}, "batch": BATCH},
         "runtime": {"threads": torch.get_num_threads()},
     }
-    recipe = recipes.validate(tree, read)
+    recipe = recipes.validate(tree, read_method)
     with tempfile.TemporaryDirectory() as out:
         return processor_seconds(lambda: run(recipe, Path(out) / "run", cache, Reporter(Console(), quiet=True)))
 

@@ -24,7 +24,7 @@ from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import state_of
-from fedvisage.methods import METHODS, consensus, read
+from fedvisage.methods import METHODS, consensus, read_method
 from fedvisage.methods.classes import classes_of
 from fedvisage.methods.models import face
 from fedvisage.methods.privacyface import cluster
@@ -159,4 +159,4 @@ def _recipe(method: str, own: Mapping[str, Any], *, sites: int, size: int) -> Re
     }
     if METHODS[method].releases:
         tree["privacy"] = {"epsilon": 100 * EPSILON, "delta": 100 * DELTA, "noise": "derived"}
-    return recipes.validate(tree, read)
+    return recipes.validate(tree, read_method)

@@ -24,7 +24,7 @@ from pathlib import Path
 from rich.console import Console
 from fedvisage import recipe as recipes
 from fedvisage.environment import peak_rss_mb
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.progress import Reporter
 from fedvisage.run import run
 count, cache, out = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
@@ -39,7 +39,7 @@ tree = {
     "runtime": {"threads": 1, "precision": "fp32"},
 }
 began = time.process_time()
-run(recipes.validate(tree, read), out, cache, Reporter(Console(), quiet=True))
+run(recipes.validate(tree, read_method), out, cache, Reporter(Console(), quiet=True))
 print(peak_rss_mb(), time.process_time() - began)
 """
 

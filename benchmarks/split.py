@@ -18,7 +18,7 @@ from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.wire.precision import Form, bytes_of
-from fedvisage.methods import fedsis, read
+from fedvisage.methods import fedsis, read_method
 from fedvisage.methods.vit_h_is import pseudo_class_token
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute, choose
@@ -113,7 +113,7 @@ def _recipe(sets: dict[str, Path], rounds: int, wire: Form = "fp32") -> Recipe:
         },
         "runtime": {"threads": torch.get_num_threads(), "checkpoint_every": 100},
     }
-    return recipes.validate(tree, read)
+    return recipes.validate(tree, read_method)
 
 
 def _batches(path: Path) -> tuple[View, list[np.ndarray]]:

@@ -15,7 +15,7 @@ from benchmarks.transport_program import DATA, NAME, REPEATS, RESULT, MeasuredSi
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed
 from fedvisage.files import write_json
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.nvflare.hardening import SERVER_CLASS, SITE_CLASS
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import Kit, own_settings
@@ -98,7 +98,7 @@ def _run(members: Rehearsal, scratch: Path) -> None:
         "training": {"rounds": 1},
         "runtime": {"threads": 1, "device": "cpu", "precision": "fp32"},
     }
-    job = Job("transport", travelling(recipes.validate(content, read)))
+    job = Job("transport", travelling(recipes.validate(content, read_method)))
     write_job(scratch / "transport", job, SITES)
     for path in (scratch / "transport" / "app" / "config").glob("config_fed_*.json"):
         text = path.read_text(encoding="utf-8")

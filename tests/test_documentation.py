@@ -20,9 +20,13 @@ from tests.toy import run_toy, tree
 from fedvisage import cli, methods
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
+from fedvisage.methods import read_method
 from fedvisage.recipe import MethodOptions, Recipe, load
+from fedvisage.shipped import locate
+from fedvisage.studies import cells_of, read
 
 ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def example(number: int) -> types.ModuleType:
@@ -67,7 +71,7 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
 
 
 def test_every_file_that_the_documentation_links_exists() -> None:
-    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
         prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
         for link in re.findall(r"\]\(([^)#]+)\)", prose):
             if not link.startswith("http"):
@@ -81,7 +85,7 @@ def test_every_command_that_the_documentation_shows_exists() -> None:
 
     known = get_command(app).commands  # type: ignore[attr-defined]
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+    for page in PAGES:
         for verb in re.findall(r"^\s*(?:\.venv/bin/)?fedvisage ([a-z]+)", page.read_text(), flags=re.MULTILINE):
             assert verb in known, f"{page.name}: fedvisage {verb}"
         for target in re.findall(r"`make ([a-z-]+)`", page.read_text()):
@@ -125,6 +129,31 @@ def test_the_commands_of_the_readme_run_one_after_another(
         assert not ended.value.code, command
 
 
+def test_the_commands_about_shipped_recipes_work_from_any_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Recipes and studies are validated cell by cell and not run."""
+    text = (ROOT / "docs/recipes.md").read_text()
+    block, mark = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
+    monkeypatch.chdir(tmp_path)
+    for command in block.splitlines():
+        words, _, target = command.partition(" > ")
+        _, verb, *rest = shlex.split(words)
+        if verb == "run":
+            load(locate(rest[0]), rest[1:], read_method)
+        elif verb == "study":
+            assert cells_of(read(locate(rest[0])), Path("cells"))
+        else:
+            monkeypatch.setattr("sys.argv", shlex.split(words))
+            with pytest.raises(SystemExit) as ended:
+                cli.main()
+            assert not ended.value.code, command
+            if target:
+                Path(target).write_text(capsys.readouterr().out)
+    assert {path.name for path in tmp_path.iterdir()} == {"mine.yaml", "recipe.schema.json", "study.schema.json"}
+    assert Path(mark.strip().partition("$schema=")[2]).is_file()
+
+
 def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_machines() -> None:
     """With the demo's own recipe: the rehearsals of tests/distributed have recipes of their own."""
     pytest.importorskip("nvflare")
@@ -132,7 +161,7 @@ def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_ma
 
     (command,) = re.findall(r"\S+/fedvisage run (.*) --on nvflare", (ROOT / "README.md").read_text())
     recipe, *overrides = shlex.split(command)
-    check_travels(load(ROOT / recipe, overrides, methods.options()))
+    check_travels(load(ROOT / recipe, overrides, read_method))
 
 
 def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -152,5 +181,5 @@ def test_every_key_of_a_recipe_is_explained() -> None:
 
 
 def test_no_placeholder_is_left_in_the_documentation() -> None:
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+    for page in PAGES:
         assert "@@" not in page.read_text(), page.name

@@ -15,7 +15,7 @@ from fedvisage import recipe as recipes
 from fedvisage.data.prepared import Writer
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Method
-from fedvisage.methods import METHODS, read
+from fedvisage.methods import METHODS, read_method
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import Wire, run
@@ -160,7 +160,7 @@ def shortest(name: str, **options: float) -> Recipe:
 
 def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recipe:
     """Validate a recipe of plain values, by the options of the list's methods or of one that is handed in."""
-    return recipes.validate(content, read if method is None else method.options.model_validate)
+    return recipes.validate(content, read_method if method is None else method.options.model_validate)
 
 
 def silent() -> Reporter:

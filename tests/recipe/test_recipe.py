@@ -10,7 +10,7 @@ import yaml
 from tests.toy import recipe_of, tree
 
 from fedvisage.errors import UserError
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe, apply, load, text_of, tree_of, validate
 
 
@@ -27,7 +27,7 @@ def mistake(content: dict[str, Any], override: str) -> UserError:
 
 def changed(content: dict[str, Any], override: str) -> Recipe:
     apply(content, override)
-    return validate(content, read)
+    return validate(content, read_method)
 
 
 @pytest.mark.parametrize(
@@ -88,21 +88,21 @@ def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, messag
 def test_an_unknown_method_is_answered_with_the_list(content: dict[str, Any], method: Any) -> None:
     content["method"] = method if isinstance(method, dict) else {"name": method}
     with pytest.raises(UserError, match=r"choose one of afl, .*fedpad, .*vit-h-is") as caught:
-        validate(content, read)
+        validate(content, read_method)
     assert caught.value.place == "recipe.method.name"
 
 
 def test_several_mistakes_are_told_at_once(content: dict[str, Any]) -> None:
     content["training"] |= {"rounds": 0, "batch": 1}
     with pytest.raises(UserError) as caught:
-        validate(content, read)
+        validate(content, read_method)
     assert "recipe.training.rounds" in str(caught.value)
     assert "recipe.training.batch" in str(caught.value)
 
 
 def test_a_resolved_recipe_is_a_recipe_again_and_means_the_same(content: dict[str, Any]) -> None:
     recipe = recipe_of(content)
-    again = validate(yaml.safe_load(text_of(recipe)), read)
+    again = validate(yaml.safe_load(text_of(recipe)), read_method)
     assert again == recipe
     assert text_of(again) == text_of(recipe)
     assert tree_of(recipe)["method"]["network"] == {"width": 8}
@@ -116,7 +116,7 @@ def test_a_recipe_cannot_be_changed(content: dict[str, Any]) -> None:
 def test_overrides_are_read_as_yaml_and_make_sections(content: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
     overrides = ["training.rounds=7", "federation.quorum=2", "training.local={epochs: 4}"]
-    recipe = load(tmp_path / "recipe.yaml", overrides, read)
+    recipe = load(tmp_path / "recipe.yaml", overrides, read_method)
     assert (recipe.training.rounds, recipe.federation.quorum, recipe.training.local.epochs) == (7, 2, 4)
 
 
@@ -132,13 +132,13 @@ def test_a_file_that_is_no_recipe_is_named(text: str, message: str, tmp_path: Pa
     path = tmp_path / "recipe.yaml"
     path.write_text(text)
     with pytest.raises(UserError, match=message) as caught:
-        load(path, [], read)
+        load(path, [], read_method)
     assert caught.value.place == str(path)
 
 
 def test_a_recipe_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
-        load(tmp_path / "none.yaml", [], read)
+        load(tmp_path / "none.yaml", [], read_method)
 
 
 def test_short_forms_can_be_overridden_like_the_long_ones(content: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import yaml
 from rich.console import Console
 
 from fedvisage import recipe as recipes
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.studies import cells_of, conduct, read
 from fedvisage.studies.printed import quoted, quoted_mean, slips
 from fedvisage.studies.smoke import smoke
@@ -68,7 +68,7 @@ def test_every_cell_is_a_valid_recipe_at_smoke_size_too(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_every_recipe_is_valid(path: Path) -> None:
-    assert recipes.load(path, [], read).title
+    assert recipes.load(path, [], read_method).title
 
 
 @pytest.mark.parametrize("path", DEMOS, ids=named)

@@ -8,22 +8,25 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fedvisage import __version__
-from fedvisage.cli import data, federation, runs
+from fedvisage.cli import data, federation, recipes, runs
+from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
 
 app = typer.Typer(
     help="Federated learning for faces, where the faces never leave their owners.",
     no_args_is_help=True,
-    add_completion=False,
+    cls=Verbs,
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     epilog="Start with: fedvisage demo",
 )
 app.add_typer(runs.app)
 app.add_typer(federation.app)
-app.add_typer(data.app, name="data", help="Make, import and look at prepared sets.", no_args_is_help=True)
+app.add_typer(recipes.shipped, name="recipes", cls=Verbs)
+app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
+app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and look at prepared sets.", no_args_is_help=True)
 
 
 @app.callback(invoke_without_command=True)
@@ -51,5 +54,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> None:
+    from rich.console import Console
+
     Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, soft_wrap=True)
     sys.exit(code)

@@ -7,12 +7,14 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from fedvisage.errors import RunFailed
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
 NOTHING = "nothing was written"
@@ -34,6 +36,8 @@ def interruptible(then: str) -> Iterator[None]:
 
 def console() -> Console:
     """Where a verb prints: as wide as the terminal, and without colours of its own."""
+    from rich.console import Console
+
     return Console(highlight=False)
 
 

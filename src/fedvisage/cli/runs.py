@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from fedvisage.cli.completion import recipe_files, study_files
 from fedvisage.cli.options import CACHE, CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say
 from fedvisage.errors import UserError
 
@@ -31,7 +32,9 @@ def demo(
 
 @app.command()
 def run(
-    recipe: Annotated[Path, typer.Argument(help="A recipe file (YAML).")],
+    recipe: Annotated[
+        Path, typer.Argument(help="A recipe file (YAML), or the name of a shipped one.", autocompletion=recipe_files)
+    ],
     overrides: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Changes to the recipe, such as training.rounds=5."),
@@ -50,18 +53,19 @@ def run(
     cache: Cache = CACHE,
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
-    from fedvisage.methods import read
+    from fedvisage.methods import read_method
     from fedvisage.progress import Reporter
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
     from fedvisage.runs.run import run_and_report
+    from fedvisage.shipped import locate
     from fedvisage.tasks.catalogue import summary
 
     if on not in ("local", "nvflare"):
         raise UserError("--on", f"{on!r} is no transport; choose local or nvflare")
     if kit is not None and on == "local":
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
-    loaded = load(recipe, overrides or [], read)
+    loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with interruptible(CONTINUES):
         if on == "local":
@@ -77,7 +81,10 @@ def run(
 
 @app.command()
 def study(
-    study: Annotated[Path, typer.Argument(help="A study file (YAML): a grid of recipes.")],
+    study: Annotated[
+        Path,
+        typer.Argument(help="A study file (YAML), a grid of recipes, or a shipped name.", autocompletion=study_files),
+    ],
     changes: Annotated[
         list[str] | None,
         typer.Argument(metavar="[KEY=VALUE]...", help="Changes to every recipe, such as runtime.threads=2."),
@@ -96,11 +103,13 @@ def study(
     cache: Cache = CACHE,
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
+    from fedvisage.shipped import locate
     from fedvisage.studies import conduct
 
+    path = locate(study, verb="study")
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with interruptible(CONTINUES):
-        conduct(study, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+        conduct(path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers)
     say((where / "table.md").read_text(encoding="utf-8"))
 
 

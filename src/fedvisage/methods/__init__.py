@@ -126,7 +126,7 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     return on(name, model)
 
 
-def read(section: Mapping[str, Any]) -> MethodOptions:
+def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` by the options of the method that it names."""
     tree = _spelled_out(section)
     return find(tree).options.model_validate(tree)

@@ -1,10 +1,11 @@
 """FedSIS: federated split learning with intermediate representation sampling.
 
 N. Alkhunaizi, K. Srivatsan, F. Almalik, I. Almakky, K. Nandakumar, "FedSIS: Federated Split Learning with Intermediate
-Representation Sampling for Privacy-preserving Generalized Face Presentation Attack Detection", 2023, §3.3. The network
-is ViT-H-IS, cut in three: sites have tokenizer and head, the server has blocks and adapter. For every site and round
-the server draws a block ℓ, and minimises Eq. 4 with the sites, batch after batch: head, adapter and tokenizer step
-after every backward pass, the blocks once a round; tokenizers and heads are averaged now and then (``methods/split``).
+Representation Sampling for Privacy-preserving Generalized Face Presentation Attack Detection", IJCB 2023, §3.3. The
+network is ViT-H-IS, cut in three: sites have tokenizer and head, the server has blocks and adapter. For every site and
+round the server draws a block ℓ, and minimises Eq. 4 with the sites, batch after batch: head, adapter and tokenizer
+step after every backward pass, the blocks once a round; tokenizers and heads are averaged now and then
+(``methods/split``).
 
 Deviations from the paper: predictions average several draws (see ViT-H-IS). The rounds of the authors' code are
 ``encoder_update: average`` with ``training.local: {epochs: 1}``, less its slip that the sampled representation is

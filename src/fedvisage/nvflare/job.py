@@ -15,7 +15,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
-from fedvisage.methods import find, read
+from fedvisage.methods import find, read_method
 from fedvisage.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
 from fedvisage.nvflare.own_weights import check_named_by_digest, name_by_digest
 from fedvisage.recipe import Recipe
@@ -52,7 +52,7 @@ def travelling(recipe: Recipe) -> Recipe:
     name_by_digest(tree)
     public = None if recipe.data.public is None else ELSEWHERE
     tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
-    return recipes.validate(tree, read)
+    return recipes.validate(tree, read_method)
 
 
 def check_travels(recipe: Recipe) -> None:
@@ -96,7 +96,7 @@ def read_job(config: Path) -> Job:
     if not isinstance(tree, dict):
         raise UserError(f"{RECIPE_FILE}: recipe", "must be a mapping")
     check_named_by_digest(tree)
-    recipe = recipes.validate(tree, read)
+    recipe = recipes.validate(tree, read_method)
     check_travels(recipe)
     return Job(run, recipe)
 

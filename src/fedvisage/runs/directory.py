@@ -11,7 +11,7 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.files import json_text, read_tensors, write_atomically
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 
 RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
@@ -40,7 +40,7 @@ def _says(path: Path, recipe: Recipe) -> bool:
     if path.read_text(encoding="utf-8") == recipes.text_of(recipe):
         return True
     try:
-        return recipes.load(path, [], read) == recipe
+        return recipes.load(path, [], read_method) == recipe
     except UserError:
         return False
 

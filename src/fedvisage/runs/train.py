@@ -21,7 +21,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message, load_parts
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
-from fedvisage.methods import find, read
+from fedvisage.methods import find, read_method
 from fedvisage.progress import Reporter
 from fedvisage.runs.course import Course
 from fedvisage.runs.directory import METRICS
@@ -90,7 +90,7 @@ def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message
 def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Take over the members of a finished run of which only the judging differs."""
     saved = model.load(trained)
-    theirs = recipes.validate(saved.recipe, read)  # keys that came later have their defaults
+    theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
     alike = _training_of(recipes.tree_of(theirs)) == _training_of(recipes.tree_of(setup.recipe))
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")

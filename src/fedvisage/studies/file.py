@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.recipe import Section, many_names, many_sites
+from fedvisage.shipped import locate
 from fedvisage.studies.figures import Figure
 from fedvisage.studies.printed import Printed
 
@@ -131,7 +132,7 @@ def _whole(path: Path) -> Tree:
     own = recipes.read_tree(path)
     like = own.pop("like", [])
     for name in [like] if isinstance(like, str) else like:
-        tree |= _whole(path.parent / name)
+        tree |= _whole(locate(name, path.parent))
     if "recipe" in own:
         own["recipe"] = _named(own["recipe"], path)
     if isinstance(own.get("recipes"), dict):
@@ -142,5 +143,5 @@ def _whole(path: Path) -> Tree:
 
 
 def _named(entry: Any, path: Path) -> Any:
-    """Return what an entry says: a file's path is relative to the file that names it."""
-    return recipes.read_tree(path.parent / entry) if isinstance(entry, str) else entry
+    """Return what an entry says: a file's path is relative to the file that names it, or a shipped name."""
+    return recipes.read_tree(locate(entry, path.parent)) if isinstance(entry, str) else entry

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedvisage import recipe as recipes
 from fedvisage.data.selection import without_selection
-from fedvisage.methods import read
+from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 from fedvisage.studies.file import Row, Study, Tree, slug
 
@@ -21,9 +21,15 @@ class Cell:
     row: str
     user: str
     seed: int
-    recipe: Recipe
+    resolved: Tree
+    """The recipe with every default, as plain values: so a cell can go to another process."""
     out: Path
     trained: Path | None
+
+    @property
+    def recipe(self) -> Recipe:
+        """The cell's recipe."""
+        return recipes.validate(self.resolved, read_method)
 
 
 def cells_of(study: Study, runs: Path) -> list[Cell]:
@@ -32,9 +38,9 @@ def cells_of(study: Study, runs: Path) -> list[Cell]:
     for seed in study.seeds:
         for user in study.users:
             for name, row in study.rows.items():
-                recipe = recipes.validate(tree_of(study, name, user, seed), read)
+                recipe = recipes.validate(tree_of(study, name, user, seed), read_method)
                 trained = _place(runs, row.trained_by, user, seed) if row.trained_by else None
-                cells.append(Cell(name, user, seed, recipe, _place(runs, name, user, seed), trained))
+                cells.append(Cell(name, user, seed, recipes.tree_of(recipe), _place(runs, name, user, seed), trained))
     return cells
 
 

@@ -14,7 +14,7 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federation.members import members_of
 from fedvisage.federation.wire.message import Message
-from fedvisage.methods import find, read
+from fedvisage.methods import find, read_method
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import Recipe
 from fedvisage.tasks import model
@@ -91,6 +91,6 @@ def open_model(directory: Path, adapt: str | None = None, pairs: Path | None = N
     if pairs is not None:
         judged = saved.recipe["evaluation"].get("recognition") or {}
         tree["evaluation"] = {**tree["evaluation"], "recognition": {**judged, "pairs": str(pairs)}}
-    recipe = recipes.validate(tree, read)
+    recipe = recipes.validate(tree, read_method)
     setup = set_up(recipe, find(recipe.method))
     return FinishedModel(setup, saved, setup.scorer())

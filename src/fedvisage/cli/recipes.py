@@ -1,0 +1,59 @@
+"""The verbs about recipes themselves: the shipped ones, copies of them, and the schema for editors."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedvisage.cli.completion import shipped_names
+from fedvisage.cli.options import AsJson, print_json, say
+from fedvisage.errors import UserError
+
+shipped = typer.Typer()
+written = typer.Typer()
+
+
+@shipped.callback(invoke_without_command=True)
+def recipes(context: typer.Context, as_json: AsJson = False) -> None:
+    """List the shipped recipes and studies. Their names stand wherever the path of a recipe or study can."""
+    if context.invoked_subcommand is None:
+        from fedvisage.shipped.listing import as_lines, entries
+
+        found = entries()
+        if as_json:
+            print_json([asdict(entry) for entry in found])
+        else:
+            say(*as_lines(found))
+
+
+@shipped.command()
+def copy(
+    name: Annotated[str, typer.Argument(help="A shipped name, such as demo/fedpad.", autocompletion=shipped_names)],
+    destination: Annotated[
+        Path | None, typer.Argument(help="A file or directory; default: here.", show_default=False)
+    ] = None,
+) -> None:
+    """Copy a shipped recipe or study to a file of your own, to be changed."""
+    from fedvisage.shipped.copying import copy_out
+
+    say(str(copy_out(name, destination)))
+
+
+@written.callback()
+def recipe() -> None:
+    """What a recipe is made of."""
+
+
+@written.command()
+def schema(of: Annotated[str, typer.Option(help="What is described: recipe or study.")] = "recipe") -> None:
+    """Print the JSON Schema of recipes or studies, by which editors complete and check them."""
+    if of not in ("recipe", "study"):
+        raise UserError("--of", f"{of!r} has no schema; choose recipe or study")
+    from fedvisage.methods import METHODS
+    from fedvisage.schemas.recipe import recipe_schema
+    from fedvisage.schemas.study import study_schema
+
+    print_json(recipe_schema(METHODS) if of == "recipe" else study_schema(METHODS))

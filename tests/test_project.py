@@ -1,0 +1,56 @@
+"""What the project says about itself, held against the code."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import fedvisage
+
+ROOT = Path(__file__).parents[1]
+CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+FIVE_PAPERS = (
+    "methods/fedpad.py",
+    "methods/fedfr.py",
+    "methods/fedsis.py",
+    "methods/privacyface.py",
+    "adapt/entropy.py",
+)
+
+
+def test_the_citation_has_what_its_format_asks_for_and_speaks_of_this_version() -> None:
+    assert CITATION["cff-version"] == "1.2.0"
+    assert CITATION["type"] == "software"
+    assert {"message", "title", "abstract", "authors", "keywords"} <= CITATION.keys()
+    assert CITATION["version"] == fedvisage.__version__
+    assert CITATION["license"] == PROJECT["license"] == "Apache-2.0"
+    assert set(CITATION["keywords"]) <= set(PROJECT["keywords"])
+
+
+def plain(text: str) -> str:
+    return " ".join(text.lower().split())
+
+
+@pytest.mark.parametrize("module", FIVE_PAPERS)
+def test_the_citation_names_each_paper_as_its_module_does(module: str) -> None:
+    docstring = ast.get_docstring(ast.parse((ROOT / "src/fedvisage" / module).read_text(encoding="utf-8")))
+    said = plain(docstring or "")
+    (paper,) = [entry for entry in CITATION["references"] if plain(entry["title"]) in said]
+    assert str(paper["year"]) in said
+    assert plain(paper.get("collection-title", "")) in said
+    for author in paper["authors"]:
+        assert plain(author["family-names"]) in said
+    assert len(CITATION["references"]) == len(FIVE_PAPERS)
+
+
+def test_the_licence_is_the_unchanged_text_of_apache_2() -> None:
+    """The digest is that of https://www.apache.org/licenses/LICENSE-2.0.txt."""
+    digest = hashlib.sha256((ROOT / "LICENSE").read_bytes()).hexdigest()
+    assert digest == "cfc7749b96f63bd31c3c42b5c471bf756814053e847c10f3eb003417bc523d30"
