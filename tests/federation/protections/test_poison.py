@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fedvisage.federation.poison import Flipped
 from safetensors.torch import load_file
 from tests.toy import make_set, recipe_of, run_toy, tree
 
@@ -18,7 +19,6 @@ from fedvisage.errors import UserError
 from fedvisage.federation.compatible import check_protection, check_real
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
-from fedvisage.federation.poison import Flipped
 from fedvisage.federation.robust.norm_clip import norm_of_update
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
