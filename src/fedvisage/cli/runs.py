@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fedvisage.cache import CACHE
 from fedvisage.cli.completion import recipe_files, study_files
-from fedvisage.cli.options import CACHE, CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say
+from fedvisage.cli.options import CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say
 from fedvisage.errors import UserError
 
 app = typer.Typer()

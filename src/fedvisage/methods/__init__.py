@@ -7,10 +7,12 @@ model that its name stands for in the field's tables.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 from fedvisage.errors import UserError
@@ -161,3 +163,13 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
 def _choice(name: str, known: Mapping[str, object]) -> str:
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; choose one of {', '.join(sorted(known))}"
+
+
+class _List(ModuleType):
+    """So that ``fedvisage.methods()`` is the list of methods, although the room has that name."""
+
+    def __call__(self) -> dict[str, Method]:
+        return dict(METHODS)
+
+
+sys.modules[__name__].__class__ = _List
