@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree
 from torch import nn
 
-from fedvisage.methods import METHODS, fedma, fedpad
+from fedvisage.methods import fedma, fedpad
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.vgg import LAYERS, VGG, vgg
 from fedvisage.recipe import MethodOptions, Recipe
@@ -33,15 +33,14 @@ def in_one_piece(recipe: Recipe) -> nn.ModuleDict:
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
 def test_without_matching_fedma_is_fedpad_on_the_vgg_byte_for_byte(
-    weight: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weight: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "fedma", training__rounds=2, training__optimizer={"lr": 0.01, "state": "kept"})
     content["method"] |= {"matching": "none", "weight": weight}
     run_toy(content, tmp_path / "null")
     plain = replace(fedpad.METHOD, options=PlainOptions, network=in_one_piece, features=None)
-    monkeypatch.setitem(METHODS, "fedpad", plain)
     content["method"] = {"name": "fedpad", "network": {"width": 8}, "weight": weight}
-    run_toy(content, tmp_path / "fedpad")
+    run_toy(content, tmp_path / "fedpad", method=plain)
     null, baseline = (load_file(tmp_path / name / "model.safetensors") for name in ("null", "fedpad"))
     assert len(null) == len(baseline) == 2 * len(LAYERS)
     for name, value in null.items():

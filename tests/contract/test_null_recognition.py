@@ -85,14 +85,12 @@ def test_distillation_of_no_weight_is_fine_tuning(sets: Mapping[str, Path], tmp_
 
 @pytest.mark.parametrize("name", ["fedfr", "fedface"])
 def test_what_is_a_sites_alone_travels_only_if_it_is_declared(
-    name: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     sent: list[bytes] = []
     tapped = partial(LocalTransport, tap=lambda site, message: sent.append(encode(message)))
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", tapped)
-    run_toy(
-        tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name), tmp_path / "run"
-    )
+    content = tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name)
+    run_toy(content, tmp_path / "run", wire=tapped)
     own = [kept_by(tmp_path / "run" / "sites" / site) for site in "ABC"]
     assert all(set(state) == set(PRIVATE if name == "fedfr" else ["W"]) for state in own)
     rows = [row.tobytes() for state in own for value in state.values() for row in np.atleast_2d(value)]

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.distributed.faults import Scene, Witness
-from tests.distributed.federations import run_through
-from tests.distributed.test_same_bytes import comparable
+from tests.distributed.federations import comparable, run_through
 from tests.toy import run_toy, tree
 
 from fedvisage.errors import RunFailed

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.toy import recipe_of, run_toy, settled, tree, weights
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.combine import combination_of
 from fedvisage.federation.compatible import check_protection
+from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.dp import noisy, plan_of, within
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
@@ -67,7 +69,9 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
 class Boasting(LocalTransport):
     """A wire on which B's weights are replaced by absurd, yet admissible ones."""
 
-    seen: list[Message] = []
+    def __init__(self, desks: Sequence[SiteDesk], seen: list[Message]) -> None:
+        super().__init__(desks)
+        self.seen = seen
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for reply in super().call(orders):
@@ -80,18 +84,17 @@ class Boasting(LocalTransport):
 
 
 def test_sites_clip_before_they_send_and_the_server_takes_no_clipping_on_trust(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     clip = {"clip": 0.05, "noise": 0.0}
     lone = {"data__sites": {"A": str(sets["A"])}, "training__rounds": 1}
     # A model that did not move: a clip so small that no float32 weight changes.
     run_toy(private(sets, federation__dp={"clip": 1e-12, "noise": 0.0}, **lone), tmp_path / "lent")
     lent = load_file(tmp_path / "lent" / "model.safetensors")
-    monkeypatch.setattr(Boasting, "seen", [])
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Boasting)
-    run_toy(private(sets, federation__dp=clip, training__rounds=1), tmp_path / "run")
-    assert len(Boasting.seen) == 3
-    for upload in Boasting.seen:
+    seen = list[Message]()
+    run_toy(private(sets, federation__dp=clip, training__rounds=1), tmp_path / "run", wire=partial(Boasting, seen=seen))
+    assert len(seen) == 3
+    for upload in seen:
         assert 0.04 < norm_of_update({name: upload[name] for name in lent}, lent) <= 0.05
     assert norm_of_update(load_file(tmp_path / "run" / "model.safetensors"), lent) <= 0.05 + 1e-4
 

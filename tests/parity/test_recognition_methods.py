@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.federation.test_own_parameters import site_of
+from tests.federation.lending import site_of
 from torch import Tensor
 
 from fedvisage.federation.site import Batch

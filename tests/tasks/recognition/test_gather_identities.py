@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.toy import make_people, make_sets, of_task, recipe_of, run_toy, tree
+from tests.federation.lending import site_of
+from tests.toy import make_people, make_sets, of_task, opened, recipe_of, run_toy, tree, unheard
 
 from fedvisage.errors import UserError
-from fedvisage.methods import find
-from fedvisage.tasks.recognition.data import gather_identities, settled
+from fedvisage.tasks.recognition.data import filled
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def remake(sets: Mapping[str, Path], place: str, like: str | None = None, **chan
 
 
 def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
-    return gather_identities(recipe_of(tree(sets, method, **changes)), find(method), Path("cache"), 1, print)
+    return opened(tree(sets, method, **changes), Path("cache"))
 
 
 @pytest.mark.parametrize(
@@ -117,14 +117,14 @@ def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str,
 
 def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str, Path], tmp_path: Path) -> None:
     content = tree(own, "fedfr")
-    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 4
+    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 4
     del content["data"]["public_identities"]
-    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 4
+    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 4
     content["data"]["public_identities"] = 7
     with pytest.raises(UserError, match="is 7, but the set has 4"):
-        settled(recipe_of(content), tmp_path, 1, print)
+        filled(recipe_of(content), tmp_path, unheard)
     content["data"] |= {"public": "synth: people identities=9 heldout=0.34 first=50", "public_identities": None}
-    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 6
+    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 6
     assert not list(tmp_path.glob("synth*")), "a line says how many without being rendered"
 
 
@@ -150,8 +150,6 @@ def test_attack_detection_refuses_what_is_for_recognition(own: dict[str, Path], 
 
 
 def test_class_numbers_begin_with_the_sites_own_people(own: dict[str, Path], tmp_path: Path) -> None:
-    from tests.federation.test_own_parameters import site_of
-
     site = site_of(own, tmp_path)
     assert site.classes_of(site.data.identities).tolist() == [0, 1, 2]
     assert site.public is not None
