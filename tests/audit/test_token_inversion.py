@@ -10,13 +10,15 @@ import pytest
 import torch
 from PIL import Image
 from skimage.metrics import structural_similarity
-from tests.toy import run_toy, tree, unheard
+from tests.toy import opened, run_toy, tree, unheard
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from fedvisage.audit import label_inference, token_inversion
 from fedvisage.audit.conduct import audit_run
 from fedvisage.audit.decoder import learned, quality
+from fedvisage.audit.finding import Subject
+from fedvisage.tasks.finished import open_model
 
 
 def pictures(count: int, seed: int) -> Tensor:
@@ -91,7 +93,6 @@ def test_noise_on_gradients_keeps_labels_from_being_read_off(sets: Mapping[str, 
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0, privacy=privacy)
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedvisage.audit.conduct.AUDITS", (label_inference.AUDIT,))
-        (record,) = audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)
-    assert record["numbers"]["labels_right"] == pytest.approx(0.5, abs=0.15)
+    model, cache = open_model(tmp_path / "run"), tmp_path / "cache"
+    subject = Subject(tmp_path / "run", model.setup, model.saved, opened(content, cache), cache)
+    assert label_inference.AUDIT.attack(subject).numbers["labels_right"] == pytest.approx(0.5, abs=0.15)

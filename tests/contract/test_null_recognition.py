@@ -102,11 +102,11 @@ def test_one_identity_a_site_works_where_a_loss_has_a_gradient(tmp_path: Path) -
     for seed, name in enumerate("ABC"):
         shutil.rmtree(of_task(few[name], "fedfr"))
         make_people(of_task(few[name], "fedfr"), name, seed, identities=1)
-    with pytest.raises(UserError, match="has 1 identity, and the loss of fedavg has no gradient"):
+    with pytest.raises(UserError, match=r"1 identity, .*fedavg"):
         run_toy(tree(few, "fedavg"), tmp_path / "fedavg")
     without_public = tree(few, "fedfr")
     without_public["method"]["hard_negatives"] = None
-    with pytest.raises(UserError, match="the loss of fedfr has no gradient"):
+    with pytest.raises(UserError, match="fedfr has no gradient"):
         run_toy(without_public, tmp_path / "without")
     for name in ("fedfr", "fedface"):
         metrics = run_toy(tree(few, name), tmp_path / name)

@@ -61,9 +61,9 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
         )  # fmt: skip
         return "\n".join(said)
 
-    with pytest.raises(UserError, match=r"table\.csv: '\.\./outside\.png' leads out"):
+    with pytest.raises(UserError, match=r"table\.csv: .*\.\./outside\.png"):
         imported("1.png", "../outside.png")
-    with pytest.raises(UserError, match="2 of 3 files cannot be used"):
+    with pytest.raises(UserError, match="2 of 3 files"):
         imported("1.png", "2.png", "3.png")
     assert "1 images of 1 subjects from 2 files: bonafide 1, train 1" in imported("1.png", "2.png")
     assert len(PreparedSet.open(tmp_path / "set")) == 1
@@ -83,7 +83,7 @@ def test_videos_share_held_out_and_species_can_be_chosen(tmp_path: Path) -> None
     assert len(set(rows.video[rows.label == 1])) == 2 * 2
     assert set(rows.species) == {"bonafide", "print", "cut"}
     assert sorted(rows.split.tolist()) == ["heldout"] * (len(rows) // 2) + ["train"] * (len(rows) // 2)
-    with pytest.raises(UserError, match="no species is called 'paper'"):
+    with pytest.raises(UserError, match=r"^synth\.species: .*'paper'"):
         synthesise_small(tmp_path / "D", species="paper")
 
 

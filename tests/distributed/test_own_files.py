@@ -71,7 +71,7 @@ def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
     start = tmp_path / "before" / "model.safetensors"
     content = tree(sets, training__rounds=1, training__start=str(start))
     run_toy(content, tmp_path / "here")
-    with pytest.raises(RunFailed, match="at the server: the server has no file of weights with sha256:"):
+    with pytest.raises(RunFailed, match="no file of weights with sha256:"):
         run_through(federation, content, tmp_path / "refused")
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(start.read_bytes())

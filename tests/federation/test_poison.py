@@ -16,7 +16,7 @@ from tests.toy import make_set, recipe_of, run_toy, tree
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
-from fedvisage.federation.compatible import check_protection, check_real
+from fedvisage.federation.compatible import check_real
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
@@ -24,6 +24,7 @@ from fedvisage.federation.poison import Flipped
 from fedvisage.federation.robust.norm_clip import norm_of_update
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
+from fedvisage.tasks.catalogue import task_of
 
 
 class Listening(LocalTransport):
@@ -118,8 +119,8 @@ def test_poison_that_cannot_be_is_refused(poison: Any, problem: str, sets: Mappi
 
 def test_flipped_labels_are_refused_where_there_are_no_attacks(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, "fedavg", federation__poisoned={"sites": ["A"], "how": "label-flip"}))
-    with pytest.raises(UserError, match="fedavg learns identities"):
-        check_protection(recipe, METHODS["fedavg"])
+    with pytest.raises(UserError, match=r"fedavg.*identities"):
+        task_of(METHODS["fedavg"]).check(recipe, METHODS["fedavg"])
 
 
 @pytest.mark.parametrize(

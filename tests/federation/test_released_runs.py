@@ -45,7 +45,7 @@ def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> 
     content = tree(sets, released.METHOD)
     content["privacy"] |= {"epsilon": 2 * BUDGET.epsilon}
     for resume in (False, True):
-        with pytest.raises(BudgetSpent, match="round 3, bona fide: would bring the cost to ε 6"):
+        with pytest.raises(BudgetSpent, match=r"^round 3, bona fide: .*ε 6"):
             run_toy(content, tmp_path / "run", method=released.METHOD, resume=resume)
     charges = Releases(tmp_path / "run" / "sites" / "A" / "releases").charges()
     assert [charge.release for charge in charges] == ["round 1, bona fide", "round 2, bona fide"]
@@ -81,12 +81,12 @@ def test_only_where_something_is_released_can_a_spent_budget_end_the_run(
 
 
 def test_a_release_without_a_budget_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"recipe\.privacy: names no budget"):
+    with pytest.raises(UserError, match=r"^recipe\.privacy: .*budget"):
         run_toy(tree(sets, released.METHOD, privacy={}), tmp_path / "run", method=released.METHOD)
 
 
 def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"recipe\.privacy: fedpad releases nothing"):
+    with pytest.raises(UserError, match=r"^recipe\.privacy: fedpad "):
         run_toy(tree(sets, "fedpad", privacy={"epsilon": 1.0, "delta": 1e-5}), tmp_path / "run")
 
 

@@ -197,7 +197,7 @@ def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tm
 @pytest.mark.parametrize("method", [fedpad.METHOD, single.METHOD, two_exchanges.METHOD, split.METHOD])
 def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, method, federation={"offline": 1.0, "give_up_after": 2}, training__rounds=9)
-    with pytest.raises(RunFailed, match="2 rounds in a row without a quorum"):
+    with pytest.raises(RunFailed, match=r"2 rounds .*quorum"):
         run_toy(content, tmp_path / "run", method=method)
     assert len(rounds_of(tmp_path / "run")) == 1, "the second of the rounds was the last straw"
 

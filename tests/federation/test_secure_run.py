@@ -251,19 +251,19 @@ def test_a_site_reveals_shares_once(sets: Mapping[str, Path], tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
 def test_methods_that_see_more_than_a_mean_refuse_a_sum_in_secret(name: str, sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match=f"on which {name} does not rest") as caught:
+    with pytest.raises(UserError, match=name) as caught:
         check_protection(recipe_of(tree(sets, name, federation__secure=True)), METHODS[name])
     assert caught.value.place == "recipe.federation.secure"
 
 
 def test_robust_rules_and_sums_in_secret_exclude_each_other(sets: Mapping[str, Path]) -> None:
     content = tree(sets, federation={"secure": True, "combine": "median"})
-    with pytest.raises(UserError, match="has to see single uploads, which"):
+    with pytest.raises(UserError, match=r"median.*single uploads"):
         check_protection(recipe_of(content), METHODS["fedpad"])
 
 
 def test_a_sum_of_one_is_refused(sets: Mapping[str, Path]) -> None:
-    with pytest.raises(UserError, match="a sum of one hides nothing"):
+    with pytest.raises(UserError, match="sum of one"):
         recipe_of(tree(sets, data__sites={"A": str(sets["A"])}, federation__secure=True))
 
 

@@ -200,7 +200,7 @@ def test_without_a_quorum_the_encoder_stays(sets: Mapping[str, Path], tmp_path: 
 
 def test_rounds_without_anyone_end_the_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = recipe(sets, 5, federation={"offline": 1.0, "give_up_after": 2})
-    with pytest.raises(RunFailed, match="2 rounds in a row without a quorum"):
+    with pytest.raises(RunFailed, match=r"2 rounds .*quorum"):
         run_toy(content, tmp_path / "run")
 
 

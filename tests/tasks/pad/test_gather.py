@@ -77,13 +77,13 @@ def test_a_user_whose_images_have_another_size_is_named(sets: Mapping[str, Path]
 
 def test_a_user_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:
     shutil.copytree(sets["B"], tmp_path / "copy")
-    with pytest.raises(UserError, match="same data as site B") as caught:
+    with pytest.raises(UserError, match="site B") as caught:
         run_toy(tree({**sets, "U": tmp_path / "copy"}), tmp_path / "run")
     assert caught.value.place == "data.user"
 
 
 def test_a_user_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no images in split 'test'") as caught:
+    with pytest.raises(UserError, match="'test'") as caught:
         run_toy(tree(sets, data__user_split="test"), tmp_path / "run")
     assert caught.value.place == "data.user_split"
 

@@ -100,7 +100,7 @@ def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mappin
     assert elsewhere["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
     with pytest.raises(UserError, match="is no identity set"):
         evaluate(open_model(finished), str(sets["U"]), tmp_path)
-    with pytest.raises(UserError, match="is for attack detection"):
+    with pytest.raises(UserError, match=r"adapt: "):
         evaluate(open_model(finished, adapt="gated"), None, tmp_path)
 
 
@@ -145,7 +145,7 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
     rows = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
     assert rows[1].startswith("Ada/Ada_0001.png,Ada/Ada_0002.png,1,1,")
     assert len(rows) == 15
-    with pytest.raises(UserError, match=r"pairs.txt: none of its 16 pairs"):
+    with pytest.raises(UserError, match=r"pairs\.txt: none of its 16 "):
         evaluate(listed, str(make_people(tmp_path / "others", "X", 5)), tmp_path)
 
 
