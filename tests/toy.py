@@ -19,6 +19,8 @@ from fedvisage.methods import METHODS, read_method
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import Wire, run
+from fedvisage.tasks.catalogue import task_of
+from fedvisage.tasks.opened import Opened
 
 SIZE = 32
 SITES = ("A", "B", "C")
@@ -96,25 +98,31 @@ def make_sets(root: Path) -> dict[str, Path]:
     return {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
 
 
-def site_sets(sets: Mapping[str, Path], method: str) -> dict[str, Path]:
+def meant(method: str | Method) -> Method:
+    """Return a method itself, or the one of the list that has a name."""
+    return METHODS[method] if isinstance(method, str) else method
+
+
+def site_sets(sets: Mapping[str, Path], method: str | Method) -> dict[str, Path]:
     """Return the sites' sets for a method's task."""
     return {name: of_task(sets[name], method) for name in SITES}
 
 
-def of_task(path: Path, method: str) -> Path:
+def of_task(path: Path, method: str | Method) -> Path:
     """Return a set, or the identity set beside it if the method is for recognition."""
     return path.with_name(f"people-{path.name}") if recognises(method) else path
 
 
-def recognises(method: str) -> bool:
+def recognises(method: str | Method) -> bool:
     """Tell whether a method is for recognition."""
-    return METHODS[method].task == "recognition"
+    return meant(method).task == "recognition"
 
 
-def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> dict[str, Any]:
+def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: Any) -> dict[str, Any]:
     """Return a recipe of plain values; ``training__rounds=2`` changes one of them."""
+    fields = meant(method).options.model_fields
     found: dict[str, Any] = {
-        "method": {"name": method},
+        "method": {"name": meant(method).name},
         "data": {
             "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
             "user": str(of_task(sets["U"], method)),
@@ -131,15 +139,14 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
         "evaluation": {"every": 1, "resamples": 0},
         "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
     }
-    if METHODS[method].releases:
+    if meant(method).releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
-    known = METHODS[method].options.model_fields
-    found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in known}
+    found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in fields}
     if recognises(method):
         found["data"] |= {"public": str(of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
         found["input"]["colour"] = "rgb"
         found["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
-    network = METHODS[method].options.model_fields.get("network")
+    network = fields.get("network")
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})
         found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in known}
@@ -166,6 +173,17 @@ def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recip
 def silent() -> Reporter:
     """Return a reporter that nobody reads."""
     return Reporter(Console(file=io.StringIO()), quiet=True)
+
+
+def opened(content: Mapping[str, Any], cache: Path, method: Method | None = None) -> Opened:
+    """Open the data of a recipe of plain values."""
+    recipe = recipe_of(content, method)
+    method = method or METHODS[recipe.method.name]
+    return task_of(method).open(recipe, method, cache, unheard)
+
+
+def unheard(text: str) -> None:
+    """Take what a function has to say on its way, and tell nobody."""
 
 
 def run_toy(

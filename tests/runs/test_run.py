@@ -132,7 +132,7 @@ def test_rounds_without_a_quorum_are_counted_across_interruptions(sets: Mapping[
     content = tree(sets, training__rounds=9, federation={"offline": 1.0, "give_up_after": 3}, evaluation__every=0)
     with pytest.raises(KeyboardInterrupt):
         run_toy(content, tmp_path / "run", reporter=Impatient(2))
-    with pytest.raises(RunFailed, match="3 rounds in a row without a quorum"):
+    with pytest.raises(RunFailed, match=r"3 rounds .*quorum"):
         run_toy(content, tmp_path / "run", resume=True)
     assert [row["round"] for row in rows(tmp_path / "run")] == [1, 2]
 
@@ -207,7 +207,7 @@ def test_half_precision_gives_the_same_bytes_again(tmp_path: Path) -> None:
 def test_a_cuda_device_that_is_not_there_is_a_plain_mistake(sets: Mapping[str, Path], tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is one")
-    with pytest.raises(UserError, match="sees no CUDA device") as caught:
+    with pytest.raises(UserError, match="CUDA") as caught:
         run_toy(tree(sets, runtime__device="cuda"), tmp_path / "run")
     assert caught.value.place == "recipe.runtime.device"
 
@@ -237,7 +237,7 @@ def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
     assert metrics["rounds"] == trained < 6
     for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
         other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
-        with pytest.raises(UserError, match="was not trained as fused"):
+        with pytest.raises(UserError, match="trained as fused"):
             run(other, tmp_path / next(iter(change)), tmp_path, silent(), training=adopting(tmp_path / "single"))
 
 
@@ -248,7 +248,7 @@ def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path
     (tmp_path / "run" / "metrics.json").unlink()
     shutil.rmtree(site)
     make_set(site, "A", 99)
-    with pytest.raises(UserError, match="the data that the run"):
+    with pytest.raises(UserError, match="data that the run"):
         run_toy(content, tmp_path / "run", resume=True)
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
-from tests.tasks.pad.test_gather import gathered
-from tests.toy import SITES, recipe_of, run_toy, tree
+from tests.toy import SITES, opened, recipe_of, run_toy, tree
 
 from fedvisage.errors import RunFailed
 from fedvisage.methods import METHODS
@@ -77,7 +76,7 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     saved = load(run)
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
-    user = gathered(saved.recipe, tmp_path).user
+    user = opened(saved.recipe, tmp_path).user
     judged = judge(scorer, saved, user, "U")
     written = np.concatenate([found["logit"] for found in table(run).values()])
     assert (judged.scores.live == written).all()
@@ -90,7 +89,7 @@ def test_the_users_labels_never_stand_in_for_a_missing_histogram(
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
     with pytest.raises(RunFailed, match="no histogram"):
-        judge(scorer, replace(saved, thresholds={}), gathered(saved.recipe, tmp_path).user, "U")
+        judge(scorer, replace(saved, thresholds={}), opened(saved.recipe, tmp_path).user, "U")
 
 
 def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.recipe import Adapt
-from fedvisage.runs.rejudge import open_model
 from fedvisage.streams import numpy_rng
+from fedvisage.tasks.finished import open_model
+from fedvisage.tasks.pad.adapt import gate
 from fedvisage.tasks.pad.adapt.learner import Learner, affine
 from fedvisage.tasks.pad.adapt.loops import parts_of, units_of
 from fedvisage.tasks.pad.adapt.user import Source, adapted_logits, adapted_scores
@@ -38,9 +39,9 @@ def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def scorer(run: Path) -> Scorer:
-    _, saved, scorer = open_model(run)
-    scorer.load(saved.finished)
-    return scorer
+    found = open_model(run)
+    found.scorer.load(found.saved.finished)
+    return found.scorer
 
 
 @pytest.fixture
@@ -193,7 +194,7 @@ def test_a_user_no_further_away_than_batches_scatter_is_not_adapted_to_and_a_dar
 def test_the_sites_scatter_is_that_of_mixed_batches_of_their_held_out_images(
     run: Path, scorer: Scorer, sets: Mapping[str, Path]
 ) -> None:
-    _, saved, _ = open_model(run)
+    saved = open_model(run).saved
     for name, found in saved.scatter.items():
         view = View.of(PreparedSet.open(sets[name]), "heldout")
         order = np.argsort(view.items)[numpy_rng(0, "scatter").permutation(len(view))]
@@ -222,7 +223,7 @@ def test_the_gate_asks_about_a_sample_and_nothing_passes_more_than_twice_besides
     Limits are set so that anything stands, or nothing: what becomes of so small a model depends on the processor.
     """
     for name, limit in (("SMALLEST_GLIMPSE", 16), ("LOST_CLASS", -1.0), ("LEAST_AGREEMENT", agreement)):
-        monkeypatch.setattr(f"fedvisage.tasks.pad.adapt.gate.{name}", limit)
+        monkeypatch.setattr(gate, name, limit)
     passed: list[int] = []
     scorer.net["model"].register_forward_pre_hook(lambda _, images: passed.append(len(images[0])))
     _, outcome = adapted_logits(scorer, user, Adapt(batch=9), balanced)
@@ -260,9 +261,9 @@ def test_the_units_of_every_loop_hold_each_image_once(user: View) -> None:
 @pytest.mark.parametrize("name", ["single", "fused", "fedgpad", "fedbn"])
 def test_every_member_is_adapted_on_its_own(name: str, sets: Mapping[str, Path], user: View, tmp_path: Path) -> None:
     run_toy(tree(sets, name, training__rounds=1), tmp_path / "run")
-    _, saved, scorer = open_model(tmp_path / "run")
+    found = open_model(tmp_path / "run")
     sources = dict.fromkeys(("", "A", "B", "C"), ANYWHERE)
-    logits, outcomes = adapted_scores(scorer, saved.finished, user, PAPER, sources)
+    logits, outcomes = adapted_scores(found.scorer, found.saved.finished, user, PAPER, sources)
     assert set(logits) == ({"A", "B", "C"} if name == "single" else {""})
     assert set(outcomes) == ({"A", "B", "C"} if name in ("single", "fused") else {""})
     assert all(outcome.adapted == len(user) for outcome in outcomes.values())
@@ -270,10 +271,10 @@ def test_every_member_is_adapted_on_its_own(name: str, sets: Mapping[str, Path],
 
 def test_a_model_without_such_layers_is_refused_by_name(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
-    _, saved, scorer = open_model(tmp_path / "run")
+    found = open_model(tmp_path / "run")
     view = View.of(PreparedSet.open(sets["U"]))
-    with pytest.raises(UserError, match="no batchnorm layers to adapt; try layernorm"):
-        adapted_scores(scorer, saved.finished, view, PAPER, {"": ANYWHERE})
+    with pytest.raises(UserError, match="layernorm"):
+        adapted_scores(found.scorer, found.saved.finished, view, PAPER, {"": ANYWHERE})
 
 
 def test_layernorms_are_found_where_they_are_asked_for() -> None:
