@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from fedvisage import extensions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importers.cropping import Crop
 from fedvisage.datasets.importers.folder import Progress, import_folder
@@ -116,9 +117,11 @@ def import_dataset(
     seed: int,
 ) -> list[str]:
     """Import a dataset; return what was imported and what was skipped."""
-    if kind not in KINDS:
-        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(KINDS)}")
-    report = KINDS[kind](
+    importer: Importer | None = KINDS.get(kind) or extensions.load("datasets", kind)
+    if importer is None:
+        known = ", ".join([*KINDS, *extensions.names("datasets")])
+        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {known}")
+    report = importer(
         source,
         destination,
         name=name or source.resolve().name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedvisage.cache import CACHE
+from fedvisage.datasets.cache import CACHE
 from fedvisage.door.runs import Run
 from fedvisage.federation.method import Method
 from fedvisage.runs.rejudge import evaluate as judge

@@ -10,8 +10,8 @@ from typing import Any
 from rich.console import Console
 
 from fedvisage import recipe as recipes
-from fedvisage.cache import CACHE
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.cache import CACHE
 from fedvisage.door.runs import Run
 from fedvisage.errors import UserError
 from fedvisage.federation.local import LocalTransport

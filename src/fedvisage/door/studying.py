@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedvisage.cache import CACHE
+from fedvisage.datasets.cache import CACHE
 from fedvisage.progress import Reporter
 from fedvisage.shipped import locate
 from fedvisage.studies import conduct

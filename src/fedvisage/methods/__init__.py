@@ -8,13 +8,14 @@ model that its name stands for in the field's tables.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from types import ModuleType
 from typing import Any
 
+from fedvisage import extensions
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import (
@@ -82,7 +83,27 @@ FOR_FACES = ("fedavg",)
 @cache
 def on(algorithm: str, model: str) -> Method:
     """Return an algorithm on a model; the same one each time."""
-    return ALGORITHMS[algorithm](MODELS[model])
+    return ALGORITHMS[algorithm](model_named(model))
+
+
+def method_named(name: str) -> Method | None:
+    """Return a method of the list, or of another package's; None if nobody has one of that name."""
+    found: Method | None = METHODS.get(name) or extensions.load("methods", name, Method)
+    return found
+
+
+def all_methods() -> dict[str, Method]:
+    """Return all methods by name, those of other packages among them."""
+    return METHODS | {name: found for name in extensions.names("methods") if (found := method_named(name))}
+
+
+def model_named(name: str) -> Model:
+    """Return a model of the list, or of another package's."""
+    found: Model | None = MODELS.get(name) or extensions.load("models", name, Model)
+    if found is None:
+        known = [*MODELS, *extensions.names("models")]
+        raise UserError("recipe.method.model", f"{name!r} is no model{_choice(name, known)}")
+    return found
 
 
 def _on_hybrid(algorithm: str, title: str) -> Method:
@@ -116,15 +137,15 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     """Return the method that a recipe's section ``method`` names, alone or with a model."""
     tree = section.model_dump() if isinstance(section, MethodOptions) else section
     name, model = tree.get("name"), _model_of(tree)
-    if not isinstance(name, str) or name not in METHODS:
-        raise UserError("recipe.method.name", f"{name!r} is no method{_choice(str(name), METHODS)}")
+    method = method_named(name) if isinstance(name, str) else None
+    if method is None or not isinstance(name, str):
+        known = [*METHODS, *extensions.names("methods")]
+        raise UserError("recipe.method.name", f"{name!r} is no method{_choice(str(name), known)}")
     if model is None:
-        return METHODS[name]
+        return method
     if name not in ALGORITHMS:
         raise UserError("recipe.method.model", f"{name} has a network of its own; leave model out, or use one of "
                         f"{', '.join(ALGORITHMS)}")  # fmt: skip
-    if model not in MODELS:
-        raise UserError("recipe.method.model", f"{model!r} is no model{_choice(model, MODELS)}")
     return on(name, model)
 
 
@@ -160,7 +181,7 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def _choice(name: str, known: Mapping[str, object]) -> str:
+def _choice(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; choose one of {', '.join(sorted(known))}"
 
@@ -169,7 +190,7 @@ class _List(ModuleType):
     """So that ``fedvisage.methods()`` is the list of methods, although the room has that name."""
 
     def __call__(self) -> dict[str, Method]:
-        return dict(METHODS)
+        return all_methods()
 
 
 sys.modules[__name__].__class__ = _List
