@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup demo test test-slow distributed faults lint calibrate benchmark clean
+.PHONY: setup demo test test-slow test-processors distributed faults lint calibrate benchmark clean
 
 setup: $(VENV)/.ready
 
@@ -18,10 +18,14 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
-	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not distributed"
+
+# PROCESSORS="--settings avx2/AVX2/1 tests/adapt" tries one setting and one directory.
+test-processors: setup
+	$(BIN)/python -m tests.processors --workers $(WORKERS) $(PROCESSORS)
 
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults

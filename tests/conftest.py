@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 from tests.contract.examples import EXAMPLES
-from tests.toy import make_sets
+from tests.toy import THREADS, make_sets
 
 from fedvisage.methods import METHODS
 
-torch.set_num_threads(1)
+torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.run import run
 
+THREADS = int(os.environ.get("FEDVISAGE_TEST_THREADS", "1"))
 SIZE = 32
 SITES = ("A", "B", "C")
 SPECIES = ("bonafide", "print", "replay")
@@ -127,7 +129,7 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
             "augment": {"flip": 0.5},
         },
         "evaluation": {"every": 1, "resamples": 0},
-        "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
+        "runtime": {"threads": THREADS, "precision": "fp32", "device": "cpu"},
     }
     if METHODS[method].releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
