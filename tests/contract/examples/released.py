@@ -16,6 +16,7 @@ from fedvisage.federation.record.releases import COST
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, fedpad
+from fedvisage.methods.models import resnet18
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
@@ -58,14 +59,14 @@ METHOD = Method(
     title="Released",
     paper="none",
     task="pad",
-    options=fedpad.Options,
-    network=fedpad.network,
+    options=resnet18.Options,
+    network=resnet18.network,
     home={"model": Home.LENT},
     calls={
         "tell": Call(tell, (Upload("count", "dp", dtype="float64"), COST)),
         "train": Call(train, fedpad.TRAIN.uploads),
     },
     server=server,
-    user=fedpad.user,
-    features=fedpad.features,
+    user=resnet18.user,
+    features=resnet18.features,
 )

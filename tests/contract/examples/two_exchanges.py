@@ -12,11 +12,12 @@ from fedvisage.federation.method import Call, Home, Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, fedpad
+from fedvisage.methods.models import resnet18
 from fedvisage.nn.resnet import pooled_features
 from fedvisage.recipe import Recipe
 
 
-class Options(fedpad.Options):
+class Options(resnet18.Options):
     """How strongly faces are pulled."""
 
     pull: float = 0.1
@@ -64,13 +65,13 @@ METHOD = Method(
     paper="none",
     task="pad",
     options=Options,
-    network=fedpad.network,
+    network=resnet18.network,
     home={"model": Home.LENT},
     calls={
         "centre": Call(centre, (Upload("centre", "activation", shape=width, guarantee="a mean feature"),)),
         "train": Call(train, fedpad.TRAIN.uploads),
     },
     server=server,
-    user=fedpad.user,
-    features=fedpad.features,
+    user=resnet18.user,
+    features=resnet18.features,
 )
