@@ -64,8 +64,11 @@ def server(s: Server) -> Iterator[None]:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse optimizers of which the paper gives no ‖a_i‖₁, or whose momentum reaches over rounds."""
+    """Refuse optimizers without a ‖a_i‖₁ in the paper, momentum that reaches over rounds, and rounding of one step."""
     optimizer = recipe.training.optimizer
+    if recipe.federation.wire != "fp32":
+        raise UserError("recipe.federation.wire", "bf16 rounds one step's length, which FedNova multiplies by the "
+                        "number of steps; leave it out")  # fmt: skip
     if optimizer.name != "sgd":
         raise UserError("recipe.training.optimizer.name", f"FedNova's steps are SGD's, got {optimizer.name}; set sgd")
     if optimizer.momentum and optimizer.state == "kept":

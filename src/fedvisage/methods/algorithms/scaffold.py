@@ -2,9 +2,10 @@
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning", ICML 2020, Algorithm 1. A site steps down g_i(y) − c_i + c; after K steps of rate η its variate
-becomes c_i⁺ = c_i − c + (x − y)/(Kη) (option II), and it sends y and c_i⁺ − c_i. The server averages models, and moves
-c by |S|/N times the mean of what it gets. The correction is a term of the loss, ⟨c − c_i, y⟩, with that gradient. With
-``correction: 0`` this is FedAvg, and so it is in the first round, where all variates are zero.
+becomes c_i⁺ = c_i − c + (x − y)/(Kη) (option II), its mean gradient, and it sends y and c_i⁺ − c_i. The server averages
+models, and moves c by |S|/N times the mean of what it gets. The correction is a term of the loss, ⟨c − c_i, y⟩, with
+that gradient; where a recipe takes only a part of it, only that part is taken back out of c_i⁺. With ``correction: 0``
+this is FedAvg, and so it is in the first round, where all variates are zero.
 
 Deviations from the paper: the global rate is 1, and sites count as ``weight`` says. A reported loss contains the
 correction. Variates are of what is averaged and trained by a gradient; BatchNorm's statistics and a site's class
@@ -64,9 +65,9 @@ def controlled(turn: averaging.Turn) -> averaging.Turn:
                for name, value in common.items()}  # fmt: skip
         site.held["correction"] = {name: value - own[name] for name, value in common.items()}
         reply, weights = turn(site, message), dict(site.net.named_parameters())
-        reach = len(site.losses) * site.rate
+        reach, strength = len(site.losses) * site.rate, site.recipe.options(Correction).correction
         renewed = {
-            name: own[name] - value + (site.lent[name] - weights[name].detach()) / reach
+            name: strength * (own[name] - value) + (site.lent[name] - weights[name].detach()) / reach
             for name, value in common.items()
         }
         site.kept.update({f"{CONTROL}{name}": plain(value) for name, value in renewed.items()})
