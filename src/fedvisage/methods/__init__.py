@@ -113,10 +113,10 @@ METHODS: dict[str, Method] = {
 def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     """Return the method that a recipe's section ``method`` names, alone or with a model."""
     tree = section.model_dump() if isinstance(section, MethodOptions) else section
-    name, model = tree.get("name"), _model_of(tree)
+    name = tree.get("name")
     if not isinstance(name, str) or name not in METHODS:
         raise UserError("recipe.method.name", f"{name!r} is no method{_choice(str(name), METHODS)}")
-    if model is None:
+    if (model := _model_of(tree)) is None:
         return METHODS[name]
     if name not in ALGORITHMS:
         raise UserError("recipe.method.model", f"{name} has a network of its own; leave model out, or use one of "
@@ -128,34 +128,52 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
 
 def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` by the options of the method that it names."""
-    tree = _spelled_out(section)
+    name = section.get("name")
+    tree = _spelled_out(section) if isinstance(name, str) else dict(section)
     return find(tree).options.model_validate(tree)
 
 
 def _model_of(tree: Mapping[str, Any]) -> str | None:
-    """Return the model that a section names: by ``model``, or by the name of its network where that is one."""
+    """Return the model that a section names: by ``model``, or, for an algorithm, by the name of its network."""
     if tree.get("model") is not None:
         return str(tree["model"])
     network = tree.get("network")
-    name = network.get("name") if isinstance(network, Mapping) else None
-    return name if name in MODELS and tree.get("name") in ALGORITHMS else None
+    named = network.get("name") if isinstance(network, Mapping) else None
+    if not isinstance(named, str) or tree["name"] not in ALGORITHMS:
+        return None
+    if named not in MODELS:
+        raise UserError("recipe.method.network.name", f"{named!r} is no model{_choice(named, MODELS)}")
+    return None if tree["name"] in FOR_FACES and named in face.MODELS else named
 
 
 def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
     """Turn ``model: {name: timm, arch: …}`` into a model's name and its network; a backbone's name is its network's."""
     tree = dict(section)
-    network = dict(tree["network"]) if isinstance(tree.get("network"), Mapping) else {}
+    if not isinstance(tree.get("network", {}), Mapping):
+        return tree
+    network = dict(tree.get("network", {}))
     if isinstance(tree.get("model"), Mapping):
-        network = {**tree["model"], **network}
-        tree["model"] = network.pop("name", None)
+        given = dict(tree["model"])
+        if not isinstance(given.get("name"), str):
+            raise UserError("recipe.method.model", f"needs a name: one of {', '.join(MODELS)}")
+        tree["model"] = given.pop("name")
+        for key in (key for key in network.keys() & given.keys() if network[key] != given[key]):
+            raise _twice(key, network[key], f"method.model.{key}", given[key])
+        network |= given
+    named = network.get("name")
+    if tree.get("model") is None and tree.get("name") in ALGORITHMS and isinstance(named, str) and named in MODELS:
+        tree |= {} if named in face.MODELS else {"model": named}
+    elif isinstance(tree.get("model"), str) and named not in (None, tree["model"]):
+        raise _twice("name", named, "method.model", tree["model"])
     model = tree.get("model")
+    network.pop("name" if model is not None else "", None)
     if model in face.MODELS:
         network = {"name": model, **network}
-    elif model is not None and network.get("name") == model:
-        del network["name"]
-    if network:
-        tree["network"] = network
-    return tree
+    return tree | ({"network": network} if network else {})
+
+
+def _twice(key: str, here: object, other: str, there: object) -> UserError:
+    return UserError(f"recipe.method.network.{key}", f"is {here!r}, and {other} is {there!r}; leave one of them out")
 
 
 def _choice(name: str, known: Mapping[str, object]) -> str:
