@@ -16,19 +16,19 @@ import torch
 from safetensors.torch import load_file
 from tests.contract.examples import EXAMPLES
 from tests.toy import ROUNDS, recipe_of, run_toy, settled, site_sets, tree, weights
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Call, Message, Method
+from fedvisage.federation.method import Call, Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import encode
 from fedvisage.methods import METHODS, fedpad
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng, scoped
-from fedvisage.tasks import core
+from fedvisage.tasks.catalogue import task_of
 
 ALL = {**METHODS, **EXAMPLES}
 pytestmark = pytest.mark.usefixtures("example_methods")
@@ -173,15 +173,23 @@ def test_the_ledger_accounts_for_every_byte_that_left_a_site(method: Method, rec
 
 def calls_of(method: Method) -> list[Call]:
     """Return the method's calls and the one that every site answers, as far as declarations go."""
-    return [*method.calls.values(), *(Call(lambda site, message: {}, group) for group in core.uploads(method).values())]
+    uploads = task_of(method).uploads(method)
+    return [*method.calls.values(), *(Call(lambda site, message: {}, group) for group in uploads.values())]
 
 
 def declared(method: Method, recipe: Recipe) -> set[str]:
     """Return the names of all tensors that the declarations allow."""
     network, found = method.network(recipe), set()
     for upload in (upload for call in calls_of(method) for upload in call.uploads):
-        found |= {f"{part}.{name}" for part in upload.parts for name in network[part].state_dict()} or {upload.name}
+        found |= set(declared_of(upload, network)) or {upload.name}
     return found
+
+
+def declared_of(upload: Upload, network: nn.ModuleDict) -> Iterator[str]:
+    """Return the names of the tensors of an upload's parts."""
+    for part in upload.parts:
+        names = (name for name, _ in network[part].named_parameters()) if upload.trained else network[part].state_dict()
+        yield from (f"{upload.prefix}{part}.{name}" for name in names)
 
 
 def canaries_of(path: Path) -> list[bytes]:
@@ -225,7 +233,7 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
     labels = torch.from_numpy(found.rows.label[chosen]).float()
     with scoped(recipe.runtime.seed, "initial weights"):
-        model = fedpad.network(recipe)["model"].train().to(memory_format=torch.channels_last)
+        model = METHODS["fedpad"].network(recipe)["model"].train().to(memory_format=torch.channels_last)
     adam = torch.optim.Adam(model.parameters(), lr=recipe.training.optimizer.lr)
     for epoch in range(recipe.training.rounds * 2):
         shuffled = numpy_rng(recipe.runtime.seed, name, "order", epoch).permutation(len(labels))
