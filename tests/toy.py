@@ -36,6 +36,9 @@ FACES = {"name": "sphere20", "embedding": 16}
 FEW_PEOPLE = {"minimum": 2, "delta": 0.01}
 """What PrivacyFace's methods need where a site has three people."""
 
+NEEDS: Mapping[str, Mapping[str, Any]] = {name: {"name": "sgd", "lr": 0.05} for name in ("scaffold", "fednova")}
+"""The sites' optimizer, of methods that are about one kind of it."""
+
 SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")
 """The files of a run in which every byte follows from the recipe."""
 
@@ -142,6 +145,7 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
         "evaluation": {"every": 1, "resamples": 0},
         "runtime": {"threads": THREADS, "precision": "fp32", "device": "cpu"},
     }
+    found["training"]["optimizer"] |= NEEDS.get(found["method"]["name"], {})
     if meant(method).releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
     found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in fields}

@@ -9,8 +9,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 class Borrowed(nn.Module):
     """Stands where a layer was and computes with it; weights and state belong to the module that holds the layer.
 
-    The layer is out of torch's sight here: moving, copying or switching to evaluation is to be done to body and layers
-    together, as for the parts of one network.
+    The layer is out of torch's sight here: moving or copying is to be done to body and layers together, as for the
+    parts of one network. Only switching the body to evaluation, and back, reaches the layer.
     """
 
     def __init__(self, layer: nn.Module) -> None:
@@ -22,6 +22,11 @@ class Borrowed(nn.Module):
         """Compute what the layer computes."""
         found: Tensor = self._layer[0](values)
         return found
+
+    def train(self, mode: bool = True) -> Borrowed:
+        """Switch the layer as well, which normalises by its batch in training only."""
+        self._layer[0].train(mode)
+        return super().train(mode)
 
 
 def split(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:

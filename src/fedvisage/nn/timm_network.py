@@ -56,8 +56,10 @@ class Whole(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return the outputs for what the last layer sees."""
-        found: Tensor = cast(Any, self.network).get_classifier()(features)
-        return found
+        last: nn.Module = cast(Any, self.network).get_classifier()
+        if isinstance(last, nn.Conv2d):  # of one pixel
+            return cast(Tensor, last(features[..., None, None])).flatten(1)
+        return cast(Tensor, last(features))
 
     def _normalised(self, images: Tensor) -> Tensor:
         return (images - self.mean) / self.std
@@ -78,11 +80,29 @@ def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> Whole:
         network = timm.create_model(settings.arch, pretrained=False, num_classes=outputs, in_chans=channels, **fixed)
     except (AssertionError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(f"{PLACE}.arch", f"{settings.arch} cannot be built for {image.size} pixels: {error}") from error
-    if not all(hasattr(network, name) for name in ("forward_features", "forward_head", "get_classifier")):
-        raise UserError(f"{PLACE}.arch", f"{settings.arch} does not show its features; choose another")
     mean, std = (published.mean, published.std) if published is not None else ((0.5,) * RGB, (0.5,) * RGB)
     others = (0.5,) * (channels - RGB)
-    return Whole(network, (*mean, *others), (*std, *others))
+    whole = Whole(network, (*mean, *others), (*std, *others))
+    _try(whole, settings.arch, torch.full((1, channels, image.size, image.size), 0.5))
+    return whole
+
+
+def _try(whole: Whole, arch: str, images: Tensor) -> None:
+    """Refuse a network that cannot take the images, or whose last layer is not one that follows its features."""
+    place, shapes = f"{PLACE}.arch", ("forward_features", "forward_head", "get_classifier")
+    if not all(hasattr(whole.network, name) for name in shapes):
+        raise UserError(place, f"{arch} does not show its features; choose another")
+    if not isinstance(cast(Any, whole.network).get_classifier(), nn.Module):
+        raise UserError(place, f"{arch} has several last layers; choose one that is not distilled")
+    whole.eval()
+    try:
+        with torch.no_grad():
+            expected, found = whole(images), whole.classify(whole.pooled(images))
+    except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(place, f"{arch} cannot take images of {images.shape[-1]} pixels: {error}") from error
+    whole.train()
+    if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
+        raise UserError(place, f"{arch} does more to its features than its last layer does; choose another")
 
 
 def load_weights(whole: Whole, path: Path) -> None:

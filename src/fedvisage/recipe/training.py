@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
+
+ADAPTIVE_RATE = 1e-2
+"""The server's default rate with Adam and Yogi, one of those that Reddi et al. (2021) try."""
 
 
 class Local(Section):
@@ -92,7 +96,8 @@ class Pretrain(Section):
 class ServerOptimizer(Section):
     """How the server steps towards the mean of what sites send; SGD at rate 1 without momentum is that mean.
 
-    ``beta1``, ``beta2`` and ``tau`` are Adam's and Yogi's, ``momentum`` is SGD's.
+    ``beta1``, ``beta2`` and ``tau`` are Adam's and Yogi's, ``momentum`` is SGD's. Unless said, ``lr`` is 1 for SGD, and
+    0.01 for the others, whose steps are about as long as their rate.
     """
 
     name: Literal["sgd", "adam", "yogi"] = "sgd"
@@ -101,6 +106,13 @@ class ServerOptimizer(Section):
     beta1: float = Field(0.9, ge=0, lt=1)
     beta2: float = Field(0.99, ge=0, lt=1)
     tau: float = Field(1e-3, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rate_fits_the_step(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and value.get("name") in ("adam", "yogi"):
+            return {"lr": ADAPTIVE_RATE, **value}
+        return value
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> ServerOptimizer:

@@ -23,7 +23,6 @@ from fedvisage.methods.model import Model
 from fedvisage.recipe import Recipe, ServerOptimizer
 
 PAPER = "Reddi et al., Adaptive Federated Optimization, 2021"
-RATE = 1e-2
 
 Adaptive = Literal["adam", "yogi"]
 
@@ -33,7 +32,7 @@ def program(kind: Adaptive) -> Callable[[Server], Iterator[None]]:
 
     def server(s: Server) -> Iterator[None]:
         lent = s.method.parts_at(Home.LENT)
-        return averaging.average(s, *lent, otherwise=ServerOptimizer(name=kind, lr=RATE))
+        return averaging.average(s, *lent, otherwise=ServerOptimizer.model_validate({"name": kind}))
 
     return server
 

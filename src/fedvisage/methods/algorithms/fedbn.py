@@ -9,7 +9,8 @@ Deviations from the paper: it judges every site with the site's own layers and h
 such users its authors suggest the mean of the sites' BatchNorm layers, or statistics re-estimated at the user (issue 9
 of their code; the latter is what ``evaluation.adapt`` does). So here the layers do cross the wire: sites upload them
 beside the body, the server hands their mean to users and never lends it to sites. Thresholds, too, are chosen with the
-mean layers. ``training.start`` is refused with private layers: it reaches the server only.
+mean layers. Initial weights are refused, as they reach the server only: ``training.start`` with private layers, and the
+others always.
 """
 
 from collections.abc import Callable, Iterator
@@ -55,6 +56,11 @@ def check(recipe: Recipe) -> None:
     if recipe.options(Norms).norms == "private" and recipe.training.start is not None:
         raise UserError("recipe.training.start", "does not reach the sites' own normalisation layers; leave it out, or "
                         "use method.norms: shared")  # fmt: skip
+    weights = getattr(getattr(recipe.method, "network", None), "weights", None)
+    given = {"training.pretrain": recipe.training.pretrain, "method.network.weights": weights}
+    for place in (place for place, value in given.items() if value not in (None, "none")):
+        raise UserError(f"recipe.{place}", "is for a network with its normalisation layers, which FedBN takes apart; "
+                        "leave it out, or use fedavg")  # fmt: skip
 
 
 def program(*parts: str) -> Callable[[Server], Iterator[None]]:

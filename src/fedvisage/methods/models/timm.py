@@ -7,12 +7,13 @@ safetensors file of its weights; nothing is ever fetched. Binary cross-entropy t
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from fedvisage.errors import UserError
 from fedvisage.federation.declared import Member
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.averaging import AveragingOptions
 from fedvisage.methods.model import Model
-from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
+from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, load_weights, timm_network
 from fedvisage.recipe import MethodOptions, Recipe
 
 
@@ -29,6 +30,12 @@ class Averaged(Options, AveragingOptions):
 def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the one part."""
     return nn.ModuleDict({"model": timm_network(recipe.options(Options).network, recipe.input, outputs=1)})
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse two sources of initial weights."""
+    if recipe.options(Options).network.weights is not None and recipe.training.start is not None:
+        raise UserError(f"{PLACE}.weights", "and training.start both give initial weights; leave one of them out")
 
 
 def begin(s: Server) -> None:
@@ -78,5 +85,6 @@ MODEL = Model(
     supervise=supervise,
     user=user,
     features=features,
+    check=check,
     begin=begin,
 )

@@ -1,0 +1,128 @@
+"""An algorithm with what is special about it switched off is FedAvg, byte for byte, on networks of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.methods.combining import combined
+from tests.toy import SITES, make_people, make_set, of_task, recipe_of, run_toy, tree, weights
+
+from fedvisage.federation.wire.message import digest_of
+from fedvisage.methods import MODELS
+from fedvisage.methods.algorithms.fedbn import taken_apart
+from fedvisage.nn.norms import Borrowed
+
+ARCH = {"timm": {"arch": "mobilenetv3_small_050"}}
+KINDS = ("vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")
+NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    ("fedavg", {"training__server_optimizer": {"name": "sgd", "lr": 1.0}},
+     {"training__server_optimizer": {"name": "sgd", "lr": 0.5}}),
+    ("fedprox", {"method__mu": 0.0}, {"method__mu": 1.0}),
+    ("moon", {"method__mu": 0.0}, {"method__mu": 1.0}),
+    ("afl", {"method__step": 0.0}, {"method__step": 1.0}),
+    ("scaffold", {"method__correction": 0.0}, {}),
+    ("fedadam", {}, {}),
+    ("fedyogi", {}, {}),
+)  # fmt: skip
+"""Each with what switches it off, and with what leaves it on; the adaptive steps cannot be switched off."""
+
+
+def recipe(sets: Mapping[str, Path], algorithm: str, model: str, **changes: Any) -> dict[str, Any]:
+    """FedAvg's sites count alike here, as AFL's do at first."""
+    found = combined(sets, algorithm, model, **changes)
+    found["method"]["network"] |= ARCH.get(model, {})
+    if algorithm != "afl":
+        found["method"].setdefault("weight", "uniform")
+    return found
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def fedavg(model: str, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    out = tmp_path_factory.mktemp("fedavg") / "run"
+    run_toy(recipe(sets, "fedavg", model), out)
+    return weights(out)
+
+
+@pytest.mark.parametrize(("algorithm", "off", "on"), NULL, ids=[name for name, *_ in NULL])
+def test_switched_off_it_is_fedavg_and_switched_on_it_is_not(
+    algorithm: str, off: dict[str, Any], on: dict[str, Any], model: str, fedavg: bytes,
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:  # fmt: skip
+    run_toy(recipe(sets, algorithm, model, **on), tmp_path / "on")
+    assert weights(tmp_path / "on") != fedavg
+    if off:
+        run_toy(recipe(sets, algorithm, model, **off), tmp_path / "off")
+        assert weights(tmp_path / "off") == fedavg
+
+
+def test_scaffold_s_first_round_is_fedavg_s(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    for name in ("scaffold", "fedavg"):
+        run_toy(recipe(sets, name, model, training__rounds=1), tmp_path / name)
+    assert weights(tmp_path / "scaffold") == weights(tmp_path / "fedavg")
+
+
+def test_fednova_with_as_many_steps_everywhere_is_fedavg_to_rounding(
+    model: str, fedavg: bytes, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Its sites send one step's length, in float32; the first round is compared, before rounding errors grow."""
+    for name in ("fednova", "fedavg"):
+        run_toy(recipe(sets, name, model, training__rounds=1), tmp_path / name)
+    found, expected = (load_file(tmp_path / name / "model.safetensors") for name in ("fednova", "fedavg"))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=2e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != "sphere20"])
+def test_fedbn_with_nothing_of_a_site_s_own_is_fedavg(
+    kind: str, norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    task = "fedavg" if MODELS[kind].task == "recognition" else "fedpad"
+    few = {name: str(of_task(sets[name], task)) for name in SITES[:sites]}
+    run_toy(recipe(sets, "fedavg", kind, data__sites=few), tmp_path / "fedavg")
+    run_toy(recipe(sets, "fedbn", kind, data__sites=few, method__norms=norms), tmp_path / "fedbn")
+    expected, found = (load_file(tmp_path / name / "model.safetensors") for name in ("fedavg", "fedbn"))
+    assert any(name.startswith("norms.") for name in found)
+    assert digest_of(rejoined(kind, recipe(sets, "fedbn", kind), found)) == digest_of(expected)
+
+
+def rejoined(kind: str, content: Mapping[str, Any], parts: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return FedBN's tensors under the names that they have in the model's own parts."""
+    net = taken_apart(MODELS[kind])(recipe_of(content))
+    places = [name for name, module in net.named_modules() if isinstance(module, Borrowed)]
+    found = {}
+    for key, value in parts.items():
+        part, _, rest = key.partition(".")
+        place, _, name = rest.partition(".")
+        found[f"{places[int(place)]}.{name}" if part == "norms" else key] = value
+    return found
+
+
+def test_fedpad_s_null_step_is_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets), tmp_path / "fedpad")
+    run_toy(tree(sets, training__server_optimizer={"name": "sgd", "lr": 1.0}), tmp_path / "null")
+    assert weights(tmp_path / "null") == weights(tmp_path / "fedpad")
+
+
+def test_fednova_differs_from_fedavg_where_sites_take_unequal_steps(tmp_path: Path) -> None:
+    """Of recognition, too, whose sites go through views of their own size."""
+    counts = {"A": 3, "B": 3, "C": 8}
+    for seed, (name, count) in enumerate(counts.items()):
+        make_people(tmp_path / f"people-{name}", name, seed, identities=count)
+    make_people(tmp_path / "people-U", "U", 5)
+    make_people(tmp_path / "people-P", "P", 9, identities=6, test=0, heldout=2)
+    sets = {name: make_set(tmp_path / name, name, 0, subjects=3) for name in (*SITES, "U")}
+    for name in ("fednova", "fedavg"):
+        run_toy(recipe(sets, name, "sphere20", training__local={"epochs": 1}, training__batch=4), tmp_path / name)
+    assert weights(tmp_path / "fednova") != weights(tmp_path / "fedavg")

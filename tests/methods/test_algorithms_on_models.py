@@ -1,0 +1,279 @@
+"""Every algorithm on every model: it runs, it is found by what a recipe says, or it is refused by place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from textwrap import indent
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from tests.methods.combining import TINY, combined, small
+from tests.toy import recipe_of, run_toy, settled, tree, weights
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.federation.server import Server
+from fedvisage.methods import ALGORITHMS, METHODS, MODELS, find, on, read_method
+
+WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64")
+RUN = ("resnet18", "vit", "vit-h", "fedma-vgg", "timm", "sphere20", "iresnet18", "mobilefacenet", "timm-embedding")
+PAIRS = [(algorithm, model) for model in RUN for algorithm in ALGORITHMS
+         if (algorithm, model) not in {("fedbn", name) for name in WITHOUT_NORMS}]  # fmt: skip
+TWICE = [("moon", "timm"), ("fedbn", "iresnet18"), ("scaffold", "timm-embedding"), ("fedyogi", "vit-h"),
+         ("fednova", "mobilefacenet")]  # fmt: skip
+
+
+@pytest.mark.parametrize(("algorithm", "model"), PAIRS, ids="-".join)
+def test_two_rounds_end_in_finite_weights_and_figures(
+    algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = combined(sets, algorithm, model)
+    metrics = run_toy(content, tmp_path / "run")
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    assert all(torch.isfinite(value).all() for value in found.values())
+    assert (metrics["method"], metrics["task"], metrics["rounds"]) == (algorithm, MODELS[model].task, 2)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert [row["failed"] for row in rows] == [{}, {}]
+    if (algorithm, model) in TWICE:
+        run_toy(content, tmp_path / "again")
+        assert settled(tmp_path / "again") == settled(tmp_path / "run")
+
+
+def refusal(content: Mapping[str, Any], out: Path) -> UserError:
+    with pytest.raises(UserError) as caught:
+        run_toy(content, out)
+    return caught.value
+
+
+@pytest.mark.parametrize("model", ["fedma-vgg", "sphere20"])
+def test_fedbn_is_refused_where_there_is_nothing_to_keep(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    assert refusal(combined(sets, "fedbn", model), tmp_path / "run").place == "recipe.method.model"
+
+
+ADAM = {"name": "adam", "lr": 0.01}
+HEAVY = {"name": "sgd", "lr": 0.01, "momentum": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model", "changes", "place"),
+    [
+        ("scaffold", "resnet18", {"training__optimizer": ADAM}, "training.optimizer"),
+        ("scaffold", "sphere20", {"training__optimizer": HEAVY}, "training.optimizer"),
+        ("fednova", "resnet18", {"training__optimizer": ADAM}, "training.optimizer.name"),
+        ("fednova", "sphere20", {"training__optimizer": HEAVY | {"state": "kept"}}, "training.optimizer.state"),
+        ("fednova", "resnet18", {"federation__wire": "bf16"}, "federation.wire"),
+        ("fedadam", "vit", {"training__server_optimizer": {"name": "sgd"}}, "training.server_optimizer.name"),
+        ("fedyogi", "timm", {"training__server_optimizer": {"name": "adam"}}, "training.server_optimizer.name"),
+        *((name, "resnet18", {"training__server_optimizer": {"name": "sgd"}}, "training.server_optimizer")
+          for name in ("fedbn", "afl", "scaffold", "fednova")),
+        *((name, "resnet18", {"federation__combine": {"rule": "median"}}, "federation.combine")
+          for name in ("afl", "scaffold", "fednova")),
+        *((name, "resnet18", {"federation__secure": {}}, "federation.secure") for name in ("scaffold", "fednova")),
+        *((name, "resnet18", {"federation__dp": {"clip": 1.0, "noise": 1.0, "delta": 0.1}}, "federation.dp")
+          for name in ("afl", "scaffold", "fednova")),
+        ("fedbn", "resnet18", {"training__start": "somewhere"}, "training.start"),
+        ("fedbn", "iresnet18", {"training__pretrain": {"epochs": 1}}, "training.pretrain"),
+        ("fedbn", "timm", {"method__network__weights": "some.safetensors"}, "method.network.weights"),
+        ("fedbn", "vit-h", {"method__network__weights": "some.safetensors"}, "method.network.weights"),
+        ("moon", "timm", {"method__network__weights": "a", "training__start": "b"}, "method.network.weights"),
+        ("moon", "timm-embedding", {"method__network__weights": "a", "training__start": "b"},
+         "method.network.weights"),
+        ("moon", "vit", {"input__size": 40}, "input.size"),
+        ("scaffold", "vit-h", {"input__size": 40}, "input.size"),
+        ("fedavg", "timm", {"method__network__arch": "resnet_18"}, "method.network.arch"),
+        ("fedavg", "timm", {"method__network__weights": "nowhere"}, "method.network.weights"),
+    ],
+)  # fmt: skip
+def test_what_an_algorithm_cannot_do_is_refused_by_place(
+    algorithm: str, model: str, changes: dict[str, Any], place: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    assert refusal(combined(sets, algorithm, model, **changes), tmp_path / "run").place == f"recipe.{place}"
+
+
+@pytest.mark.parametrize("name", ["fedgpad", "fedma", "single", "fused", "fedsis", "festa", "pretrained"])
+def test_a_step_of_the_server_needs_one_mean(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, name, training__server_optimizer={"name": "sgd", "lr": 1.0})
+    assert refusal(content, tmp_path / "run").place == "recipe.training.server_optimizer"
+
+
+@pytest.mark.parametrize("algorithm", ["scaffold", "fedprox", "fedyogi"])
+def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(
+    algorithm: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    sizes = {}
+    for wire in ("fp32", "bf16"):
+        run_toy(combined(sets, algorithm, "resnet18", federation__wire=wire), tmp_path / wire)
+        rows = [json.loads(line) for line in (tmp_path / wire / "ledger.jsonl").read_text().splitlines()]
+        sizes[wire] = sum(row["bytes"] for row in rows if row["direction"] == "up" and row["call"] == "train")
+        assert all(value.isfinite().all() for value in load_file(tmp_path / wire / "model.safetensors").values())
+    assert sizes["bf16"] / sizes["fp32"] == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("algorithm", ["fedadam", "fedyogi", "moon", "fedprox"])
+@pytest.mark.parametrize("protection", [{"federation__combine": {"rule": "median"}}, {"federation__secure": {}}])
+def test_algorithms_that_rest_on_one_mean_take_another_rule_or_a_secret_sum_in_its_place(
+    algorithm: str, protection: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    metrics = run_toy(combined(sets, algorithm, "resnet18", **protection), tmp_path / "run")
+    assert metrics["rounds"] == 2
+
+
+# Weights to begin with.
+
+
+def test_a_file_s_weights_are_the_first_model_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """They are put in before the first round, and not again by a resumed run."""
+    import timm
+
+    save_file(timm.create_model(TINY, num_classes=10).state_dict(), tmp_path / "file.safetensors")
+    content = combined(sets, "fedprox", "timm", method__network__weights=str(tmp_path / "file.safetensors"))
+    method, begun = on("fedprox", "timm"), []
+
+    def begin(s: Server) -> None:
+        begun.append(s.round)
+        method.begin(s)
+
+    class Interrupted(Exception): ...
+
+    def server(s: Server) -> Iterator[None]:
+        for _ in method.server(s):
+            yield
+            raise Interrupted
+
+    watched = replace(method, begin=begin)
+    run_toy(content, tmp_path / "whole", method=watched)
+    assert begun == [0]
+    with pytest.raises(Interrupted):
+        run_toy(content, tmp_path / "parts", method=replace(watched, server=server))
+    run_toy(content, tmp_path / "parts", method=watched, resume=True)
+    assert begun == [0, 0]
+    assert weights(tmp_path / "parts") == weights(tmp_path / "whole")
+    without = combined(sets, "fedprox", "timm")
+    run_toy(without, tmp_path / "without")
+    assert weights(tmp_path / "without") != weights(tmp_path / "whole")
+
+
+# How recipes name them.
+
+
+def section(**method: Any) -> dict[str, Any]:
+    return {"method": method, "data": {"sites": {"A": "nowhere"}}, "training": {"rounds": 1}}
+
+
+FACE = {"name": "sphere20", "width": 8, "embedding": 16}
+
+
+@pytest.mark.parametrize(
+    ("method", "model"),
+    [
+        ({"name": "fedprox"}, "resnet18"),
+        ({"name": "fedprox", "model": "vit-h"}, "vit-h"),
+        ({"name": "fedprox", "model": "iresnet100"}, "iresnet100"),
+        ({"name": "fedavg"}, "sphere64"),
+        ({"name": "fedavg", "model": "resnet18"}, "resnet18"),
+        ({"name": "fedprox", "network": FACE}, "sphere20"),
+        ({"name": "fedprox", "model": FACE}, "sphere20"),
+        ({"name": "fedprox", "model": "sphere20", "network": FACE}, "sphere20"),
+        ({"name": "fedprox", "model": {"name": "sphere20"}, "network": {"width": 8}}, "sphere20"),
+        ({"name": "fedprox", "model": {"name": "timm", "arch": TINY}}, "timm"),
+        ({"name": "fedprox", "model": "timm", "network": {"arch": TINY}}, "timm"),
+        ({"name": "fedprox", "network": {"name": "timm", "arch": TINY}}, "timm"),
+        ({"name": "moon", "network": {"name": "vit-h", "width": 8, "heads": 2}}, "vit-h"),
+        ({"name": "moon", "model": {"name": "timm-embedding", "arch": TINY}}, "timm-embedding"),
+        ({"name": "scaffold", "model": {"name": "vit", "depth": 2}}, "vit"),
+    ],
+)
+def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_the_same(
+    method: dict[str, Any], model: str
+) -> None:
+    first = recipe_of(section(**method))
+    found = find(first.method)
+    assert found is (METHODS[method["name"]] if len(method) == 1 else on(method["name"], model))
+    assert found.task == MODELS[model].task
+    again = recipe_of(yaml.safe_load(recipes.text_of(first)))
+    assert again == first
+    assert recipes.text_of(again) == recipes.text_of(first)
+    assert find(again.method) is found
+    network = first.method.network  # type: ignore[attr-defined]
+    for key, value in (FACE if model == "sphere20" and FACE in method.values() else {}).items():
+        assert getattr(network, key) == value
+
+
+@pytest.mark.parametrize(
+    ("method", "place", "words"),
+    [
+        ({"name": "fedprx"}, "name", ["did you mean fedprox"]),
+        ({"name": "fedprox", "model": "vit_h"}, "model", ["did you mean vit-h"]),
+        ({"name": "fedprox", "model": {"name": "sphere2"}}, "model", ["did you mean sphere20"]),
+        ({"name": "fedprox", "network": {"name": "iresnet19"}}, "network.name", ["did you mean iresnet18"]),
+        ({"name": "fedavg", "network": {"name": "iresnet19"}}, "network.name", ["did you mean iresnet18"]),
+        ({"name": "fedgpad", "model": "vit-h"}, "model", ["network of its own", "fedprox"]),
+        ({"name": "fedpad", "model": {"name": "timm", "arch": TINY}}, "model", ["network of its own"]),
+        ({"name": "fedavg-vit-h", "model": "vit"}, "model", ["network of its own"]),
+        ({"name": "fedprox", "model": {"arch": TINY}}, "model", ["needs a name"]),
+        ({"name": "fedprox", "model": "sphere20", "network": {"name": "iresnet18"}}, "network.name",
+         ["iresnet18", "sphere20"]),
+        ({"name": "fedprox", "model": "vit-h", "network": {"name": "sphere20"}}, "network.name",
+         ["sphere20", "vit-h"]),
+        ({"name": "fedprox", "model": {"name": "sphere20", "width": 8}, "network": {"width": 16}}, "network.width",
+         ["16", "8", "method.model.width"]),
+        ({"name": "fedprox", "model": {"name": "sphere20"}, "network": {"name": "iresnet18"}}, "network.name",
+         ["iresnet18", "sphere20"]),
+        ({"name": "fedprox", "model": "timm"}, "network", []),
+        ({"name": "fedprox", "model": "timm-embedding"}, "network", ["arch"]),
+        ({"name": "fedprox", "model": "sphere20", "network": {"arch": TINY}}, "network", ["arch"]),
+        ({"name": "fedprox", "model": "vit", "network": {"arch": TINY}}, "network.arch", []),
+        ({"name": "fedprox", "model": "vit", "network": "vit"}, "network", []),
+        ({"name": ["fedprox"], "network": {"name": "sphere20"}}, "name", []),
+        ({"name": "fedprox", "network": {"name": ["sphere20"]}}, "network.name", []),
+        ({"name": "fedprox", "model": 3}, "model", ["no model"]),
+        ({"name": "afl", "model": "vit", "weight": "uniform"}, "weight", ["unknown key"]),
+    ],
+)  # fmt: skip
+def test_what_names_no_model_or_two_is_refused_by_place(method: dict[str, Any], place: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        recipe_of(section(**method))
+    assert caught.value.place == f"recipe.method.{place}"
+    assert all(word in str(caught.value) for word in words), caught.value
+
+
+RESOLVED = {
+    "fedpad": "name: fedpad\nweight: uniform\nnetwork:\n  width: 64\n",
+    "fedprox": "name: fedprox\nmu: 0.01\nweight: uniform\nnetwork:\n  width: 64\n",
+    "fedavg": "name: fedavg\nweight: examples\nnetwork:\n  width: 64\n  embedding: 512\n  name: sphere64\n"
+    "scale: 30.0\nmargin: 0.4\ncentres: mean-features\nsampled_classes: null\n",
+    "fedavg-vit-h": "name: fedavg-vit-h\nweight: examples\nnetwork:\n  width: 768\n  depth: 12\n  heads: 12\n"
+    "  weights: none\n  stem: 64\n  stages:\n  - 3\n  - 4\n  - 9\n",
+}
+"""As these were written out before there were models to choose."""
+
+
+@pytest.mark.parametrize("name", list(RESOLVED))
+def test_what_a_recipe_leaves_out_is_not_in_its_resolved_text(name: str) -> None:
+    text = recipes.text_of(recipe_of(section(name=name)))
+    assert text.startswith(f"title: ''\nmethod:\n{indent(RESOLVED[name], '  ')}data:\n")
+    assert "server_optimizer" not in text
+
+
+@pytest.mark.parametrize("model", list(MODELS))
+def test_every_model_can_be_named_for_every_algorithm(model: str) -> None:
+    for algorithm in ALGORITHMS:
+        options = read_method({"name": algorithm, "model": model, "network": small(model)})
+        assert find(options) is on(algorithm, model)
+
+
+def test_an_adaptive_step_has_a_rate_that_fits_it_unless_the_recipe_has_one() -> None:
+    rates = {}
+    for name in ("sgd", "adam", "yogi"):
+        content = section(name="fedpad")
+        content["training"]["server_optimizer"] = {"name": name}
+        found = recipe_of(content).training.server_optimizer
+        assert found is not None
+        rates[name] = found.lr
+    assert rates == {"sgd": 1.0, "adam": 0.01, "yogi": 0.01}
