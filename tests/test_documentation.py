@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import re
 import shlex
+import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 from pydantic import BaseModel
-from tests.documented import ROOT, example
-from tests.toy import run_toy, tree
+from tests.documented import ROOT, block, example, files, snippets
+from tests.toy import recipe_of, run_toy, tree, weights
 
-from fedvisage import cli
+import fedvisage as fv
+from fedvisage import cli, extensions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.methods import read_method
@@ -29,16 +34,90 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *so
 
 
 def test_the_example_method_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    smoothed = example(0).METHOD
+    smoothed = example("smoothed").METHOD
     content = tree(sets, smoothed, training__rounds=1)
     first = run_toy(content, tmp_path / "smoothed", method=smoothed)
     content["method"]["smoothing"] = 0
     run_toy(content, tmp_path / "null", method=smoothed)
     run_toy(tree(sets, training__rounds=1), tmp_path / "fedpad")
-    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("smoothed", "null", "fedpad")}
     assert first["method"] == "smoothed"
-    assert weights["null"] == weights["fedpad"]
-    assert weights["smoothed"] != weights["fedpad"]
+    assert weights(tmp_path / "null") == weights(tmp_path / "fedpad")
+    assert weights(tmp_path / "smoothed") != weights(tmp_path / "fedpad")
+
+
+def test_the_example_that_writes_scaffold_out_is_the_packages_to_the_byte(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Rounds with and without a correction, sites that are left out, and private state that survives a resume."""
+    written_out = example("my_scaffold").METHOD
+    changes = {"training__optimizer": {"name": "sgd", "lr": 0.05}, "federation__participation": 0.6}
+    run_toy(tree(sets, written_out, **changes), tmp_path / "example", method=written_out)
+    run_toy(tree(sets, "scaffold", **changes), tmp_path / "package")
+    assert weights(tmp_path / "example") == weights(tmp_path / "package")
+    run_toy(tree(sets, **changes), tmp_path / "fedpad")
+    assert weights(tmp_path / "example") != weights(tmp_path / "fedpad")
+
+
+def test_the_example_that_writes_scaffold_out_refuses_other_optimizers(sets: Mapping[str, Path]) -> None:
+    written_out = example("my_scaffold").METHOD
+    with pytest.raises(UserError, match="sgd"):
+        written_out.check(recipe_of(tree(sets, written_out), written_out))
+
+
+def test_what_is_done_with_the_examples_runs(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each block as it stands, on a recipe of toy size; what it prints is what a comment beside it says."""
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(yaml.safe_dump(tree(sets, training__rounds=1)))
+    for name in files():
+        example(name)
+    for number, snippet in enumerate(snippets()):
+        capsys.readouterr()
+        code = compile(snippet.replace("demo/fedpad", "toy.yaml"), f"docs/extending.md, block {number}", "exec")
+        exec(code, {})
+        printed = capsys.readouterr().out.splitlines()
+        for said in re.findall(r"^print\(.*\)  # (\{.*)$", snippet, flags=re.MULTILINE):
+            assert said == printed[-1]
+    assert {path.name for path in Path("runs").iterdir()} == {"smoothed", "my-scaffold", "small"}
+    with pytest.raises(UserError, match="no method"):
+        fv.open("runs/smoothed").score(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    model = fv.open("runs/smoothed", method=example("smoothed").METHOD)
+    assert model.score(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1,)
+
+
+def test_the_recipes_section_for_a_network_of_timm_is_read(sets: Mapping[str, Path]) -> None:
+    recipe = fv.load({**tree(sets), **yaml.safe_load(block("yaml"))})
+    assert fv.methods.find(recipe.method).title == "FedProx (timm)"
+    assert recipe.method.network.arch == "mobilenetv3_small_100"  # type: ignore[attr-defined]
+
+
+def test_examples_are_found_by_the_entry_points_that_the_page_shows(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is installed as far as Python can tell: files, and metadata beside them."""
+    groups = tomllib.loads(block("toml"))["project"]["entry-points"]
+    metadata = tmp_path / "mine-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    lines = [(f"[{group}]", *(f"{name} = {value}" for name, value in found.items())) for group, found in groups.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(line for group in lines for line in group))
+    for name, text in files().items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    extensions._entries.cache_clear()
+    try:
+        assert {"smoothed", "my-scaffold"} < set(fv.methods())
+        assert "small" in fv.models()
+        recipe = fv.load(tree(sets), {"method": {"name": "fedprox", "model": "small"}})
+        assert fv.methods.find(recipe.method).title == "FedProx (Small)"
+        assert extensions.load("datasets", "table").__name__ == "import_table"
+    finally:
+        extensions._entries.cache_clear()
+        fv.methods.on.cache_clear()
+        for name in files():
+            sys.modules.pop(name, None)
 
 
 def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
@@ -49,7 +128,7 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
         Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(source / name)
     with (source / "table.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("file", "label", "kind", "person", "part"), *rows])
-    importer = example(1)
+    importer = example("table")
     importer.import_table(source, tmp_path / "set", name="T", size=32)
     made = PreparedSet.open(tmp_path / "set", verify=True)
     assert made.rows.label.tolist() == [1, 0]
@@ -58,6 +137,17 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="genuine"):
         importer.import_table(source, tmp_path / "other", name="T", size=32)
     assert not (tmp_path / "other").exists()
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    """``make reference`` writes it again."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    sys.modules["reference"] = reference
+    spec.loader.exec_module(reference)
+    assert (ROOT / "docs" / "reference.md").read_text() == reference.page()
 
 
 def test_every_file_that_the_documentation_links_exists() -> None:
