@@ -10,7 +10,7 @@ import sys
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -90,6 +90,24 @@ def test_the_recipes_section_for_a_network_of_timm_is_read(sets: Mapping[str, Pa
     recipe = fv.load({**tree(sets), **yaml.safe_load(block("yaml"))})
     assert fv.methods.find(recipe.method).title == "FedProx (timm)"
     assert recipe.method.network.arch == "mobilenetv3_small_100"  # type: ignore[attr-defined]
+
+
+def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping[str, Path]) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    section = page[page.index("## Algorithms and models") : page.index("## Studies")]
+    first = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    listed = {name for cell in first for name in re.findall(r"`([\w-]+)`", cell)}
+    assert listed == {*fv.methods.ALGORITHMS, *fv.methods.MODELS}
+    (shown,) = re.findall(r"```yaml\n(.*?)```", section, flags=re.DOTALL)
+    sgd = {"training.optimizer": {"name": "sgd"}}
+    recipe = fv.load({**tree(sets), **yaml.safe_load(shown)}, sgd)
+    fv.methods.find(recipe.method).check(recipe)
+    assert fv.methods.find(recipe.method).title == "SCAFFOLD (ViT-H)"
+
+
+@pytest.mark.parametrize("name", ["afl", "scaffold", "fednova", "fedsis", "festa"])
+def test_a_step_of_the_server_is_refused_where_the_server_takes_none(name: str) -> None:
+    assert not fv.methods()[name].steps_at_server
 
 
 def test_examples_are_found_by_the_entry_points_that_the_page_shows(
@@ -172,6 +190,22 @@ def test_every_command_that_the_documentation_shows_exists() -> None:
             assert target in targets, f"{page.name}: make {target}"
 
 
+def test_the_python_of_the_readme_runs(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it stands, but for the recipe and the sizes, and with the user's set of the toys in the place of a large one."""
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(yaml.safe_dump(tree(sets)))
+    smaller = {"demo/fedpad": "toy.yaml", "96, 96": "32, 32", "subjects=10 size=96": "subjects=2 frames=1 size=32"}
+    for large, small in smaller.items():
+        assert shown.count(large) == 1
+        shown = shown.replace(large, small)
+    exec(compile(shown, "README.md", "exec"), names := dict[str, Any]())
+    assert names["run"].metrics["rounds"] == 4
+    assert fv.load("demo/fedpad").input.size == 96
+
+
 SMALLER = {
     "recipes/demo/fedpad.yaml": "toy.yaml training.rounds=1",
     "recipes/demo/fedfr.yaml": "people.yaml training.rounds=1",
@@ -214,9 +248,9 @@ def test_the_commands_about_shipped_recipes_work_from_any_directory(
 ) -> None:
     """Recipes and studies are validated cell by cell and not run."""
     text = (ROOT / "docs/recipes.md").read_text()
-    block, mark = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
+    shown, mark = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
     monkeypatch.chdir(tmp_path)
-    for command in block.splitlines():
+    for command in shown.splitlines():
         words, _, target = command.partition(" > ")
         _, verb, *rest = shlex.split(words)
         if verb == "run":
