@@ -48,7 +48,7 @@ def test_the_example_method_trains(sets: Mapping[str, Path], tmp_path: Path) -> 
 def test_the_example_that_writes_scaffold_out_is_the_packages_to_the_byte(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    """Rounds with and without a correction, sites that are left out, and private state that survives a resume."""
+    """In rounds with and without a correction, and where rounds leave sites out; the contract runs on the package's."""
     written_out = example("my_scaffold").METHOD
     changes = {"training__optimizer": {"name": "sgd", "lr": 0.05}, "federation__participation": 0.6}
     run_toy(tree(sets, written_out, **changes), tmp_path / "example", method=written_out)
@@ -193,7 +193,7 @@ def test_every_command_that_the_documentation_shows_exists() -> None:
 def test_the_python_of_the_readme_runs(
     sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it stands, but for the recipe and the sizes, and with the user's set of the toys in the place of a large one."""
+    """As it stands, but for the recipe and the sizes."""
     (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
     monkeypatch.chdir(tmp_path)
     Path("toy.yaml").write_text(yaml.safe_dump(tree(sets)))

@@ -4,10 +4,13 @@ Beside them stand examples of docs/extending.md: a method with another local los
 SCAFFOLD is held against the package's byte by byte in tests/test_documentation.py.
 """
 
+from dataclasses import replace
+
 from tests.contract.examples import released, split, two_exchanges
 from tests.documented import example
 
 from fedvisage.methods.algorithms.fedprox import fedprox
 
-DOCUMENTED = (example("smoothed").METHOD, fedprox(example("small").MODEL))
+ON_SMALL = replace(fedprox(example("small").MODEL), name="fedprox-small")
+DOCUMENTED = (example("smoothed").METHOD, ON_SMALL)
 EXAMPLES = {method.name: method for method in (two_exchanges.METHOD, split.METHOD, released.METHOD, *DOCUMENTED)}
