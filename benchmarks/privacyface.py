@@ -145,7 +145,7 @@ def _vectors(cache: Path, method: str) -> tuple[float, float]:
 
 
 def _recipe(method: str, own: Mapping[str, Any], *, sites: int, size: int) -> Recipe:
-    """Return a recipe of one round with one batch a site, of rendered people."""
+    """Return a recipe of one round with one batch per site, of rendered people."""
     people = f"synth: people images=4 size={size}"
     tree: dict[str, Any] = {
         "method": {"name": method, **own},

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.toy import make_sets
+from tests.toy import THREADS, make_sets
 
-torch.set_num_threads(1)
+torch.set_num_threads(THREADS)
 
 
 @pytest.fixture(scope="session")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from fedvisage.runs.run import Wire, run
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.opened import Opened
 
+THREADS = int(os.environ.get("FEDVISAGE_TEST_THREADS", "1"))
 SIZE = 32
 SITES = ("A", "B", "C")
 SPECIES = ("bonafide", "print", "replay")
@@ -137,7 +140,7 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
             "augment": {"flip": 0.5},
         },
         "evaluation": {"every": 1, "resamples": 0},
-        "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
+        "runtime": {"threads": THREADS, "precision": "fp32", "device": "cpu"},
     }
     if meant(method).releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
@@ -214,3 +217,16 @@ def settled(out: Path, *, names: tuple[str, ...] = SETTLED) -> dict[str, bytes]:
     metrics.pop("peak_rss_mb")
     found = {name: (out / name).read_bytes() for name in names}
     return found | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
+
+
+def scores_of(run: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Return scores and labels by member, as anyone could read them."""
+    rows = list(csv.DictReader((run / "scores.csv").open()))
+    models = sorted({row["model"] for row in rows})
+    return {
+        name: {
+            "logit": np.array([float(row["logit"]) for row in rows if row["model"] == name]),
+            "label": np.array([int(row["label"]) for row in rows if row["model"] == name]),
+        }
+        for name in models
+    }

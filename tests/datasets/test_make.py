@@ -32,7 +32,7 @@ def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(tmp_
 
 def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="choose one of folder"):
-        import_dataset("tar", tmp_path, tmp_path / "set", name="", size=8, frames=1, crop="none", depth="auto",
+        import_dataset("tar", tmp_path, tmp_path / "set", unheard, name="", size=8, frames=1, crop="none", depth="auto",
                        heldout=0.2, test=0.4, least=1, max_bad=0, seed=0)  # fmt: skip
 
 

@@ -13,7 +13,8 @@ from tests.toy import run_toy, tree
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation.record.releases import Releases
-from fedvisage.nvflare.kits import Kit, own_settings, write_json
+from fedvisage.files import write_json
+from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]

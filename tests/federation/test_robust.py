@@ -13,9 +13,9 @@ from tests.toy import make_set, recipe_of, run_toy, settled, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.combine import combination_of
+from fedvisage.federation.compatible import check_protection
 from fedvisage.methods import METHODS
 from fedvisage.recipe import Federation
-from fedvisage.runs.run import check_protection
 
 RULES: list[Any] = ["norm-clip", {"rule": "norm-clip", "bound": 0.5}, "trimmed-mean", "median"]
 

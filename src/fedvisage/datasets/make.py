@@ -143,10 +143,13 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
     """Return what a set holds, line by line, and write a contact sheet when asked to."""
     if sheet is not None:
         _check_sheet(sheet)
-    found = PreparedSet.open(directory, verify=verify)
-    lines = [f"{found.name}: {len(found)} images of {found.size}×{found.size}, {found.source}", *describe(found)]
+    prepared = PreparedSet.open(directory, verify=verify)
+    lines = [
+        f"{prepared.name}: {len(prepared)} images of {prepared.size}×{prepared.size}, {prepared.source}",
+        *describe(prepared),
+    ]
     if sheet is not None:
-        contact_sheet(found).save(sheet)
+        contact_sheet(prepared).save(sheet)
         lines.append(f"contact sheet: {sheet}")
     return lines
 

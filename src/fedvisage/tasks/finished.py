@@ -72,7 +72,7 @@ class FinishedModel:
     def net(self) -> Delivered:
         """The network, a plain module in evaluation mode, with the weights of the model or of its first member."""
         self.scorer.load(next(iter(self._members().values())))
-        return Delivered(self.setup, copy.deepcopy(self.scorer.net))
+        return Delivered(self.setup, copy.deepcopy(self.scorer.net)).eval()
 
     def score(self, images: Tensor) -> NDArray[Any]:
         """Return the live logit of each face crop, uint8 B×3×H×W in RGB; members' scores are averaged."""

@@ -2,9 +2,10 @@
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging
 for Federated Learning", ICML 2020, Algorithm 1. A site steps down g_i(y) − c_i + c; after K steps of rate η its variate
-becomes c_i⁺ = c_i − c + (x − y)/(Kη) (option II), and it sends y and c_i⁺ − c_i. The server averages models, and moves
-c by |S|/N times the mean of what it gets. The correction is a term of the loss, ⟨c − c_i, y⟩, with that gradient. With
-``correction: 0`` this is FedAvg, and so it is in the first round, where all variates are zero.
+becomes c_i⁺ = c_i − c + (x − y)/(Kη) (option II), its mean gradient, and it sends y and c_i⁺ − c_i. The server averages
+models, and moves c by |S|/N times the mean of what it gets. The correction is a term of the loss, ⟨c − c_i, y⟩, with
+that gradient; where a recipe takes only a part of it, only that part is taken back out of c_i⁺. With ``correction: 0``
+this is FedAvg, and so it is in the first round, where all variates are zero.
 
 Deviations from the paper: the global rate is 1, and sites count as ``weight`` says. A reported loss contains the
 correction. Variates are of what is averaged and trained by a gradient; BatchNorm's statistics and a site's class
@@ -21,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Call, Message, Method, Upload
+from fedvisage.federation.method import Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import plain, under
@@ -64,9 +65,9 @@ def controlled(turn: averaging.Turn) -> averaging.Turn:
                for name, value in common.items()}  # fmt: skip
         site.held["correction"] = {name: value - own[name] for name, value in common.items()}
         reply, weights = turn(site, message), dict(site.net.named_parameters())
-        reach = len(site.losses) * site.rate
+        reach, strength = len(site.losses) * site.rate, site.recipe.options(Correction).correction
         renewed = {
-            name: own[name] - value + (site.lent[name] - weights[name].detach()) / reach
+            name: strength * (own[name] - value) + (site.lent[name] - weights[name].detach()) / reach
             for name, value in common.items()
         }
         site.kept.update({f"{CONTROL}{name}": plain(value) for name, value in renewed.items()})
@@ -77,18 +78,14 @@ def controlled(turn: averaging.Turn) -> averaging.Turn:
 
 def server(s: Server) -> Iterator[None]:
     """Average the models, and move the common variate by what the sites' variates moved."""
-    names, options = averaging.trained_tensors(s.net), s.recipe.method
-    weight = options.weight if isinstance(options, averaging.AveragingOptions) else "uniform"
-    weights = s.lent()
-    for name in (name for name in names if f"{CONTROL}{name}" not in s.kept):
-        s.kept[f"{CONTROL}{name}"] = torch.zeros_like(weights[name])
+    shapes = {f"{CONTROL}{name}": value for name, value in s.net.named_parameters()}
     for _ in s.rounds():
+        common = {name: s.kept.get(name, torch.zeros_like(value, device="cpu")) for name, value in shapes.items()}
         with s.quorum():
-            common = {f"{CONTROL}{name}": s.kept[f"{CONTROL}{name}"] for name in names}
-            found = s.reduce("train", s.lent() | common, weight=weight)
-            share = len(found.replied) / len(s.names)
-            s.load(found.value)
-            s.kept |= {name: value + share * found.value[name] for name, value in common.items()}
+            told = s.reduce("train", s.lent() | common, weight=averaging.weight_of(s.recipe))
+            s.load(told.value)
+            share = len(told.replied) / len(s.names)
+            s.kept |= {name: value + share * told.value[name] for name, value in common.items()}
         yield
 
 
@@ -102,27 +99,16 @@ def check(recipe: Recipe) -> None:
 
 def scaffold(model: Model) -> Method:
     """Return SCAFFOLD on a model."""
-    base = averaging.on_model(
+    moved = "what the site's control variate moved by"
+    averaged = averaging.on_model(
         model,
         averaging.options_on(model, Correction),
         name="scaffold",
-        title=averaging.titled("SCAFFOLD", model),
+        title="SCAFFOLD",
         paper=PAPER,
         loss=corrected(model.loss),
+        around=controlled,
+        more=(Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved),),
+        check=check,
     )
-    train = base.calls["train"]
-    variates = Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True,
-                      guarantee="what the site's control variate moved by")  # fmt: skip
-
-    def whole(recipe: Recipe) -> None:
-        model.check(recipe)
-        check(recipe)
-
-    return replace(
-        base,
-        calls={"train": Call(controlled(train.run), (*train.uploads, variates))},
-        server=server,
-        averages=False,
-        steps_at_server=False,
-        check=whole,
-    )
+    return replace(averaged, server=server, averages=False, steps_at_server=False)
