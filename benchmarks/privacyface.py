@@ -26,8 +26,8 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import state_of
 from fedvisage.methods import METHODS, consensus, read_method
 from fedvisage.methods.classes import classes_of
+from fedvisage.methods.clusters import cluster
 from fedvisage.methods.models import face
-from fedvisage.methods.privacyface import cluster
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.losses.arcface import arcface_logits
 from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware

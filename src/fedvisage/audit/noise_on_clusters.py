@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.told import asked_of, first_site, obstacle, seen
-from fedvisage.methods.privacyface import Options
+from fedvisage.methods.clusters import Options
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws, Draws
 from fedvisage.privacy.gaussian import Budget

@@ -18,9 +18,9 @@ from torch.nn.functional import normalize
 from fedvisage.audit.finding import Subject
 from fedvisage.data.batches import View
 from fedvisage.federation.members import members_of
+from fedvisage.methods.clusters import Options
 from fedvisage.methods.consensus import ClusterOptions
 from fedvisage.methods.models.face import means_of
-from fedvisage.methods.privacyface import Options
 from fedvisage.metrics.similarity import Faces
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws
