@@ -47,5 +47,4 @@ METHOD = replace(
     delivered=PARTS,
     pooled=False,
     server_sees=split.SERVER_SEES,
-    steps_at_server=False,
 )
