@@ -29,7 +29,7 @@ TWICE = [("moon", "timm"), ("fedbn", "iresnet18"), ("scaffold", "timm-embedding"
          ("fednova", "mobilefacenet")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("algorithm", "model"), PAIRS, ids="-".join)
+@pytest.mark.parametrize(("algorithm", "model"), PAIRS)
 def test_two_rounds_end_in_finite_weights_and_figures(
     algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
