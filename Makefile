@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup demo test test-slow test-wheel distributed faults lint calibrate benchmark wheel clean
+.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults lint calibrate benchmark wheel clean
 
 setup: $(VENV)/.ready
 
@@ -18,13 +18,21 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
-	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+
+# The loop while writing: every room's own tests, without those that run whole recipes again and again.
+quick: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not distributed and not runs"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not distributed"
 
 test-wheel: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/test_wheel.py
+
+# PROCESSORS="--settings avx2/AVX2/1 tests/tasks/pad/adapt" tries one setting and one directory.
+test-processors: setup
+	$(BIN)/python -m tests.processors --workers $(WORKERS) $(PROCESSORS)
 
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults

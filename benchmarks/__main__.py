@@ -69,8 +69,8 @@ def main() -> None:
     chosen = [measure for measure in MEASURES if not names or measure.__module__.split(".")[-1] in names]
     with tempfile.TemporaryDirectory() as cache:
         for measure in chosen:
-            found = measure(Path(cache))
-            rows.append(f"| {found.claim} | {found.bound} | {found.measured} | {VERDICT[found.holds]} |")
+            result = measure(Path(cache))
+            rows.append(f"| {result.claim} | {result.bound} | {result.measured} | {VERDICT[result.holds]} |")
             print(rows[-1], flush=True)
     if names:
         return

@@ -36,11 +36,11 @@ def measure_time(cache: Path, repeats: int = 3) -> Measurement:
         plain = min(plain, processor_seconds(lambda: scorer.logits(view)))
         for name, settings in forms.items():
             least[name] = min(least[name], _adapting(scorer, view, settings, stands=name != "taken back"))
-    found = ", ".join(f"{name} {seconds / plain:.2f}" for name, seconds in least.items())
+    ratios = ", ".join(f"{name} {seconds / plain:.2f}" for name, seconds in least.items())
     return Measurement(
         "test-time adaptation against plain inference (processor time)",
         "≤ 4",
-        f"{found} (ResNet-18, {IMAGES} images of {SIZE} px)",
+        f"{ratios} (ResNet-18, {IMAGES} images of {SIZE} px)",
         max(least.values()) / plain <= 4,
     )
 

@@ -23,11 +23,11 @@ CHILD = "import sys; from benchmarks.clustering import densest_memory; print(den
 def measure(cache: Path, number: int = SMALL) -> Measurement:
     """Time both on the same class centres, and see that they find the same clusters."""
     centres, asked = class_centres(number), asking()
-    found: list[list[int]] = []
-    ours = processor_seconds(lambda: found.append([one.size for one in densest(centres, asked)]))
-    theirs = processor_seconds(lambda: found.append(direct(centres, asked)))
-    if found[0] != found[1]:
-        raise AssertionError(f"sizes differ: {found}")
+    sizes: list[list[int]] = []
+    ours = processor_seconds(lambda: sizes.append([one.size for one in densest(centres, asked)]))
+    theirs = processor_seconds(lambda: sizes.append(direct(centres, asked)))
+    if sizes[0] != sizes[1]:
+        raise AssertionError(f"sizes differ: {sizes}")
     return Measurement(
         f"clusters of {number:,} class centres against the direct Algorithm 1 (speed)",
         "≥ 3",
@@ -59,12 +59,12 @@ def class_centres(number: int) -> Tensor:
     """Return unit vectors in groups, whose members are about the margin apart."""
     generator = torch.Generator().manual_seed(0)
     groups = torch.nn.functional.normalize(torch.randn(GROUPS, DIMENSION, generator=generator), dim=1)
-    found = torch.randn(number, DIMENSION, generator=generator).mul_(1 / math.sqrt(DIMENSION))
+    centres = torch.randn(number, DIMENSION, generator=generator).mul_(1 / math.sqrt(DIMENSION))
     whose = torch.randint(GROUPS, (number,), generator=generator)
     for rows in torch.arange(number).split(BLOCK):  # a copy of all would be the peak of memory
-        found[rows] += 0.6 * groups[whose[rows]]
-        found[rows] /= found[rows].norm(dim=1, keepdim=True)
-    return found
+        centres[rows] += 0.6 * groups[whose[rows]]
+        centres[rows] /= centres[rows].norm(dim=1, keepdim=True)
+    return centres
 
 
 def direct(centres: Tensor, asked: Clustering) -> list[int]:

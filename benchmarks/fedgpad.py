@@ -1,6 +1,6 @@
 """What the federation costs where it is dearest: FedGPAD aggregates after every batch. Against plain training steps.
 
-Both sides train the five networks of Table II with the four losses on batches of the same sets, one batch a site and
+Both sides train the five networks of Table II with the four losses on batches of the same sets, one batch per site and
 turn. The plain side is a loop as anybody would write it: no messages, checks, ledger or private state, and no averages.
 """
 

@@ -38,18 +38,18 @@ def measure(cache: Path, repeats: int = 5) -> Measurement:
 def measure_layout(cache: Path, repeats: int = 5) -> Measurement:
     """Time steps of both PAD networks in fp32 with the channels last in memory, as the house has them, and first."""
     del cache
-    found = []
+    ratios = []
     for name, make in (("ResNet-18", _resnet), ("FedGPAD's encoder at width 8", lambda: Encoder(CHANNELS[COLOUR], 8))):
         first, last = (float("inf"),) * 2
         for _ in range(repeats):
             first = min(first, _plain_step(make(), torch.contiguous_format))
             last = min(last, _plain_step(make(), LAYOUT))
-        found.append((name, first / last))
+        ratios.append((name, first / last))
     return Measurement(
         "channels last against channels first, fp32, 96 px, batch 16 (speed)",
         "≥ 1",
-        ", ".join(f"{name} {ratio:.2f}" for name, ratio in found),
-        min(ratio for _, ratio in found) >= 1,
+        ", ".join(f"{name} {ratio:.2f}" for name, ratio in ratios),
+        min(ratio for _, ratio in ratios) >= 1,
     )
 
 

@@ -26,8 +26,8 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import state_of
 from fedvisage.methods import METHODS, consensus, read_method
 from fedvisage.methods.classes import classes_of
+from fedvisage.methods.clusters import cluster
 from fedvisage.methods.models import face
-from fedvisage.methods.privacyface import cluster
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.losses.arcface import arcface_logits
 from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
@@ -145,7 +145,7 @@ def _vectors(cache: Path, method: str) -> tuple[float, float]:
 
 
 def _recipe(method: str, own: Mapping[str, Any], *, sites: int, size: int) -> Recipe:
-    """Return a recipe of one round with one batch a site, of rendered people."""
+    """Return a recipe of one round with one batch per site, of rendered people."""
     people = f"synth: people images=4 size={size}"
     tree: dict[str, Any] = {
         "method": {"name": method, **own},

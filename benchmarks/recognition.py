@@ -48,11 +48,11 @@ def features(count: int, seed: int) -> Features:
     """Return unit vectors, in groups that lie near each other as images of a person do."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((max(1, count // 100), DIMENSION), dtype=np.float32)
-    found = np.empty((count, DIMENSION), np.float32)
+    units = np.empty((count, DIMENSION), np.float32)
     for start in range(0, count, 4096):
         rows = np.arange(start, min(start + 4096, count))
-        found[rows] = unit(centres[rows % len(centres)] + rng.standard_normal((len(rows), DIMENSION), dtype=np.float32))
-    return found
+        units[rows] = unit(centres[rows % len(centres)] + rng.standard_normal((len(rows), DIMENSION), dtype=np.float32))
+    return units
 
 
 def product(first: Features, second: Features) -> None:
@@ -97,9 +97,9 @@ def measure_verification(cache: Path, local: int = 4_000, others: int = 157_500)
 def measure_against_scikit_learn(cache: Path, local: int = 1_000, others: int = 5_000) -> Measurement:
     """TAR@FAR beside scikit-learn's roc_curve, where all similarities fit: the same figures from far less memory."""
     own, rest, fars = _faces(local, 0, 0), _faces(others, 1, 10_000), (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
-    found, theirs = verify_against(own, rest, fars).tar, by_roc_curve(own, rest, fars)
-    if found != theirs:
-        raise AssertionError(f"figures differ: {found} and {theirs}")
+    tar, theirs = verify_against(own, rest, fars).tar, by_roc_curve(own, rest, fars)
+    if tar != theirs:
+        raise AssertionError(f"figures differ: {tar} and {theirs}")
     ours = processor_seconds(lambda: verify_against(own, rest, fars))
     direct = processor_seconds(lambda: by_roc_curve(own, rest, fars))
     small, large = (_child(kind, local, others) for kind in ("verification", "roc-curve"))
@@ -137,7 +137,7 @@ def measure_identification(cache: Path, probes: int = 160_000, gallery: int = 10
 
 
 def measure_sites(cache: Path, few: int = 10, many: int = 1_000) -> Measurement:
-    """A round of FedFR at sites of one identity each: peak memory, and time a site.
+    """A round of FedFR at sites of one identity each: peak memory, and time per site.
 
     What a run takes besides its sites counts for nothing: a site's time is what one more of them adds. Short runs are
     repeated, as the difference of two of them is small.
@@ -183,11 +183,11 @@ def _child(kind: str, first: int, second: int) -> int:
 
 def _round_at(count: int, cache: Path, runs: int) -> tuple[float, float]:
     """Return the least peak memory and processor time of some runs; other processes render, and are not counted."""
-    found = []
+    measured = []
     for _ in range(runs):
         with tempfile.TemporaryDirectory() as out:
             command = [sys.executable, "-c", SITES, str(count), str(cache), out + "/run"]
             done = subprocess.run(command, capture_output=True, text=True, check=True)
-        found.append([float(word) for word in done.stdout.split()[-2:]])
-    peaks, seconds = zip(*found, strict=True)
+        measured.append([float(word) for word in done.stdout.split()[-2:]])
+    peaks, seconds = zip(*measured, strict=True)
     return min(peaks), min(seconds)

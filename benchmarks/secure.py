@@ -1,4 +1,4 @@
-"""What a sum in secret costs: its masks against the bare cipher, and against the training that they hide."""
+"""What secure aggregation costs: its masks against the bare cipher, and against the training that they hide."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def measure(cache: Path, repeats: int = 3) -> Measurement:
     """
     sets = {name: rendered(cache, name, 8, SIZE) for name in DOMAINS}
     batches = {name: _batches(path) for name, path in sets.items()}
-    images = sum(len(chosen) for _, found in batches.values() for chosen in found)
+    images = sum(len(chosen) for _, visit in batches.values() for chosen in visit)
     pairs = []
     for _ in range(repeats):
         joint = images / _joint_round(_recipe(sets, 1), list(batches.values()))
@@ -73,7 +73,7 @@ def measure_bytes(cache: Path) -> Measurement:
     """Count what a batch's images cost on the wire, both ways and in all forms, beside what cannot be avoided.
 
     The least is a token message and a pseudo-class token message with their gradients, in that form. What is beyond it
-    is ``left``, eight bytes a batch.
+    is ``left``, eight bytes per batch.
     """
     sets = {name: rendered(cache, name, 8, SIZE) for name in DOMAINS}
     forms: tuple[Form, ...] = ("fp32", "bf16", "int8")

@@ -36,12 +36,12 @@ def measure(cache: Path) -> Measurement:
     for a bare one; the repetitions of both take turns in one job, over the same connections with mutual TLS. Minima,
     because other programs on a machine can only make a repetition slower.
     """
-    found = _seconds(rendered(cache, "O", 4, SIZE))
-    least = {way: min(seconds) for way, seconds in found.items()}
+    times = _seconds(rendered(cache, "O", 4, SIZE))
+    least = {way: min(seconds) for way, seconds in times.items()}
     over = {what: least[f"{what}, ours"] - least[f"{what}, here"] for what in ("round", "step")}
     bare = {what: least[f"{what}, bare"] - least[f"{what}, bare here"] for what in ("round", "step")}
     ratios = {what: over[what] / bare[what] for what in over}
-    typical = {what: median(found[f"{what}, ours"]) / median(found[f"{what}, bare"]) for what in over}
+    typical = {what: median(times[f"{what}, ours"]) / median(times[f"{what}, bare"]) for what in over}
     said = "; ".join(
         f"{what} {ratios[what]:.2f} ({over[what]:.2f} / {bare[what]:.2f} s; medians of whole times {typical[what]:.2f})"
         for what in over
@@ -72,8 +72,8 @@ def _seconds(data: Path) -> dict[str, list[float]]:
         os.environ.pop("PYTHONPATH")
         if before is not None:
             os.environ["PYTHONPATH"] = before
-    found: dict[str, list[float]] = json.loads(text)
-    return found
+    seconds: dict[str, list[float]] = json.loads(text)
+    return seconds
 
 
 def _admit_programs(members: Rehearsal, data: Path) -> None:

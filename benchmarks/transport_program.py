@@ -110,8 +110,8 @@ class MeasuringServer:
         own = own_settings(Path(workspace.get_root_dir()))
         recipe = read_job(Path(workspace.get_app_config_dir(context.get_job_id()))).recipe
         torch.set_num_threads(recipe.runtime.threads)
-        found = measure(recipe, own, list(call.clients), call.is_aborted)
-        (Path(own["state"]) / RESULT).write_text(json.dumps(found), encoding="utf-8")
+        seconds = measure(recipe, own, list(call.clients), call.is_aborted)
+        (Path(own["state"]) / RESULT).write_text(json.dumps(seconds), encoding="utf-8")
 
 
 def measure(recipe: Recipe, own: dict[str, str], proxies: list[Any], aborted: Callable[[], bool]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def measure(recipe: Recipe, own: dict[str, str], proxies: list[Any], aborted: Ca
             work()
             seconds[way].append(time.monotonic() - began)
     there.close()
-    return {way: found[1:] for way, found in seconds.items()}
+    return {way: repetitions[1:] for way, repetitions in seconds.items()}
 
 
 def _server(recipe: Recipe, transport: Transport, state: Path) -> Server:
@@ -160,9 +160,9 @@ def _local(recipe: Recipe, data: Path, state: Path) -> LocalTransport:
 
 
 def _round(server: Server) -> None:
-    found = server.reduce("train", server.lent())
-    assert len(found.replied) == len(server.names), found.failed
-    server.load(found.value)
+    reduced = server.reduce("train", server.lent())
+    assert len(reduced.replied) == len(server.names), reduced.failed
+    server.load(reduced.value)
 
 
 def _steps(server: Server, gradient: Tensor) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 import shlex
-import types
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import get_args
@@ -15,9 +14,10 @@ import pytest
 import yaml
 from PIL import Image
 from pydantic import BaseModel
+from tests.documented import ROOT, example
 from tests.toy import run_toy, tree
 
-from fedvisage import cli, methods
+from fedvisage import cli
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.methods import read_method
@@ -25,25 +25,15 @@ from fedvisage.recipe import MethodOptions, Recipe, load
 from fedvisage.shipped import locate
 from fedvisage.studies import cells_of, read
 
-ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def example(number: int) -> types.ModuleType:
-    """Execute one Python block of docs/extending.md as a module of its own."""
-    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), flags=re.DOTALL)[number]
-    module = types.ModuleType(f"extending_{number}")
-    exec(compile(block, f"docs/extending.md, example {number}", "exec"), module.__dict__)
-    return module
-
-
-def test_the_example_method_trains(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_method_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
     smoothed = example(0).METHOD
-    monkeypatch.setitem(methods.METHODS, smoothed.name, smoothed)
-    content = tree(sets, "smoothed", training__rounds=1)
-    first = run_toy(content, tmp_path / "smoothed")
+    content = tree(sets, smoothed, training__rounds=1)
+    first = run_toy(content, tmp_path / "smoothed", method=smoothed)
     content["method"]["smoothing"] = 0
-    run_toy(content, tmp_path / "null")
+    run_toy(content, tmp_path / "null", method=smoothed)
     run_toy(tree(sets, training__rounds=1), tmp_path / "fedpad")
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("smoothed", "null", "fedpad")}
     assert first["method"] == "smoothed"

@@ -16,9 +16,9 @@ from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Data, Recipe, validate
-from fedvisage.schemas import recipe_schema, study_schema
 from fedvisage.schemas.definitions import sections_of
-from fedvisage.schemas.recipe import SHORT_FORMS
+from fedvisage.schemas.recipe import SHORT_FORMS, recipe_schema
+from fedvisage.schemas.study import study_schema
 from fedvisage.shipped import locate
 from fedvisage.shipped.listing import entries
 from fedvisage.studies import read

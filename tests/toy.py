@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,10 @@ from fedvisage.methods import METHODS, read_method
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import Wire, run
+from fedvisage.tasks.catalogue import task_of
+from fedvisage.tasks.opened import Opened
 
+THREADS = int(os.environ.get("FEDVISAGE_TEST_THREADS", "1"))
 SIZE = 32
 SITES = ("A", "B", "C")
 SPECIES = ("bonafide", "print", "replay")
@@ -99,25 +104,31 @@ def make_sets(root: Path) -> dict[str, Path]:
     return {name: make_set(root / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
 
 
-def site_sets(sets: Mapping[str, Path], method: str) -> dict[str, Path]:
+def meant(method: str | Method) -> Method:
+    """Return a method itself, or the one of the list that has a name."""
+    return METHODS[method] if isinstance(method, str) else method
+
+
+def site_sets(sets: Mapping[str, Path], method: str | Method) -> dict[str, Path]:
     """Return the sites' sets for a method's task."""
     return {name: of_task(sets[name], method) for name in SITES}
 
 
-def of_task(path: Path, method: str) -> Path:
+def of_task(path: Path, method: str | Method) -> Path:
     """Return a set, or the identity set beside it if the method is for recognition."""
     return path.with_name(f"people-{path.name}") if recognises(method) else path
 
 
-def recognises(method: str) -> bool:
+def recognises(method: str | Method) -> bool:
     """Tell whether a method is for recognition."""
-    return METHODS[method].task == "recognition"
+    return meant(method).task == "recognition"
 
 
-def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> dict[str, Any]:
+def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: Any) -> dict[str, Any]:
     """Return a recipe of plain values; ``training__rounds=2`` changes one of them."""
+    fields = meant(method).options.model_fields
     found: dict[str, Any] = {
-        "method": {"name": method},
+        "method": {"name": meant(method).name},
         "data": {
             "sites": {name: str(path) for name, path in site_sets(sets, method).items()},
             "user": str(of_task(sets["U"], method)),
@@ -132,18 +143,17 @@ def tree(sets: Mapping[str, Path], method: str = "fedpad", **changes: Any) -> di
             "augment": {"flip": 0.5},
         },
         "evaluation": {"every": 1, "resamples": 0},
-        "runtime": {"threads": 1, "precision": "fp32", "device": "cpu"},
+        "runtime": {"threads": THREADS, "precision": "fp32", "device": "cpu"},
     }
     found["training"]["optimizer"] |= NEEDS.get(found["method"]["name"], {})
-    if METHODS[method].releases:
+    if meant(method).releases:
         found["privacy"] = {"epsilon": 1000.0, "delta": 0.5, "noise": "derived"}
-    known = METHODS[method].options.model_fields
-    found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in known}
+    found["method"] |= {key: value for key, value in FEW_PEOPLE.items() if key in fields}
     if recognises(method):
         found["data"] |= {"public": str(of_task(sets["U"].with_name("P"), method)), "public_identities": 4}
         found["input"]["colour"] = "rgb"
         found["training"]["pretrain"] = {"epochs": 1, "batch": 8, "optimizer": {"name": "adam", "lr": 0.001}}
-    network = METHODS[method].options.model_fields.get("network")
+    network = fields.get("network")
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})
         found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in known}
@@ -170,6 +180,17 @@ def recipe_of(content: Mapping[str, Any], method: Method | None = None) -> Recip
 def silent() -> Reporter:
     """Return a reporter that nobody reads."""
     return Reporter(Console(file=io.StringIO()), quiet=True)
+
+
+def opened(content: Mapping[str, Any], cache: Path, method: Method | None = None) -> Opened:
+    """Open the data of a recipe of plain values."""
+    recipe = recipe_of(content, method)
+    method = method or METHODS[recipe.method.name]
+    return task_of(method).open(recipe, method, cache, unheard)
+
+
+def unheard(text: str) -> None:
+    """Take what a function has to say on its way, and tell nobody."""
 
 
 def run_toy(
@@ -200,3 +221,16 @@ def settled(out: Path, *, names: tuple[str, ...] = SETTLED) -> dict[str, bytes]:
     metrics.pop("peak_rss_mb")
     found = {name: (out / name).read_bytes() for name in names}
     return found | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
+
+
+def scores_of(run: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Return scores and labels by member, as anyone could read them."""
+    rows = list(csv.DictReader((run / "scores.csv").open()))
+    models = sorted({row["model"] for row in rows})
+    return {
+        name: {
+            "logit": np.array([float(row["logit"]) for row in rows if row["model"] == name]),
+            "label": np.array([int(row["label"]) for row in rows if row["model"] == name]),
+        }
+        for name in models
+    }

@@ -1,3 +1,78 @@
-"""Federated learning for faces, where the faces never leave their owners."""
+"""Federated learning for faces, where the faces never leave their owners.
 
-__version__ = "0.1.0"
+The Python door: ``import fedvisage as fv`` is instant, and each name below is fetched when it is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fedvisage.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from fedvisage import metrics
+    from fedvisage.door import FinishedModel, Run, compare, evaluate, load, methods, models, open, run, study
+    from fedvisage.errors import RunFailed, UserError
+    from fedvisage.federation.declared import Call, Home
+    from fedvisage.federation.method import Method
+    from fedvisage.federation.server import Server
+    from fedvisage.federation.site import Batch, Site
+    from fedvisage.federation.wire.upload import Upload
+    from fedvisage.methods import averaging
+    from fedvisage.methods.model import Model
+    from fedvisage.nn import losses
+
+__all__ = [
+    "Batch",
+    "Call",
+    "FinishedModel",
+    "Home",
+    "Method",
+    "Model",
+    "Run",
+    "RunFailed",
+    "Server",
+    "Site",
+    "Upload",
+    "UserError",
+    "__version__",
+    "averaging",
+    "compare",
+    "evaluate",
+    "load",
+    "losses",
+    "methods",
+    "metrics",
+    "models",
+    "open",
+    "run",
+    "study",
+]
+
+PLACES = {
+    **dict.fromkeys(("FinishedModel", "Run", "compare", "evaluate", "load", "models", "open", "run", "study"), "door"),
+    **dict.fromkeys(("RunFailed", "UserError"), "errors"),
+    **dict.fromkeys(("Call", "Home"), "federation.declared"),
+    "Method": "federation.method",
+    "Server": "federation.server",
+    **dict.fromkeys(("Batch", "Site"), "federation.site"),
+    "Upload": "federation.wire.upload",
+    "Model": "methods.model",
+}
+"""In which module each name of the door stands."""
+
+ROOMS = {"averaging": "methods.averaging", "losses": "nn.losses", "methods": "methods", "metrics": "metrics"}
+"""Modules that are names of the door themselves."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ROOMS:
+        return import_module(f"fedvisage.{ROOMS[name]}")
+    if name in PLACES:
+        return getattr(import_module(f"fedvisage.{PLACES[name]}"), name)
+    raise AttributeError(f"module 'fedvisage' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -91,7 +91,7 @@ def test_the_reversion_network_is_that_of_table_5() -> None:
 
 @pytest.mark.parametrize("size", [4, 100, 112])
 def test_a_size_that_no_doubling_reaches_is_refused(size: int) -> None:
-    with pytest.raises(UserError, match="size: must be 8, 16, 32"):
+    with pytest.raises(UserError, match=r"^size: .*8, 16, 32"):
         reversion_network(8, size)
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
-from rich.console import Console
-from tests.toy import run_toy, tree
+from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit.conduct import audit_run
 from fedvisage.audit.told import CENTRES, MEANS
@@ -20,7 +18,7 @@ OWN = ("privacy-claim", "noise-on-clusters", "nearest-neighbour", "reversion", "
 
 def audited(content: dict[str, Any], out: Path) -> dict[str, dict[str, Any]]:
     run_toy(content, out)
-    found = audit_run(out, None, out.parent / "cache", Console(file=io.StringIO()))
+    found = audit_run(out, None, out.parent / "cache", unheard)
     return {record["name"]: record for record in found}
 
 

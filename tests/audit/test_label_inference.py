@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
-from tests.toy import run_toy, tree
+from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit import label_inference
 from fedvisage.audit.conduct import audit_run
@@ -55,7 +54,7 @@ def test_an_audit_reads_all_labels_of_split_learning_and_the_report_shows_it(fin
     before = (finished / "model.safetensors").read_bytes()
     (record,) = [
         found
-        for found in audit_run(finished, None, finished.parent / "cache", Console(quiet=True))
+        for found in audit_run(finished, None, finished.parent / "cache", unheard)
         if found["name"] == "label-inference"
     ]
     assert record["numbers"]["labels_right"] == 1.0
@@ -68,18 +67,18 @@ def test_an_audit_reads_all_labels_of_split_learning_and_the_report_shows_it(fin
 
 def test_an_audit_that_goes_elsewhere_leaves_the_run_alone(finished: Path, tmp_path: Path) -> None:
     files = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    audit_run(finished, tmp_path / "there", finished.parent / "cache", Console(quiet=True))
+    audit_run(finished, tmp_path / "there", finished.parent / "cache", unheard)
     assert (tmp_path / "there" / "audit.json").exists()
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == files
 
 
 def test_an_audit_says_why_it_does_not_apply(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, "fedpad", training__rounds=1), tmp_path / "run")
-    found = {f["name"]: f for f in audit_run(tmp_path / "run", None, tmp_path / "cache", Console(quiet=True))}
+    found = {f["name"]: f for f in audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)}
     assert not found["label-inference"]["applies"]
     assert found["label-inference"]["why"] == "no gradients of a head cross the wire"
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a directory"):
-        audit_run(tmp_path / "nothing", None, tmp_path / "cache", Console(quiet=True))
+        audit_run(tmp_path / "nothing", None, tmp_path / "cache", unheard)

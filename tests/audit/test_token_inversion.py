@@ -9,15 +9,16 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from rich.console import Console
 from skimage.metrics import structural_similarity
-from tests.toy import run_toy, tree
+from tests.toy import opened, run_toy, tree, unheard
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from fedvisage.audit import label_inference, token_inversion
 from fedvisage.audit.conduct import audit_run
 from fedvisage.audit.decoder import learned, quality
+from fedvisage.audit.finding import Subject
+from fedvisage.tasks.finished import open_model
 
 
 def pictures(count: int, seed: int) -> Tensor:
@@ -73,7 +74,7 @@ def test_the_audit_tries_every_form_and_the_runs_own_noise_and_draws_what_it_saw
     content = tree(sets, "festa", training__rounds=1, evaluation__every=0, privacy=privacy)
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
-    found = audit_run(tmp_path / "run", None, tmp_path / "cache", Console(quiet=True))
+    found = audit_run(tmp_path / "run", None, tmp_path / "cache", unheard)
     (record,) = (row for row in found if row["name"] == "token-inversion")
     tried = [row["tokens"] for row in record["rows"]]
     assert tried == [
@@ -92,7 +93,6 @@ def test_noise_on_gradients_keeps_labels_from_being_read_off(sets: Mapping[str, 
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0, privacy=privacy)
     content["method"]["leakage"] = {"tokens": 1.0, "gradient": 0.1}
     run_toy(content, tmp_path / "run")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedvisage.audit.conduct.AUDITS", (label_inference.AUDIT,))
-        (record,) = audit_run(tmp_path / "run", None, tmp_path / "cache", Console(quiet=True))
-    assert record["numbers"]["labels_right"] == pytest.approx(0.5, abs=0.15)
+    model, cache = open_model(tmp_path / "run"), tmp_path / "cache"
+    subject = Subject(tmp_path / "run", model.setup, model.saved, opened(content, cache), cache)
+    assert label_inference.AUDIT.attack(subject).numbers["labels_right"] == pytest.approx(0.5, abs=0.15)

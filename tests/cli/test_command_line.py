@@ -14,6 +14,7 @@ from tests.toy import SITES, tree
 
 from fedvisage import cli
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.progress import Reporter
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -255,7 +256,7 @@ def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> No
 def test_an_interrupted_run_ends_with_one_line_and_1(
     call: Call, recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedvisage.progress.Reporter.advance", _interrupt)
+    monkeypatch.setattr(Reporter, "advance", _interrupt)
     code, _, err = call("run", recipe_file, "--out", tmp_path / "run")
     assert code == 1
     assert "--resume" in err
@@ -270,7 +271,7 @@ def test_an_interrupted_run_can_be_resumed(
     call: Call, recipe_file: Path, tmp_path: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("fedvisage.progress.Reporter.advance", _interrupt)
+        patch.setattr(Reporter, "advance", _interrupt)
         call("run", recipe_file, "--out", tmp_path / "run")
     code, _, _ = call("run", recipe_file, "--out", tmp_path / "run", "--resume")
     assert code == 0

@@ -14,25 +14,26 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.contract.examples import EXAMPLES
+from tests.contract.examples import EXAMPLES, two_exchanges
 from tests.toy import ROUNDS, recipe_of, run_toy, settled, site_sets, tree, weights
 from torch import Tensor, nn
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Call, Message, Method, Upload
+from fedvisage.federation.method import Call, Home, Message, Method, Upload
 from fedvisage.federation.server import Server
+from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import encode
-from fedvisage.methods import METHODS, fedpad
+from fedvisage.methods import METHODS
+from fedvisage.methods.models import resnet18
 from fedvisage.nn.inputs import prepare
+from fedvisage.nn.precision import choose
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng, scoped
 from fedvisage.tasks.catalogue import task_of
 
 ALL = {**METHODS, **EXAMPLES}
-pytestmark = pytest.mark.usefixtures("example_methods")
-TRAINS_PLAINLY = [name for name, method in ALL.items() if method.calls.get("train") is fedpad.TRAIN]
 
 
 class Interrupted(Exception):
@@ -56,7 +57,7 @@ def method(request: pytest.FixtureRequest) -> Method:
 def finished(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One run of the method that the tests below compare others with."""
     out = tmp_path_factory.mktemp(method.name) / "run"
-    run_toy(contract(sets, method.name), out)
+    run_toy(contract(sets, method), out, method=method)
     return out
 
 
@@ -65,15 +66,13 @@ def recorded(method: Method, sets: Mapping[str, Path], tmp_path_factory: pytest.
     """The same run once more, with a recorder on the wire."""
     again = Recorded(tmp_path_factory.mktemp(f"{method.name}-recorded") / "run", [])
     tapped = partial(LocalTransport, tap=lambda site, message: again.sent.append((site, message)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedvisage.runs.run.LocalTransport", tapped)
-        run_toy(contract(sets, method.name), again.out)
+    run_toy(contract(sets, method), again.out, method=method, wire=tapped)
     return again
 
 
-def contract(sets: Mapping[str, Path], name: str, **changes: Any) -> dict[str, Any]:
+def contract(sets: Mapping[str, Path], method: Method, **changes: Any) -> dict[str, Any]:
     """Return a recipe in which every site has something private to keep."""
-    return tree(sets, name, **{"training__optimizer__state": "kept", **changes})
+    return tree(sets, method, **{"training__optimizer__state": "kept", **changes})
 
 
 def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, finished: Path) -> None:
@@ -91,7 +90,7 @@ def test_a_small_run_ends_in_finite_weights_and_figures(method: Method, finished
 
 
 def test_training_moves_every_delivered_part(method: Method, finished: Path, sets: Mapping[str, Path]) -> None:
-    recipe = recipe_of(contract(sets, method.name))
+    recipe = recipe_of(contract(sets, method), method)
     with scoped(recipe.runtime.seed, "initial weights"):
         first = method.network(recipe)
     found = load_file(finished / "model.safetensors")
@@ -109,7 +108,7 @@ def test_another_seed_gives_another_model_and_the_global_random_state_is_left_al
     method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()
-    run_toy(contract(sets, method.name, runtime__seed=1), tmp_path / "other")
+    run_toy(contract(sets, method, runtime__seed=1), tmp_path / "other", method=method)
     assert weights(tmp_path / "other") != weights(finished)
     assert torch.equal(torch.get_rng_state(), before)
     assert (np.random.get_state()[1] == before_numpy).all()
@@ -118,22 +117,21 @@ def test_another_seed_gives_another_model_and_the_global_random_state_is_left_al
 def test_the_order_of_sites_in_the_recipe_does_not_matter(
     method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    backwards = {name: str(path) for name, path in reversed(site_sets(sets, method.name).items())}
-    run_toy(contract(sets, method.name, data__sites=backwards), tmp_path / "backwards")
+    backwards = {name: str(path) for name, path in reversed(site_sets(sets, method).items())}
+    run_toy(contract(sets, method, data__sites=backwards), tmp_path / "backwards", method=method)
     files = ("model.safetensors", "ledger.jsonl", "scores.csv")
     assert settled(tmp_path / "backwards", names=files) == settled(finished, names=files)
 
 
 def test_a_run_stopped_after_every_round_and_resumed_equals_an_uninterrupted_one(
-    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: Method, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    content = contract(sets, method.name)
+    content = contract(sets, method)
     for stop in range(1, ROUNDS + 1):
-        monkeypatch.setitem(METHODS, method.name, replace(method, server=stopping(method, stop)))
+        cut_off = replace(method, server=stopping(method, stop))
         with pytest.raises(Interrupted):
-            run_toy(content, tmp_path / "parts", resume=True)
-    monkeypatch.setitem(METHODS, method.name, method)
-    run_toy(content, tmp_path / "parts", resume=True)
+            run_toy(content, tmp_path / "parts", resume=True, method=cut_off)
+    run_toy(content, tmp_path / "parts", resume=True, method=method)
     assert settled(tmp_path / "parts") == settled(finished)
 
 
@@ -150,12 +148,12 @@ def stopping(method: Method, after: int) -> Callable[[Server], Iterator[None]]:
 
 
 def test_only_declared_fields_cross_the_wire(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
-    allowed = declared(method, recipe_of(contract(sets, method.name)))
+    allowed = declared(method, recipe_of(contract(sets, method), method))
     assert {name for _, message in recorded.sent for name in message} == allowed
 
 
 def test_no_canary_crosses_the_wire(method: Method, recorded: Recorded, sets: Mapping[str, Path]) -> None:
-    canaries = [canary for path in site_sets(sets, method.name).values() for canary in canaries_of(path)]
+    canaries = [canary for path in site_sets(sets, method).values() for canary in canaries_of(path)]
     for site, message in recorded.sent:
         data = encode(message)
         assert not any(canary in data for canary in canaries), f"site {site} sent something of its own"
@@ -211,14 +209,13 @@ def test_the_canaries_would_notice_a_batch_of_images(sets: Mapping[str, Path]) -
         assert any(canary in data for canary in canaries_of(sets["A"]))
 
 
-@pytest.mark.parametrize("name", TRAINS_PLAINLY)
+ALONE = {"training__optimizer__state": "kept", "training__local": {"epochs": 2}, "training__augment": {}}
+
+
+@pytest.mark.parametrize("name", ["fedpad", "single", "fused", "afl", "pooled"])
 def test_one_site_trains_as_if_alone(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    changes = {
-        "data__sites": {"A": str(sets["A"])},
-        "training__optimizer__state": "kept",
-        "training__local": {"epochs": 2},
-    }
-    content = tree(sets, name, **changes, training__augment={})
+    """The methods that minimise FedPAD's Eq. 1, and nothing besides, over all that they were lent."""
+    content = tree(sets, name, data__sites={"A": str(sets["A"])}, **ALONE)
     run_toy(content, tmp_path / "run")
     expected = trained_alone(recipe_of(content), sets["A"], "all" if METHODS[name].pooled else "A")
     found = load_file(tmp_path / "run" / "model.safetensors")
@@ -233,7 +230,7 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
     labels = torch.from_numpy(found.rows.label[chosen]).float()
     with scoped(recipe.runtime.seed, "initial weights"):
-        model = METHODS["fedpad"].network(recipe)["model"].train().to(memory_format=torch.channels_last)
+        model = resnet18.network(recipe)["model"].train().to(memory_format=torch.channels_last)
     adam = torch.optim.Adam(model.parameters(), lr=recipe.training.optimizer.lr)
     for epoch in range(recipe.training.rounds * 2):
         shuffled = numpy_rng(recipe.runtime.seed, name, "order", epoch).permutation(len(labels))
@@ -246,9 +243,38 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     return model.state_dict()
 
 
+ONE_CALL = [method for method in ALL.values() if set(method.calls) == {"train"} and method.task == "pad"]
+"""Whatever they minimise, and whoever wrote their functions: sites are asked once a round, and the mean is taken."""
+
+
+@pytest.mark.parametrize("method", ONE_CALL, ids=lambda method: method.name)
+def test_one_site_that_is_asked_once_a_round_ends_where_its_own_call_leads(
+    method: Method, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, method, data__sites={"A": str(sets["A"])}, **ALONE)
+    run_toy(content, tmp_path / "run", method=method)
+    expected = called_alone(method, recipe_of(content, method), sets["A"], "all" if method.pooled else "A")
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    for key, value in found.items():
+        assert torch.equal(value, expected[key.split("/")[-1]]), key
+
+
+def called_alone(method: Method, recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]:
+    """Let one site call its own training round after round on a network of its own, with no server and no wire."""
+    with scoped(recipe.runtime.seed, "initial weights"):
+        net = method.network(recipe).train()
+    compute, view, kept = choose("cpu", "fp32"), View.of(PreparedSet.open(path), "train"), dict[str, Tensor]()
+    compute.place(net)
+    for number in range(1, recipe.training.rounds + 1):
+        site = Site(name, recipe, number, view, net, compute, kept=kept, scratch={})
+        with scoped(recipe.runtime.seed, name, number, "train", 1, "library draws"):
+            method.calls["train"].run(site, site.tensors(*method.parts_at(Home.LENT)))
+        kept = site.put_away()
+    return net.state_dict()
+
+
 def test_with_nothing_pulled_two_exchanges_are_fedpad(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = tree(sets, "two-exchanges")
-    content["method"]["pull"] = 0.0
-    run_toy(content, tmp_path / "null")
+    content = tree(sets, two_exchanges.METHOD, method__pull=0.0)
+    run_toy(content, tmp_path / "null", method=two_exchanges.METHOD)
     run_toy(tree(sets, "fedpad"), tmp_path / "fedpad")
     assert weights(tmp_path / "null") == weights(tmp_path / "fedpad")

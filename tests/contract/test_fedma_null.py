@@ -3,50 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree
-from torch import nn
 
-from fedvisage.methods import METHODS, fedma, fedpad
-from fedvisage.nn.inputs import CHANNELS
-from fedvisage.nn.vgg import LAYERS, VGG, vgg
-from fedvisage.recipe import MethodOptions, Recipe
+from fedvisage.methods import fedma
+from fedvisage.nn.vgg import LAYERS
 from fedvisage.streams import scoped
 
 
-class PlainOptions(fedpad.averaging.AveragingOptions):
-    """FedPAD's options, with the other network."""
-
-    network: VGG = VGG()
-
-
-def in_one_piece(recipe: Recipe) -> nn.ModuleDict:
-    options: MethodOptions = recipe.method
-    assert isinstance(options, PlainOptions)
-    return nn.ModuleDict({"model": nn.Sequential(*vgg(options.network, CHANNELS[recipe.input.colour]).values())})
-
-
 @pytest.mark.parametrize("weight", ["uniform", "examples"])
-def test_without_matching_fedma_is_fedpad_on_the_vgg_byte_for_byte(
-    weight: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_without_matching_fedma_is_fedavg_on_its_network_byte_for_byte(
+    weight: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "fedma", training__rounds=2, training__optimizer={"lr": 0.01, "state": "kept"})
     content["method"] |= {"matching": "none", "weight": weight}
     run_toy(content, tmp_path / "null")
-    plain = replace(fedpad.METHOD, options=PlainOptions, network=in_one_piece, features=None)
-    monkeypatch.setitem(METHODS, "fedpad", plain)
-    content["method"] = {"name": "fedpad", "network": {"width": 8}, "weight": weight}
-    run_toy(content, tmp_path / "fedpad")
-    null, baseline = (load_file(tmp_path / name / "model.safetensors") for name in ("null", "fedpad"))
+    content["method"] = {"name": "fedavg", "model": "fedma-vgg", "network": {"width": 8}, "weight": weight}
+    run_toy(content, tmp_path / "fedavg")
+    null, baseline = (load_file(tmp_path / name / "model.safetensors") for name in ("null", "fedavg"))
     assert len(null) == len(baseline) == 2 * len(LAYERS)
-    for name, value in null.items():
-        layer, rest = name.split(".", 1)
-        assert torch.equal(value, baseline[f"model.{LAYERS.index(layer)}.{rest}"]), name
+    assert all(torch.equal(value, baseline[name]) for name, value in null.items())
 
 
 def test_matching_changes_the_model(sets: Mapping[str, Path], tmp_path: Path) -> None:

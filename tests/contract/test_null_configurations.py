@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedvisage.federation.method import Home
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.methods import METHODS, fedgpad
+from fedvisage.methods import fedgpad
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Recipe
 
@@ -24,15 +24,14 @@ def shared_only(recipe: Recipe) -> nn.ModuleDict:
 
 
 def test_fedgpad_without_disentanglement_is_averaging_of_its_shared_parts(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     content = tree(sets, "fedgpad", training__rounds=2)
     run_toy(content, tmp_path / "whole")
     content["method"]["weights"] = {"reconstruction": 0, "difference": 0}
     run_toy(content, tmp_path / "null")
     baseline = replace(fedgpad.METHOD, network=shared_only, home=dict.fromkeys(fedgpad.SHARED, Home.LENT))
-    monkeypatch.setitem(METHODS, "fedgpad", baseline)
-    run_toy(content, tmp_path / "baseline")
+    run_toy(content, tmp_path / "baseline", method=baseline)
     weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "null", "baseline")}
     assert weights["null"] == weights["baseline"]
     assert weights["whole"] != weights["baseline"]

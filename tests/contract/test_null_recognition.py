@@ -85,14 +85,12 @@ def test_distillation_of_no_weight_is_fine_tuning(sets: Mapping[str, Path], tmp_
 
 @pytest.mark.parametrize("name", ["fedfr", "fedface"])
 def test_what_is_a_sites_alone_travels_only_if_it_is_declared(
-    name: str, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     sent: list[bytes] = []
     tapped = partial(LocalTransport, tap=lambda site, message: sent.append(encode(message)))
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", tapped)
-    run_toy(
-        tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name), tmp_path / "run"
-    )
+    content = tree(sets, name, method__spreadout={"weight": 0}) if name == "fedface" else tree(sets, name)
+    run_toy(content, tmp_path / "run", wire=tapped)
     own = [kept_by(tmp_path / "run" / "sites" / site) for site in "ABC"]
     assert all(set(state) == set(PRIVATE if name == "fedfr" else ["W"]) for state in own)
     rows = [row.tobytes() for state in own for value in state.values() for row in np.atleast_2d(value)]
@@ -104,11 +102,11 @@ def test_one_identity_a_site_works_where_a_loss_has_a_gradient(tmp_path: Path) -
     for seed, name in enumerate("ABC"):
         shutil.rmtree(of_task(few[name], "fedfr"))
         make_people(of_task(few[name], "fedfr"), name, seed, identities=1)
-    with pytest.raises(UserError, match="has 1 identity, and the loss of fedavg has no gradient"):
+    with pytest.raises(UserError, match=r"1 identity, .*fedavg"):
         run_toy(tree(few, "fedavg"), tmp_path / "fedavg")
     without_public = tree(few, "fedfr")
     without_public["method"]["hard_negatives"] = None
-    with pytest.raises(UserError, match="the loss of fedfr has no gradient"):
+    with pytest.raises(UserError, match="fedfr has no gradient"):
         run_toy(without_public, tmp_path / "without")
     for name in ("fedfr", "fedface"):
         metrics = run_toy(tree(few, name), tmp_path / name)

@@ -67,7 +67,7 @@ def test_words_that_cannot_be_read_are_a_users_mistake(words: str) -> None:
 
 
 def test_a_kind_of_attack_that_a_set_has_not_is_a_users_mistake(path: Path) -> None:
-    with pytest.raises(UserError, match="has no attacks 'mask'; it has print, replay"):
+    with pytest.raises(UserError, match=r"'mask'.*print, replay"):
         part(path, "attacks=mask")
 
 

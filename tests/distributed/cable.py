@@ -7,7 +7,7 @@ import socket
 import threading
 from pathlib import Path
 
-from fedvisage.nvflare.kits import write_json
+from fedvisage.files import write_json
 
 
 class Cable:

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.toy import recipe_of, silent
+from tests.toy import recipe_of, settled, silent
 
-from fedvisage.nn.precision import Compute
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.own_data import at_operator
 from fedvisage.nvflare.rehearsal import Rehearsal
 from fedvisage.progress import Reporter
-from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run
-from fedvisage.runs.train import Trained
-from fedvisage.tasks.opened import Gathered
+from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.setup import Setup
+from fedvisage.tasks.task import Trained
 
 WAIT = 180.0
 
@@ -31,8 +31,8 @@ def run_through(
 ) -> dict[str, Any]:
     """Run a recipe of plain values with a federation that is up, as ``run --on nvflare --kit`` does."""
 
-    def train(recipe: Recipe, out: Path, data: Gathered, compute: Compute, reporter: Reporter) -> Trained:
-        return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
+    def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
+        return operator.train(setup.recipe, out, reporter, federation.operator, wait=WAIT)
 
     return run(
         recipe_of(content),
@@ -41,5 +41,13 @@ def run_through(
         reporter or silent(),
         resume=resume,
         training=train,
-        gathering=at_operator,
+        opening=at_operator,
     )
+
+
+def comparable(out: Path) -> dict[str, bytes]:
+    """Return what must be equal: all that is settled, but for a count over people that only a simulation knows."""
+    found = settled(out)
+    metrics = json.loads(found["metrics"])
+    metrics.pop("counted", None)
+    return found | {"metrics": json.dumps(metrics).encode()}

@@ -163,19 +163,19 @@ def test_a_file_of_weights_travels_as_its_digest(sets: Mapping[str, Path], tmp_p
     assert tree_of(transformer)["method"]["network"]["weights"] == digest
     for recipe in (start, transformer):
         assert "secret" not in str(tree_of(recipe))
-        with pytest.raises(NotReady, match=f"no file of weights with {digest}; start it with --weights"):
+        with pytest.raises(NotReady, match=f"{digest}.*--weights"):
             at_server(recipe, {})
         assert at_server(recipe, {"weights": str(file)}) == {digest: file}
 
 
 def test_a_file_of_weights_that_is_missing_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"recipe\.training\.start: .*nowhere does not exist"):
+    with pytest.raises(UserError, match=r"^recipe\.training\.start: .*nowhere"):
         travelling(recipe_of(tree(sets, training__start=str(tmp_path / "nowhere"))))
 
 
 def test_a_job_that_names_a_path_of_the_server_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", recipe_of(tree(sets, training__start="/etc/passwd"))), ("A",))
-    with pytest.raises(UserError, match=r"recipe\.training\.start: names a file by its path"):
+    with pytest.raises(UserError, match=r"^recipe\.training\.start: .*path"):
         read_job(tmp_path / "job" / "app" / "config")
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 from tests.distributed.faults import Scene, Witness
-from tests.distributed.federations import run_through
-from tests.distributed.test_same_bytes import comparable
+from tests.distributed.federations import comparable, run_through
 from tests.toy import run_toy, tree
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation.record.releases import Releases
-from fedvisage.nvflare.kits import Kit, own_settings, write_json
+from fedvisage.files import write_json
+from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -72,7 +72,7 @@ def test_training_starts_from_the_servers_own_copy_of_a_file_of_weights(
     start = tmp_path / "before" / "model.safetensors"
     content = tree(sets, training__rounds=1, training__start=str(start))
     run_toy(content, tmp_path / "here")
-    with pytest.raises(RunFailed, match="at the server: the server has no file of weights with sha256:"):
+    with pytest.raises(RunFailed, match="no file of weights with sha256:"):
         run_through(federation, content, tmp_path / "refused")
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(start.read_bytes())

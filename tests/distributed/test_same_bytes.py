@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.distributed.federations import run_through
-from tests.toy import recognises, run_toy, settled, tree
+from tests.distributed.federations import comparable, run_through
+from tests.toy import recognises, run_toy, tree
 
 from fedvisage.methods import METHODS
 from fedvisage.nvflare.rehearsal import Rehearsal
@@ -41,11 +40,3 @@ def test_weights_as_bf16_give_the_same_bytes_too(
     run_toy(content, tmp_path / "here")
     run_through(federation, content, tmp_path / "through-nvflare")
     assert comparable(tmp_path / "through-nvflare") == comparable(tmp_path / "here")
-
-
-def comparable(out: Path) -> dict[str, bytes]:
-    """Return what must be equal: all that is settled, but for a count over people that only a simulation knows."""
-    found = settled(out)
-    metrics = json.loads(found["metrics"])
-    metrics.pop("counted", None)
-    return found | {"metrics": json.dumps(metrics).encode()}

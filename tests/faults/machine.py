@@ -106,12 +106,8 @@ def main() -> None:
 
 def _warm_up() -> None:
     import torch
-    from tests.contract.examples import EXAMPLES
     from tests.toy import SITES, make_set, run_toy, tree
 
-    from fedvisage.methods import METHODS
-
-    METHODS.update(EXAMPLES)
     torch.set_num_threads(1)
     with TemporaryDirectory() as scratch:
         sets = {name: make_set(Path(scratch) / name, name, seed) for seed, name in enumerate((*SITES, "U"))}
@@ -126,6 +122,7 @@ def _child(order: Mapping[str, Any], says: int) -> None:
 
 
 def _run(order: Mapping[str, Any]) -> End:
+    from tests.contract.examples import EXAMPLES
     from tests.toy import run_toy
 
     from fedvisage.errors import RunFailed, UserError
@@ -135,7 +132,8 @@ def _run(order: Mapping[str, Any]) -> End:
     if order["kill_at"] is not None:
         _kill_at(order["kill_at"], order["out"])
     try:
-        run_toy(order["content"], Path(order["out"]), resume=True)
+        method = EXAMPLES.get(order["content"]["method"]["name"])
+        run_toy(order["content"], Path(order["out"]), resume=True, method=method)
     except RunFailed as error:
         return End(FAILED, str(error))
     except UserError as error:

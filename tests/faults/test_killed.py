@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.contract.examples import released, split
 from tests.faults.machine import FINISHED, KILLED, Machine
 from tests.toy import settled, tree
 
+from fedvisage.methods import fedpad, single
 from fedvisage.streams import numpy_rng
 
-pytestmark = pytest.mark.usefixtures("example_methods")
-METHODS = ("fedpad", "single", "split", "released")
+METHODS = (fedpad.METHOD, single.METHOD, split.METHOD, released.METHOD)
 KILLS = 5
 """At least so many for each method and way of killing: 40 in all."""
 PATIENCE = 8
@@ -31,13 +32,13 @@ class Whole:
     seconds: float
 
 
-@pytest.fixture(scope="module", params=METHODS)
+@pytest.fixture(scope="module", params=METHODS, ids=lambda method: method.name)
 def whole(
     request: pytest.FixtureRequest, machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Whole:
     """A run in which the sites keep private state."""
     content = tree(sets, request.param, training__optimizer__state="kept")
-    out, began = tmp_path_factory.mktemp(request.param) / "whole", time.monotonic()
+    out, began = tmp_path_factory.mktemp(request.param.name) / "whole", time.monotonic()
     assert machine.run(content, out).how == FINISHED
     return Whole(content, settled(out), time.monotonic() - began)
 

@@ -4,30 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from tests.toy import recipe_of, tree
+from tests.federation.lending import site_of
 
 from fedvisage.data.batches import View
-from fedvisage.federation.site import Site
-from fedvisage.methods import find
-from fedvisage.nn.precision import choose
-from fedvisage.streams import scoped
-from fedvisage.tasks.recognition.data import gather_identities
-
-
-def site_of(sets: Mapping[str, Path], tmp_path: Path, number: int = 1, **changes: Any) -> Site:
-    """Return site A of a recognition recipe in some round, with the network that it was lent."""
-    recipe, method = recipe_of(tree(sets, "fedfr", **changes)), find("fedfr")
-    data = gather_identities(recipe, method, tmp_path, 1, print)
-    with scoped(0, "initial weights"):
-        net = method.network(recipe)
-    people, own = data.people, data.sites["A"]
-    assert people is not None
-    site = Site("A", recipe, number, own.train, net, choose("cpu", "fp32"), {}, {}, public=people.public)
-    site.lent = site.tensors("model", "centres")
-    return site
 
 
 def test_an_own_parameter_is_made_once_trained_and_kept(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
+from tests.contract.examples import released
 from tests.contract.examples.released import BUDGET, SIGMA
 from tests.toy import recipe_of, run_toy, tree
 
@@ -20,13 +21,11 @@ from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.privacy.accountant import BudgetSpent
 
-pytestmark = pytest.mark.usefixtures("example_methods")
-
 
 def test_the_ledger_says_of_every_release_what_it_cost_and_the_figures_what_was_spent(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    metrics = run_toy(tree(sets, "released"), tmp_path / "run")
+    metrics = run_toy(tree(sets, released.METHOD), tmp_path / "run", method=released.METHOD)
     lines = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
     told = [line for line in lines if line["kind"] == "dp"]
     assert len(told) == 9, "three sites, three rounds"
@@ -43,11 +42,11 @@ def test_the_ledger_says_of_every_release_what_it_cost_and_the_figures_what_was_
 
 
 def test_a_run_stops_at_its_budget(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = tree(sets, "released")
+    content = tree(sets, released.METHOD)
     content["privacy"] |= {"epsilon": 2 * BUDGET.epsilon}
     for resume in (False, True):
-        with pytest.raises(BudgetSpent, match="round 3, bona fide: would bring the cost to ε 6"):
-            run_toy(content, tmp_path / "run", resume=resume)
+        with pytest.raises(BudgetSpent, match=r"^round 3, bona fide: .*ε 6"):
+            run_toy(content, tmp_path / "run", method=released.METHOD, resume=resume)
     charges = Releases(tmp_path / "run" / "sites" / "A" / "releases").charges()
     assert [charge.release for charge in charges] == ["round 1, bona fide", "round 2, bona fide"]
 
@@ -82,12 +81,12 @@ def test_only_where_something_is_released_can_a_spent_budget_end_the_run(
 
 
 def test_a_release_without_a_budget_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"recipe\.privacy: names no budget"):
-        run_toy(tree(sets, "released", privacy={}), tmp_path / "run")
+    with pytest.raises(UserError, match=r"^recipe\.privacy: .*budget"):
+        run_toy(tree(sets, released.METHOD, privacy={}), tmp_path / "run", method=released.METHOD)
 
 
 def test_a_budget_for_a_method_that_releases_nothing_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"recipe\.privacy: fedpad releases nothing"):
+    with pytest.raises(UserError, match=r"^recipe\.privacy: fedpad "):
         run_toy(tree(sets, "fedpad", privacy={"epsilon": 1.0, "delta": 1e-5}), tmp_path / "run")
 
 
@@ -96,4 +95,4 @@ def test_a_budget_that_promises_nothing_is_refused(
     privacy: dict[str, float], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match=r"recipe\.privacy"):
-        run_toy(tree(sets, "released", privacy=privacy), tmp_path / "run")
+        run_toy(tree(sets, released.METHOD, privacy=privacy), tmp_path / "run", method=released.METHOD)

@@ -13,9 +13,9 @@ from tests.toy import make_set, recipe_of, run_toy, settled, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.combine import combination_of
+from fedvisage.federation.compatible import check_protection
 from fedvisage.methods import METHODS
 from fedvisage.recipe import Federation
-from fedvisage.runs.run import check_protection
 
 RULES: list[Any] = ["norm-clip", {"rule": "norm-clip", "bound": 0.5}, "trimmed-mean", "median"]
 
@@ -64,14 +64,14 @@ def test_krum_takes_over_one_of_the_uploads(five: dict[str, str], sets: Mapping[
 
 def test_a_round_with_fewer_uploads_than_the_rule_needs_has_no_quorum(sets: Mapping[str, Path], tmp_path: Path) -> None:
     federation = {"combine": "trimmed-mean", "offline": 1, "offline_policy": "one-site", "give_up_after": 2}
-    with pytest.raises(RunFailed, match="2 of 3 sites sent a usable reply, 3 needed"):
+    with pytest.raises(RunFailed, match=r"2 of 3 .*3 needed"):
         run_toy(tree(sets, federation=federation), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["single", "fused", "afl", "fedma", "fedsis", "festa"])
 def test_methods_that_do_not_rest_on_one_mean_refuse_a_rule(name: str, sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, name, federation__combine="median"))
-    with pytest.raises(UserError, match=f"one mean of all uploads, on which {name} does not rest"):
+    with pytest.raises(UserError, match=f"mean.*{name}"):
         check_protection(recipe, METHODS[name])
 
 

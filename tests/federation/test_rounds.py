@@ -4,30 +4,38 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.contract.examples import split, two_exchanges
 from tests.toy import ROUNDS, run_toy, tree, weights
 
 from fedvisage.errors import RunFailed
+from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
+from fedvisage.federation.method import Message, Method
 from fedvisage.federation.participation import offline
 from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.methods import fedpad, single
 from fedvisage.recipe import Federation
-
-pytestmark = pytest.mark.usefixtures("example_methods")
 
 
 class Wire(LocalTransport):
     """A transport on whose way to and from site B something happens to messages."""
 
-    down: Callable[[Order], Order] = staticmethod(lambda order: order)
-    up: Callable[[Order, Message], Message | None] = staticmethod(lambda order, message: message)
+    def __init__(
+        self,
+        desks: Sequence[SiteDesk],
+        down: Callable[[Order], Order] = lambda order: order,
+        up: Callable[[Order, Message], Message | None] = lambda order, message: message,
+    ) -> None:
+        super().__init__(desks)
+        self.down, self.up = down, up
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         changed = {name: self.down(order) if name == "B" else order for name, order in orders.items()}
@@ -73,10 +81,9 @@ def claim(order: Order, message: Message) -> Message:
 
 @pytest.mark.parametrize("up", [spoil, drop_a_field, one_row, claim])
 def test_a_site_that_sends_nonsense_is_refused_by_name_and_the_rest_is_as_if_it_were_not_there(
-    up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    up: Any, sets: Mapping[str, Path], without_b: Path, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Hostile", (Wire,), {"up": staticmethod(up)}))
-    run_toy(tree(sets), tmp_path / "run")
+    run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, up=up))
     assert weights(tmp_path / "run") == weights(without_b)
     for row in rounds_of(tmp_path / "run"):
         assert row["replied"] == ["A", "C"]
@@ -94,12 +101,9 @@ class Repeating(LocalTransport):
                 yield replace(reply, site="D")
 
 
-def test_an_answer_counts_once_and_only_if_it_was_asked_for(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_counts_once_and_only_if_it_was_asked_for(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets), tmp_path / "honest")
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Repeating)
-    run_toy(tree(sets), tmp_path / "repeated")
+    run_toy(tree(sets), tmp_path / "repeated", wire=Repeating)
     assert weights(tmp_path / "repeated") == weights(tmp_path / "honest")
     for row in rounds_of(tmp_path / "repeated"):
         assert row["replied"] == ["A", "B", "C"]
@@ -120,11 +124,8 @@ class Replaying(LocalTransport):
                 yield reply
 
 
-def test_an_answer_to_an_earlier_round_is_refused(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Replaying)
-    run_toy(tree(sets, evaluation__every=0), tmp_path / "run")
+def test_an_answer_to_an_earlier_round_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, evaluation__every=0), tmp_path / "run", wire=Replaying)
     first, *later = rounds_of(tmp_path / "run")
     assert first["replied"] == ["A", "B", "C"]
     for row in later:
@@ -134,7 +135,7 @@ def test_an_answer_to_an_earlier_round_is_refused(
 
 
 def test_a_site_whose_disk_fails_is_lost_and_the_others_go_on(
-    sets: Mapping[str, Path], without_b: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Mapping[str, Path], without_b: Path, tmp_path: Path
 ) -> None:
     class Broken(LocalTransport):
         def __init__(self, desks: Any, **others: Any) -> None:
@@ -144,23 +145,19 @@ def test_a_site_whose_disk_fails_is_lost_and_the_others_go_on(
     def unreadable(order: Order) -> Message:
         raise OSError(5, "Input/output error", "images.npy")
 
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Broken)
-    run_toy(tree(sets), tmp_path / "run")
+    run_toy(tree(sets), tmp_path / "run", wire=Broken)
     assert weights(tmp_path / "run") == weights(without_b)
     assert "Input/output error" in rounds_of(tmp_path / "run")[0]["failed"]["B"]
 
 
-def test_a_site_whose_loss_is_not_finite_fails_alone(
-    sets: Mapping[str, Path], without_b: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_whose_loss_is_not_finite_fails_alone(sets: Mapping[str, Path], without_b: Path, tmp_path: Path) -> None:
     def down(order: Order) -> Order:
         broken = {
             name: torch.full_like(value, math.nan) for name, value in order.message.items() if value.is_floating_point()
         }
         return replace(order, message={**order.message, **broken})
 
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Poisoned", (Wire,), {"down": staticmethod(down)}))
-    run_toy(tree(sets), tmp_path / "run")
+    run_toy(tree(sets), tmp_path / "run", wire=partial(Wire, down=down))
     assert weights(tmp_path / "run") == weights(without_b)
     first = rounds_of(tmp_path / "run")[0]
     assert first["replied"] == ["A", "C"]
@@ -197,11 +194,11 @@ def test_without_a_quorum_the_model_stays_as_it_was(sets: Mapping[str, Path], tm
     assert "3 needed" in rounds_of(tmp_path / "two")[1]["failed"]["no quorum"]
 
 
-@pytest.mark.parametrize("method", ["fedpad", "single", "two-exchanges", "split"])
-def test_too_many_rounds_without_a_quorum_end_the_run(method: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [fedpad.METHOD, single.METHOD, two_exchanges.METHOD, split.METHOD])
+def test_too_many_rounds_without_a_quorum_end_the_run(method: Method, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, method, federation={"offline": 1.0, "give_up_after": 2}, training__rounds=9)
-    with pytest.raises(RunFailed, match="2 rounds in a row without a quorum"):
-        run_toy(content, tmp_path / "run")
+    with pytest.raises(RunFailed, match=r"2 rounds .*quorum"):
+        run_toy(content, tmp_path / "run", method=method)
     assert len(rounds_of(tmp_path / "run")) == 1, "the second of the rounds was the last straw"
 
 
@@ -226,12 +223,10 @@ def lost_at(call: str, number: int) -> Callable[[Order, Message], Message | None
 
 @pytest.mark.parametrize(("call", "number"), [("tokens", 1), ("tokens", 2), ("head", 1), ("finish", 1)])
 def test_a_site_lost_in_a_conversation_ends_it_and_the_round_goes_on(
-    call: str, number: int, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    call: str, number: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(
-        "fedvisage.runs.run.LocalTransport", type("Lossy", (Wire,), {"up": staticmethod(lost_at(call, number))})
-    )
-    metrics = run_toy(tree(sets, "split", training__optimizer__state="kept"), tmp_path / "run")
+    content, wire = tree(sets, split.METHOD, training__optimizer__state="kept"), partial(Wire, up=lost_at(call, number))
+    metrics = run_toy(content, tmp_path / "run", method=split.METHOD, wire=wire)
     rows = rounds_of(tmp_path / "run")
     assert len(rows) == ROUNDS
     assert [row["failed"] for row in rows] == [{}, {"B": "lost"}, {}]
@@ -239,11 +234,10 @@ def test_a_site_lost_in_a_conversation_ends_it_and_the_round_goes_on(
 
 
 def test_a_gradient_of_another_shape_is_refused_and_the_server_goes_on(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     def up(order: Order, message: Message) -> Message:
         return {"gradient": message["gradient"][:3]} if order.call == "head" else message
 
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", type("Short", (Wire,), {"up": staticmethod(up)}))
-    run_toy(tree(sets, "split"), tmp_path / "run")
+    run_toy(tree(sets, split.METHOD), tmp_path / "run", method=split.METHOD, wire=partial(Wire, up=up))
     assert all("gradient: has shape (3, 16)" in row["failed"]["B"] for row in rounds_of(tmp_path / "run"))

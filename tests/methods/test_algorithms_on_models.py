@@ -233,6 +233,7 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
         ({"name": ["fedprox"], "network": {"name": "sphere20"}}, "name", []),
         ({"name": "fedprox", "network": {"name": ["sphere20"]}}, "network.name", []),
         ({"name": "fedprox", "model": 3}, "model", ["no model"]),
+        ({"name": "fedprox", "model": ["vit"]}, "model", ["no model"]),
         ({"name": "afl", "model": "vit", "weight": "uniform"}, "weight", ["unknown key"]),
     ],
 )  # fmt: skip

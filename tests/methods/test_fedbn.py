@@ -17,7 +17,7 @@ from fedvisage.federation.desk import OWN
 from fedvisage.federation.method import Message
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.wire.message import under
-from fedvisage.methods import fedbn
+from fedvisage.methods import METHODS
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,9 @@ def test_the_user_gets_the_mean_of_the_sites_layers(finished: Path) -> None:
 
 def test_a_start_that_would_not_reach_private_layers_is_refused(sets: Mapping[str, Path]) -> None:
     content = tree(sets, "fedbn", training__start="model.safetensors")
-    with pytest.raises(UserError, match="BatchNorm"):
-        fedbn.network(recipe_of(content))
+    with pytest.raises(UserError, match="normalisation layers") as caught:
+        METHODS["fedbn"].check(recipe_of(content))
+    assert caught.value.place == "recipe.training.start"
     content["method"]["norms"] = "shared"
-    assert set(fedbn.network(recipe_of(content))) == {"model", "norms"}
+    METHODS["fedbn"].check(recipe_of(content))
+    assert set(METHODS["fedbn"].network(recipe_of(content))) == {"model", "norms"}

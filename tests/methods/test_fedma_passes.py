@@ -55,10 +55,9 @@ class LosesB(LocalTransport):
 
 
 def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the_next(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", LosesB)
-    run_toy(fedma_tree(sets), tmp_path / "run")
+    run_toy(fedma_tree(sets), tmp_path / "run", wire=LosesB)
     asked = {(line["round"], line["call"], line["site"]) for line in read_lines(tmp_path / "run" / "ledger.jsonl")}
     assert [layer for layer in LAYERS if (1, layer, "B") in asked] == list(LAYERS[:3])
     assert all((1, layer, name) in asked for layer in LAYERS for name in "AC")
@@ -70,7 +69,7 @@ def test_a_site_that_is_lost_between_layers_sits_out_the_pass_and_is_back_in_the
 
 @pytest.mark.parametrize("classes", [(0, 0), (0, 16), (2**53, 2**53)])
 def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_others_go_on(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, classes: tuple[int, int]
+    sets: Mapping[str, Path], tmp_path: Path, classes: tuple[int, int]
 ) -> None:
     class Lies(LocalTransport):
         """B claims other numbers of images, and sends an output layer of nines."""
@@ -84,8 +83,7 @@ def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_other
                 else:
                     yield reply
 
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Lies)
-    run_toy(fedma_tree(sets, training__rounds=1), tmp_path / "run")
+    run_toy(fedma_tree(sets, training__rounds=1), tmp_path / "run", wire=Lies)
     (only,) = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert list(only["failed"]) == ["B"]
     assert only["failed"]["B"].startswith(f"refused: classes: are {list(classes)}")
@@ -94,12 +92,9 @@ def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_other
     assert output.abs().max() < 3
 
 
-def test_a_pass_that_loses_its_quorum_changes_nothing(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = fedma_tree(sets, training__rounds=1, federation__quorum=3)
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", LosesB)
-    run_toy(content, tmp_path / "run")
+    run_toy(content, tmp_path / "run", wire=LosesB)
     with scoped(0, "initial weights"):
         first = fedma.network(recipe_of(content)).state_dict()
     found = load_file(tmp_path / "run" / "model.safetensors")

@@ -16,3 +16,10 @@ def tied_faces(seed: int, identities: list[int], images: int, dimensions: int = 
 
 def all_similarities(first: Faces, second: Faces) -> NDArray[np.float64]:
     return first.features.astype(np.float64) @ second.features.astype(np.float64).T
+
+
+def people(seed: int, identities: int, images: int, width: int = 8) -> Faces:
+    rng = np.random.default_rng(seed)
+    centres = rng.normal(size=(identities, 1, width))
+    values = centres + rng.normal(size=(identities, images, width))
+    return labelled(values.reshape(-1, width), np.repeat(np.arange(identities), images))

@@ -4,19 +4,13 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from tests.metrics.faces import people
 
 from fedvisage.metrics.decision import SIMILARITIES, counted, pair_counts, threshold_at_fmr, within_counts
 from fedvisage.metrics.hard_negatives import hard_negatives
-from fedvisage.metrics.similarity import Faces, labelled
+from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import BINS, histogram
 from fedvisage.metrics.verification import verify_pairs, verify_within
-
-
-def people(seed: int, identities: int, images: int, width: int = 8) -> Faces:
-    rng = np.random.default_rng(seed)
-    centres = rng.normal(size=(identities, 1, width))
-    values = centres + rng.normal(size=(identities, images, width))
-    return labelled(values.reshape(-1, width), np.repeat(np.arange(identities), images))
 
 
 def pairs_of(faces: Faces) -> tuple[np.ndarray, np.ndarray]:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.metrics.test_decision import people
+from tests.metrics.faces import people
 
 from fedvisage.metrics.generic import FOLDS, fixed_pairs, identification, on_fixed_pairs, verification
 from fedvisage.metrics.personalised import figures_of_site

@@ -111,7 +111,7 @@ def test_what_cannot_be_measured_is_refused() -> None:
             identify([nobody], probes, FPIRS, mode)
         with pytest.raises(UserError, match="probes: there are none"):
             identify([first], nobody, FPIRS, mode)
-        with pytest.raises(UserError, match=r"evaluation.fpir: 0.001 is below one in \d+"):
+        with pytest.raises(UserError, match=r"^evaluation\.fpir: .*one in \d+"):
             identify([first], probes, [0.001], mode)
         with pytest.raises(UserError, match="enrolled twice"):
             identify([joined(first, first)], probes, FPIRS, mode)

@@ -52,5 +52,5 @@ def test_too_few_pairs_for_a_threshold_give_no_accuracy() -> None:
 def test_a_list_about_other_images_or_other_people_is_refused() -> None:
     with pytest.raises(UserError, match="none of its 40 pairs"):
         find_pairs(listed(), {}, IDENTITY, "pairs.txt")
-    with pytest.raises(UserError, match="are one person, and the set two"):
+    with pytest.raises(UserError, match=r"one person, .*two"):
         find_pairs(listed(), IMAGES, np.arange(len(IDENTITY)), "pairs.txt")

@@ -35,7 +35,7 @@ def test_an_identity_at_two_sites_or_without_training_images_is_refused() -> Non
     test, others = tied_faces(0, [2, 5], 2), tied_faces(1, [8], 2)
     with pytest.raises(UserError, match="on both sides, such as 5"):
         identify_site(enrolled(TRAINING), labelled([[1, 0]], [2]), labelled([[1, 0]], [5]), [1.0], "published")
-    with pytest.raises(UserError, match="1 identities have test images but none to enrol, such as 2"):
+    with pytest.raises(UserError, match="none to enrol, such as 2"):
         identify_site(enrolled(test.take(test.identity == 5)), test, others, [1.0], "published")
     with pytest.raises(UserError, match="gallery: is empty"):
         enrolled(TRAINING.take(np.zeros(0, np.int64)))

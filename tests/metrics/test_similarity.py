@@ -91,13 +91,13 @@ def test_a_template_is_the_sum_of_its_media_means(weighted: bool) -> None:
 
 
 def test_an_identity_on_both_sides_is_refused() -> None:
-    with pytest.raises(UserError, match="2 identities are on both sides, such as 3"):
+    with pytest.raises(UserError, match=r"^data: 2 .*both sides, such as 3"):
         disjoint([1, 3, 5], [3, 4, 5], "data")
 
 
 def test_a_rate_below_one_comparison_is_not_measurable() -> None:
     assert measurable((1e-6, 1e-3, 0.1), 1000) == (1e-3, 0.1)
-    with pytest.raises(UserError, match=r"evaluation.far: 0.001 is below one in 999 impostor pairs"):
+    with pytest.raises(UserError, match=r"^evaluation\.far: .*one in 999 "):
         require_measurable([1e-3], 999, "evaluation.far", "impostor pairs")
     with pytest.raises(UserError, match="at most 1, got 2"):
         require_measurable([2], 999, "evaluation.far", "impostor pairs")

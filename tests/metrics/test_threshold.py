@@ -110,7 +110,7 @@ def test_target_eer_looks_at_the_target_and_says_so() -> None:
 
 @pytest.mark.parametrize("rule", ["source-eer", "source-bpcer-1pct"])
 def test_a_missing_class_is_the_users_mistake(rule: str) -> None:
-    with pytest.raises(UserError, match="no site holds out attacks"):
+    with pytest.raises(UserError, match="attacks"):
         threshold.threshold_from_histograms([histogram_of(scores_of([1.0], {}))], rule)
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file
 from tests.toy import SITES, run_toy, tree
 
-from fedvisage.methods.afl import ascend, project, relative
+from fedvisage.methods.algorithms.afl import ascend, project, relative
 
 Array = NDArray[np.float64]
 points = st.lists(st.floats(-50, 50), min_size=1, max_size=8)

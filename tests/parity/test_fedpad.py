@@ -11,7 +11,7 @@ from torch import nn
 
 from fedvisage.federation.combine import Mean
 from fedvisage.federation.site import Batch
-from fedvisage.methods import fedpad
+from fedvisage.methods.models import resnet18
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -24,7 +24,7 @@ def test_equation_1_and_its_gradient(seed: int) -> None:
 
     images = torch.from_numpy(logits)[:, None].requires_grad_()
     site = SimpleNamespace(net={"model": nn.Identity()})
-    value = fedpad.loss(site, Batch(images, torch.from_numpy(labels).float(), None, np.array([])))  # type: ignore[arg-type]
+    value = resnet18.MODEL.loss(site, Batch(images, torch.from_numpy(labels).float(), None, np.array([])))  # type: ignore[arg-type]
     value.backward()
     assert value.item() == pytest.approx(expected, rel=1e-6)
     assert images.grad is not None

@@ -19,7 +19,7 @@ from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.wire.message import under
-from fedvisage.methods import moon
+from fedvisage.methods.algorithms import moon
 from fedvisage.nn.losses.contrastive import model_contrastive
 
 Array = NDArray[np.float64]
@@ -104,17 +104,14 @@ def test_a_turn_holds_the_lent_model_as_global_and_the_kept_one_as_previous() ->
     assert site.held == {"global": lent, "previous": kept}
 
 
-def test_a_site_keeps_the_model_that_it_sent_last(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_keeps_the_model_that_it_sent_last(sets: Mapping[str, Path], tmp_path: Path) -> None:
     sent: dict[str, Message] = {}
 
     def tap(site: str, message: Message) -> None:
         if "loss" in message:
             sent[site] = {name: value for name, value in message.items() if name.startswith("model.")}
 
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", partial(LocalTransport, tap=tap))
-    run_toy(tree(sets, "moon"), tmp_path / "run")
+    run_toy(tree(sets, "moon"), tmp_path / "run", wire=partial(LocalTransport, tap=tap))
     for site in SITES:
         store = SiteStore(tmp_path / "run" / "sites" / site)
         store.restore(ROUNDS)

@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.federation.test_own_parameters import site_of
+from tests.federation.lending import site_of
 from torch import Tensor
 
 from fedvisage.federation.site import Batch
-from fedvisage.methods import distillation, faces, fedfr
+from fedvisage.methods import distillation, fedfr
+from fedvisage.methods.models import face
 from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
 
 
@@ -87,7 +88,7 @@ def test_class_centres_begin_with_the_mean_directions_of_each_identity(
     site = site_of(sets, tmp_path)
     features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))
     means = [features[site.data.subjects == who].mean(axis=0) for who in site.data.identities]
-    assert np.allclose(faces.mean_features(site).numpy(), unit(np.stack(means)), atol=1e-5)
+    assert np.allclose(face.mean_features(site).numpy(), unit(np.stack(means)), atol=1e-5)
 
 
 def test_eq_7_weighs_the_three_losses(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -100,7 +101,7 @@ def test_eq_7_weighs_the_three_losses(sets: Mapping[str, Path], tmp_path: Path) 
             value.mul_(1.1)
         site.own("Pi", lambda: torch.empty(0)).add_(0.05)
     batch = next(iter(site.batches_of(fedfr.with_hard_negatives(site))))
-    features = faces.features_of(site, batch.images)
+    features = face.features_of(site, batch.images)
     parts = [part(site, batch, features) for part in (fedfr.balanced_cosface, fedfr.contrast, fedfr.customisation)]
     assert fedfr.loss(site, batch).item() == pytest.approx(
         2.0 * parts[0].item() + 3.0 * parts[1].item() + 0.5 * parts[2].item()

@@ -112,7 +112,7 @@ def test_a_run_stops_at_its_budget_and_not_before() -> None:
     total, written = Budget(1.0, 10 * DELTA), []
     for one in gaussians(10):
         written += due(written, [replace(one, epsilon=0.1)], total, "sum")
-    with pytest.raises(BudgetSpent, match=r"round 11.*ε 1\.1 .*budget of the run is ε 1 .*nothing was released"):
+    with pytest.raises(BudgetSpent, match=r"^round 11.*ε 1\.1 .*budget.*ε 1 "):
         due(written, [replace(RELEASE, release="round 11", epsilon=0.1)], total, "sum")
 
 

@@ -137,7 +137,7 @@ def test_outputs_of_the_paper_s_mechanism_tell_which_data_set_they_come_from() -
 @pytest.mark.parametrize(
     ("centres", "message"),
     [
-        (torch.eye(4) * 1.1, "class centres: must have length 1, one has 1.1"),
+        (torch.eye(4) * 1.1, "class centres: must have length 1"),
         (torch.eye(4).index_fill(0, torch.tensor([2]), math.nan), "class centres: hold values that are not finite"),
         (torch.eye(4).index_fill(0, torch.tensor([2]), math.inf), "class centres: hold values that are not finite"),
         (torch.eye(4)[0], "class centres: must be a table"),

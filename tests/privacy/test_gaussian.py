@@ -110,13 +110,13 @@ def test_noise_comes_from_the_given_generator_alone() -> None:
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.inf, math.nan])
 def test_an_epsilon_that_is_no_guarantee_is_refused(epsilon: float) -> None:
-    with pytest.raises(UserError, match="epsilon: must be"):
+    with pytest.raises(UserError, match=r"^epsilon: "):
         Budget(epsilon, 1e-5)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, math.nan])
 def test_a_delta_outside_of_its_range_is_refused(delta: float) -> None:
-    with pytest.raises(UserError, match="delta: must lie between"):
+    with pytest.raises(UserError, match=r"^delta: "):
         Budget(1.0, delta)
 
 

@@ -145,12 +145,12 @@ def test_releases_on_the_counter_example_do_not_exceed_the_claim() -> None:
 
 
 def test_more_queries_than_candidates_are_refused() -> None:
-    with pytest.raises(UserError, match="queries: 2 is more than the 1 public candidates"):
+    with pytest.raises(UserError, match=r"^queries: 2 .*1 public"):
         release(in_cap(20, 0.5), CENTRE[None], ASKED, ADD, draws_of(0))
 
 
 def test_candidates_that_are_no_directions_are_refused() -> None:
-    with pytest.raises(UserError, match="candidates: must have length 1"):
+    with pytest.raises(UserError, match=r"^candidates: .*length 1"):
         release(in_cap(20, 0.5), 2 * torch.eye(8), ASKED, ADD, draws_of(0))
 
 

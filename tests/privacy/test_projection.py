@@ -85,5 +85,5 @@ def test_where_features_have_few_directions_they_leave_more_of_a_cluster_than_al
 
 
 def test_more_directions_than_public_images_span_are_refused() -> None:
-    with pytest.raises(UserError, match=r"recipe\.method\.project: is 9, but 8 public images"):
+    with pytest.raises(UserError, match=r"^recipe\.method\.project: is 9, but 8 "):
         principal_directions(directions(8, 32, 12), 9)

@@ -13,8 +13,6 @@ from fedvisage.report.page import render
 from fedvisage.report.privacy import page
 from fedvisage.report.run_files import read_run
 
-pytestmark = pytest.mark.usefixtures("example_methods")
-
 
 @pytest.fixture(scope="module")
 def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:

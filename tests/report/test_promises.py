@@ -22,7 +22,7 @@ def test_a_private_run_in_secret_says_so_on_its_page(sets: Mapping[str, Path], t
     page = render(read_run(tmp_path / "run"))
     assert "Differential privacy of sites: ε 4 at δ 1e-05, for all data of one site" in page
     assert "a simulation, which protects nobody" in page
-    assert "Sums in secret: the server saw the sum" in page
+    assert "Secure aggregation: the server saw the sum" in page
 
 
 @pytest.mark.parametrize(
@@ -30,9 +30,9 @@ def test_a_private_run_in_secret_says_so_on_its_page(sets: Mapping[str, Path], t
     [
         ({}, {}, []),
         ({}, {"combine": {"rule": "mean"}}, []),
-        ({}, {"combine": {"rule": "krum"}}, ["Uploads met by krum"]),
+        ({}, {"combine": {"rule": "krum"}}, ["Robust aggregation: uploads met by krum"]),
         ({}, {"poisoned": {"sites": ["A", "B"], "how": "scaling"}}, ["Simulated attack: A, B sent a scaling"]),
-        ({}, {"secure": {"entropy": "derived"}}, ["Sums in secret, of a simulation"]),
+        ({}, {"secure": {"entropy": "derived"}}, ["Secure aggregation, of a simulation"]),
         ({**RELEASED, "relation": ["add-remove"], "noise": "system"}, {}, ["What site A released"]),
         (
             {**RELEASED, "relation": ["add-remove"], "noise": "derived"},

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
-from rich.console import Console
+from tests.toy import unheard
 
 from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
@@ -131,7 +130,7 @@ def test_a_mean_of_what_was_printed_does_not_depend_on_the_order_of_users() -> N
 @pytest.mark.parametrize("path", DEMOS, ids=named)
 def test_a_study_runs_end_to_end_at_smoke_size(path: Path, tmp_path: Path) -> None:
     cache = tmp_path.parent / "smoke-sets"
-    table = conduct(path, tmp_path / "out", cache, Console(file=io.StringIO()), smoke=True)
+    table = conduct(path, tmp_path / "out", cache, unheard, smoke=True)
     study = read(path)
     assert list(table["rows"]) == list(study.rows)
     for row in table["rows"].values():

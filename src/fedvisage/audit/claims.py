@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedvisage.audit.finding import Audit, Finding, Subject
 from fedvisage.audit.lower_bound import lower_bound
 from fedvisage.audit.mechanisms import CLAIM, Claimed, trials
-from fedvisage.methods.privacyface import Options
+from fedvisage.methods.clusters import Options
 from fedvisage.privacy.draws import DerivedDraws
 from fedvisage.privacy.private_clustering import Privately
 from fedvisage.streams import torch_rng

@@ -37,15 +37,15 @@ def audit_run(run: Path, out: Path | None, cache: Path, say: Say) -> list[dict[s
     subject = _subject(run, cache, say)
     where = out or run / FOLDER
     where.mkdir(parents=True, exist_ok=True)
-    found = []
+    records = []
     for audit in AUDITS:
-        found.append(_record(audit, subject, where))
-        say(_line(found[-1]))
-    write_json(where / FILE, {"run": run.name, "audits": found})
+        records.append(_record(audit, subject, where))
+        say(_line(records[-1]))
+    write_json(where / FILE, {"run": run.name, "audits": records})
     if out is None:
         write_report(run)
     say(f"audit: {where / FILE}")
-    return found
+    return records
 
 
 def _subject(run: Path, cache: Path, say: Say) -> Subject:

@@ -42,7 +42,7 @@ class Subject:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit found: a sentence, figures, perhaps a table (a row a mapping) and captioned pictures."""
+    """What an audit found: a sentence, figures, perhaps a table (one mapping per row) and captioned pictures."""
 
     says: str
     numbers: Mapping[str, float]

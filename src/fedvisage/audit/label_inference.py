@@ -49,7 +49,7 @@ def attack(subject: Subject) -> Finding:
         groups = without_the_head(gradients) == truth
         blind.append(groups if groups.float().mean() >= 0.5 else ~groups)
         labels.append(truth)
-    right, apart, share = (float(torch.cat(found).float().mean()) for found in (known, blind, labels))
+    right, apart, share = (float(torch.cat(batches).float().mean()) for batches in (known, blind, labels))
     count = sum(map(len, labels))
     says = (
         f"A server that knows the head's average reads {100 * right:.1f} % of {count} labels off the gradients of the "

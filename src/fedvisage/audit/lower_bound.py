@@ -1,6 +1,6 @@
 """What a mechanism's outputs betray: a lower bound on its ε, from releases on two data sets that are neighbours.
 
-Whoever sees an output of an (ε, δ)-private mechanism cannot tell two neighbouring data sets apart well: for every set
+An observer of an (ε, δ)-private mechanism cannot tell two neighbouring data sets apart well by an output: for every set
 of outputs, P[output of X] ≤ e^ε P[output of X'] + δ. Releases of both are drawn; on the first half the set is chosen
 that tells them apart best, on the second it is counted. Exact binomial bounds (C. Clopper and E. Pearson, 1934) on
 the two chances make ln((P − δ) / P') a lower bound that holds with the given confidence, whatever the mechanism is

@@ -32,13 +32,13 @@ class Membership:
 def closeness(faces: Faces) -> Scores:
     """Return for each identity with two photos or more the mean similarity of its photos with each other."""
     unit = faces.features / np.linalg.norm(faces.features, axis=1, keepdims=True)
-    found = []
+    similarities = []
     for identity in np.unique(faces.identity):
         own = unit[faces.identity == identity].astype(np.float64)
         if len(own) > 1:
             total = np.square(np.linalg.norm(own.sum(axis=0))) - len(own)
-            found.append(total / (len(own) * (len(own) - 1)))
-    return np.array(found)
+            similarities.append(total / (len(own) * (len(own) - 1)))
+    return np.array(similarities)
 
 
 def membership(members: Scores, others: Scores) -> Membership:

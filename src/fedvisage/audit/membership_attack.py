@@ -27,14 +27,14 @@ def attack(subject: Subject) -> Finding:
     others = closeness(model.faces(user))
     if min(len(members), len(others)) < LEAST:
         return Finding("Too few people have two photographs each: nothing can be said.", {})
-    found = membership(members, others)
+    inferred = membership(members, others)
     says = (
         f"Photographs of people whom a site trained on lie closer to each other than those of others with probability "
-        f"{found.auc:.3f}; ½ is a guess (p = {found.p_value:.2g}). With one wrong accusation in a hundred, "
-        f"{100 * found.tpr_at_fpr_1pct:.1f} % of {found.members} members are found out."
+        f"{inferred.auc:.3f}; ½ is a guess (p = {inferred.p_value:.2g}). With one wrong accusation in a hundred, "
+        f"{100 * inferred.tpr_at_fpr_1pct:.1f} % of {inferred.members} members are found out."
     )
-    numbers = {"auc": found.auc, "p_value": found.p_value, "tpr_at_fpr_1pct": found.tpr_at_fpr_1pct}
-    return Finding(says, numbers | {"members": float(found.members), "others": float(found.others)})
+    numbers = {"auc": inferred.auc, "p_value": inferred.p_value, "tpr_at_fpr_1pct": inferred.tpr_at_fpr_1pct}
+    return Finding(says, numbers | {"members": float(inferred.members), "others": float(inferred.others)})
 
 
 AUDIT = Audit("membership", "Who was trained on", obstacle, attack)

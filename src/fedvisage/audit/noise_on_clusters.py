@@ -22,7 +22,7 @@ from torch import Tensor
 
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.told import asked_of, first_site, obstacle, seen
-from fedvisage.methods.privacyface import Options
+from fedvisage.methods.clusters import Options
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws, Draws
 from fedvisage.privacy.gaussian import Budget
@@ -94,7 +94,7 @@ def attack(subject: Subject) -> Finding:
         PRINTED: {one: printed(centres, one) for one in every if one.panel != DIRECTIONS},
         PRIVATE: {one: private(centres, one) for one in every},
     }
-    rows = [row(mechanism, one, found) for mechanism, of in boxes.items() for one, found in of.items()]
+    rows = [row(mechanism, one, cosines) for mechanism, of in boxes.items() for one, cosines in of.items()]
     says = (
         f"Of the {len(own)} class centres of {name}: cosines between a cluster's mean and what is told of it, and in "
         "what share of draws anything is told."
@@ -120,10 +120,10 @@ def settings(asked: Clustering, project: int | None, most: int) -> Iterator[Sett
 
 def printed(centres: Centres, setting: Setting) -> Cosines:
     """Return the cosines under Algorithm 1; NaN, where there is no cluster of so many members."""
-    found = densest(centres.own, setting.asked)
-    if setting.row >= len(found):
+    clusters = densest(centres.own, setting.asked)
+    if setting.row >= len(clusters):
         return np.full(RUNS, np.nan)
-    cluster, source = found[setting.row], draws_for(centres, PRINTED, setting)
+    cluster, source = clusters[setting.row], draws_for(centres, PRINTED, setting)
     mean = directions(cluster.mean[None])
     rows = [sanitised((cluster,), setting.asked, len(cluster.mean), source) for _ in range(RUNS)]
     return np.asarray((torch.cat(rows) @ mean.T).squeeze(1).double())
@@ -131,7 +131,7 @@ def printed(centres: Centres, setting: Setting) -> Cosines:
 
 def private(centres: Centres, setting: Setting) -> Cosines:
     """Return the cosines under the private mechanism; NaN, where the noisy number of members was below T."""
-    found, basis = [], None
+    cosines, basis = [], None
     if setting.project is not None:
         basis = principal_directions(centres.public, setting.project)
     where = None if setting.panel == DIRECTIONS else basis
@@ -143,8 +143,8 @@ def private(centres: Centres, setting: Setting) -> Cosines:
                 (replace(setting.asked, minimum=1), Silent(draws_for(centres, PRIVATE, setting, number)), where),
             )
         )
-        found.append(float(told @ mean) if bool(told.any()) else math.nan)
-    return np.asarray(found)
+        cosines.append(float(told @ mean) if bool(told.any()) else math.nan)
+    return np.asarray(cosines)
 
 
 def draws_for(centres: Centres, *purpose: str | int | Setting) -> Draws:
@@ -171,7 +171,7 @@ def picture(boxes: Mapping[str, Mapping[Setting, Cosines]]) -> Picture:
         axes = figure.subplots(len(boxes), len(titles), squeeze=False, sharey=True)
         for line, (mechanism, of), colour in zip(axes, boxes.items(), COLOURS, strict=False):
             for place, title in zip(line, titles, strict=True):
-                here = {one.label: found[~np.isnan(found)] for one, found in of.items() if one.panel == title}
+                here = {one.label: cosines[~np.isnan(cosines)] for one, cosines in of.items() if one.panel == title}
                 if not here:  # Algorithm 1 knows of no public directions
                     place.set_axis_off()
                     continue

@@ -99,8 +99,8 @@ def overhear(subject: Subject, rounds: int) -> Overheard:
         for _ in method.server(server):
             pass
     sites = {
-        name: Site(name, recipe, server.round, found.train, workspace.net, compute, kept={}, scratch={})
-        for name, found in subject.data.sites.items()
+        name: Site(name, recipe, server.round, data.train, workspace.net, compute, kept={}, scratch={})
+        for name, data in subject.data.sites.items()
     }
     return Overheard(tuple(recorder.answers), sites)
 

@@ -71,12 +71,12 @@ def embedded(subject: Subject, network: torch.nn.Module, faces: Tensor) -> np.nd
 
 
 def summed(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | float]]:
-    """Return one row a kind: means over the sites, each vector counting alike."""
-    found: list[dict[str, str | float]] = []
+    """Return one row per kind: means over the sites, each vector counting alike."""
+    means: list[dict[str, str | float]] = []
     for kind in dict.fromkeys(row[0] for row in rows):
         own = [row for row in rows if row[0] == kind]
         weights = [row[3] for row in own]
-        found.append(
+        means.append(
             {
                 "told": kind,
                 "matches": float(np.average([row[1] for row in own], weights=weights)),
@@ -84,7 +84,7 @@ def summed(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | fl
                 "vectors": sum(weights),
             }
         )
-    return found
+    return means
 
 
 def picture(drawn: list[tuple[Told, Tensor]]) -> Picture:

@@ -62,32 +62,32 @@ def attack(subject: Subject) -> Finding:
     public, heard = _public(subject), _overheard(subject)
     seed = subject.recipe.runtime.seed
     blind = public.images.mean(dim=0, keepdim=True).expand_as(heard.images)
-    found: dict[str, tuple[Quality, Tensor]] = {"no tokens (mean image)": (quality(blind, heard.images), blind)}
+    redrawn: dict[str, tuple[Quality, Tensor]] = {"no tokens (mean image)": (quality(blind, heard.images), blind)}
     for name, change in conditions(subject, public.tokens).items():
         decoder = learned(change(public.tokens, torch_rng(seed, "public", name)), public.images, seed, STEPS)
         with torch.inference_mode():
             drawn = decoder(change(heard.tokens, torch_rng(seed, "heard", name)))
-        found[name] = quality(drawn, heard.images), drawn
+        redrawn[name] = quality(drawn, heard.images), drawn
     rows: list[dict[str, str | float]] = [
-        {"tokens": name, "PSNR (dB)": q.psnr, "SSIM": q.ssim} for name, (q, _) in found.items()
+        {"tokens": name, "PSNR (dB)": q.psnr, "SSIM": q.ssim} for name, (q, _) in redrawn.items()
     ]
-    plain, none = found["fp32"][0], found["no tokens (mean image)"][0]
+    plain, none = redrawn["fp32"][0], redrawn["no tokens (mean image)"][0]
     says = (
         f"From tokens in fp32 a decoder redraws {len(heard.images)} images of the sites with SSIM {plain.ssim:.2f} and "
         f"PSNR {plain.psnr:.1f} dB; without tokens the mean public image has {none.ssim:.2f} and {none.psnr:.1f} dB."
     )
     numbers = {"ssim_fp32": plain.ssim, "ssim_without_tokens": none.ssim, "images": float(len(heard.images))}
-    drawings = {"original": heard.images, **{name: drawn for name, (_, drawn) in found.items()}}
+    drawings = {"original": heard.images, **{name: drawn for name, (_, drawn) in redrawn.items()}}
     caption = f"Images of the sites, and what decoders make of their tokens; from the top: {', '.join(drawings)}."
     return Finding(says, numbers, rows, {"images": (caption, sheet(drawings))})
 
 
 def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
     """Return what may happen to tokens: each form, each amount of noise, and what the run does where it adds least."""
-    found: dict[str, Change] = {form: _formed(form) for form in FORMS}
+    changes: dict[str, Change] = {form: _formed(form) for form in FORMS}
     length = float(tokens.flatten(1).norm(dim=1).median())
     for epsilon in EPSILONS:
-        found[f"noise, ε {epsilon:g} a release"] = _noised(length, Budget(epsilon, DELTA))
+        changes[f"noise, ε {epsilon:g} a release"] = _noised(length, Budget(epsilon, DELTA))
     recipe = subject.recipe
     clip = recipe.options(leakage.Options).leakage
     if clip is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
@@ -95,8 +95,8 @@ def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
         passes = min(leakage.passes_of(recipe, name, len(data.train)) for name, data in subject.data.sites.items())
         guard = leakage.guard_of(clip, "tokens", budget, passes, recipe.privacy.count)
         noised, formed = _noise(guard.length, guard.sigma), _formed(split.form_of(recipe))
-        found["as in this run"] = lambda tokens, rng: formed(noised(tokens, rng), rng)
-    return found
+        changes["as in this run"] = lambda tokens, rng: formed(noised(tokens, rng), rng)
+    return changes
 
 
 def sheet(drawings: Mapping[str, Tensor]) -> Picture:

@@ -18,9 +18,9 @@ from torch.nn.functional import normalize
 from fedvisage.audit.finding import Subject
 from fedvisage.data.batches import View
 from fedvisage.federation.members import members_of
+from fedvisage.methods.clusters import Options
 from fedvisage.methods.consensus import ClusterOptions
 from fedvisage.methods.models.face import means_of
-from fedvisage.methods.privacyface import Options
 from fedvisage.metrics.similarity import Faces
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws
@@ -133,14 +133,14 @@ def clusters_of(
 ) -> Iterator[tuple[str, Tensor]]:
     """Return clusters without noise, then noisy ones by Algorithm 1 and by the private mechanism."""
     asked, how = asked_of(subject, len(centres))
-    found = densest(centres, asked)
-    if found:
-        yield MEANS, directions(torch.stack([one.mean for one in found]))
+    clusters = densest(centres, asked)
+    if clusters:
+        yield MEANS, directions(torch.stack([one.mean for one in clusters]))
     for epsilon in EPSILONS:
         one = replace(asked, budget=Budget(epsilon, asked.budget.delta))
         draws = DerivedDraws(torch_rng(subject.recipe.runtime.seed, "audit", site, str(epsilon)))
-        if found:
-            rows = [sanitised(found, one, centres.shape[1], draws) for _ in range(DRAWS)]
+        if clusters:
+            rows = [sanitised(clusters, one, centres.shape[1], draws) for _ in range(DRAWS)]
             yield f"p̂ of Algorithm 1, ε {epsilon:g}", torch.cat(rows)
         rows = [release(centres, candidates, one, how, draws, basis).centres for _ in range(DRAWS)]
         drawn = torch.cat(rows)

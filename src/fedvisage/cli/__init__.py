@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from fedvisage import __version__
 from fedvisage.cli import data, federation, recipes, runs
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.version import VERSION
 
 app = typer.Typer(
     help="Federated learning for faces, where the faces never leave their owners.",
@@ -32,7 +32,7 @@ app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and look at p
 @app.callback(invoke_without_command=True)
 def _version(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
     if version:
-        typer.echo(__version__)
+        typer.echo(VERSION)
         raise typer.Exit
 
 

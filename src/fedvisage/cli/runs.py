@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from fedvisage.cli.completion import recipe_files, study_files
-from fedvisage.cli.options import CACHE, CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say
+from fedvisage.cli.options import CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say
+from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
 
 app = typer.Typer()
@@ -222,10 +223,10 @@ def audit(
 @app.command()
 def methods(as_json: AsJson = False) -> None:
     """List the methods: name, paper, task, and what leaves a site."""
-    from fedvisage.methods import METHODS
+    from fedvisage.methods import all_methods
     from fedvisage.tasks.listing import block, describe
 
-    rows = [describe(method) for method in METHODS.values()]
+    rows = [describe(method) for method in all_methods().values()]
     if as_json:
         print_json(rows)
     else:

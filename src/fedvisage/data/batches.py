@@ -71,8 +71,8 @@ class View:
     @cached_property
     def labels(self) -> npt.NDArray[np.uint8]:
         """Labels: 1 bona fide, 0 attack."""
-        found = [part.set.rows.label[part.indices] for part in self.slices]
-        return np.concatenate(found or [np.empty(0, np.uint8)])
+        labels = [part.set.rows.label[part.indices] for part in self.slices]
+        return np.concatenate(labels or [np.empty(0, np.uint8)])
 
     @cached_property
     def subjects(self) -> Texts:
@@ -156,8 +156,8 @@ class View:
         return out
 
     def _texts(self, column: str) -> Texts:
-        found = [getattr(part.set.rows, column)[part.indices] for part in self.slices]
-        return np.concatenate(found or [np.empty(0, np.str_)])
+        texts = [getattr(part.set.rows, column)[part.indices] for part in self.slices]
+        return np.concatenate(texts or [np.empty(0, np.str_)])
 
 
 def _plain(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -169,8 +169,8 @@ def check_view(view: View, place: str) -> None:
     """Raise a UserError unless the view can be trained on: images of one size, and both classes."""
     sizes = {part.set.size: part.set.name for part in view.slices}
     if len(sizes) > 1:
-        found = ", ".join(f"{name} has {size}×{size}" for size, name in sorted(sizes.items()))
-        raise UserError(place, f"mixed image sizes: {found}; prepare all sets at one size")
+        said = ", ".join(f"{name} has {size}×{size}" for size, name in sorted(sizes.items()))
+        raise UserError(place, f"mixed image sizes: {said}; prepare all sets at one size")
     if len(view) == 0:
         raise UserError(place, "has no images in this split")
     bona_fide = int(view.labels.sum())

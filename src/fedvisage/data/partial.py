@@ -1,6 +1,6 @@
 """The directory in which a set grows until it is whole, and the removal of those that killed processes left.
 
-Whoever fills such a directory holds a lock on it. The system lets go of it when the process ends, however it ends.
+Its writer holds a lock on the directory. The system lets go of it when the process ends, however it ends.
 """
 
 import fcntl

@@ -2,7 +2,7 @@
 
 A set is a directory. `set.json` says what it is and lists size and SHA-256 of every other file; `images.npy`
 holds N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels,
-`rows.csv` one line an image. Arrays are memory-mapped, so a set may be larger than memory; the reasons are in
+`rows.csv` one line per image. Arrays are memory-mapped, so a set may be larger than memory; the reasons are in
 docs/decisions/0002-prepared-sets.md.
 
 A set may have been made by somebody else: nothing in it is believed before it is checked, or ever executed.
@@ -104,7 +104,7 @@ def _mapped(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
     except Exception as error:  # a forged header can make its parser fail in many ways
         raise UserError(str(path), f"not an array that can be mapped: {error}"[:300]) from None
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
-        found = f"{array.dtype} {'×'.join(map(str, array.shape))}"
+        actual = f"{array.dtype} {'×'.join(map(str, array.shape))}"
         wanted = f"{np.dtype(dtype)} {'×'.join(map(str, shape))}"
-        raise UserError(str(path), f"holds {found}, expected {wanted}; make the set again")
+        raise UserError(str(path), f"holds {actual}, expected {wanted}; make the set again")
     return array

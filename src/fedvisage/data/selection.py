@@ -58,17 +58,17 @@ def select(view: View, selection: Selection, place: str) -> View:
 
 
 def _parsed(text: str, entry: str) -> Selection:
-    found: dict[str, tuple[str, ...] | tuple[int, int]] = {}
+    choices: dict[str, tuple[str, ...] | tuple[int, int]] = {}
     for word in text.split():
         name, _, value = word.partition("=")
         if name == "attacks" and value:
-            found[name] = tuple(value.split(","))
+            choices[name] = tuple(value.split(","))
         elif name == "bonafide" and (share := _SHARE.fullmatch(value)) and 1 <= int(share[1]) <= int(share[2]):
-            found[name] = int(share[1]), int(share[2])
+            choices[name] = int(share[1]), int(share[2])
         elif name == "subjects" and (ends := _RANGE.fullmatch(value)) and int(ends[1]) < int(ends[2]) <= 100:
-            found[name] = int(ends[1]), int(ends[2])
+            choices[name] = int(ends[1]), int(ends[2])
         else:
             raise UserError(entry, f"cannot read {word!r}; write attacks=print,replay, bonafide=1/2 or subjects=0-90")
-    if not found:
+    if not choices:
         raise UserError(entry, "says only: and nothing after it; write attacks=…, bonafide=1/2 or subjects=0-90")
-    return Selection(**found)  # type: ignore[arg-type]
+    return Selection(**choices)  # type: ignore[arg-type]

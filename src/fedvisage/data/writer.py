@@ -170,8 +170,8 @@ class Writer:
                 continue
             shape, dtype = self._shapes[file]
             if array is None or array.shape != (batch, *shape) or array.dtype != dtype:
-                found = "nothing" if array is None else f"{array.dtype} {array.shape}"
-                raise ValueError(f"{file}: expected {np.dtype(dtype)} {(batch, *shape)}, got {found}")
+                actual = "nothing" if array is None else f"{array.dtype} {array.shape}"
+                raise ValueError(f"{file}: expected {np.dtype(dtype)} {(batch, *shape)}, got {actual}")
             if file == POINTS and not np.isfinite(array).all():
                 raise ValueError(f"{file}: points must be finite")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from fedvisage import extensions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importers.cropping import Crop
 from fedvisage.datasets.importers.folder import Progress, import_folder
@@ -116,9 +117,11 @@ def import_dataset(
     seed: int,
 ) -> list[str]:
     """Import a dataset; return what was imported and what was skipped."""
-    if kind not in KINDS:
-        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(KINDS)}")
-    report = KINDS[kind](
+    importer: Importer | None = KINDS.get(kind) or extensions.load("datasets", kind)
+    if importer is None:
+        known = ", ".join([*KINDS, *extensions.names("datasets")])
+        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {known}")
+    report = importer(
         source,
         destination,
         name=name or source.resolve().name,
@@ -140,10 +143,13 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
     """Return what a set holds, line by line, and write a contact sheet when asked to."""
     if sheet is not None:
         _check_sheet(sheet)
-    found = PreparedSet.open(directory, verify=verify)
-    lines = [f"{found.name}: {len(found)} images of {found.size}×{found.size}, {found.source}", *describe(found)]
+    prepared = PreparedSet.open(directory, verify=verify)
+    lines = [
+        f"{prepared.name}: {len(prepared)} images of {prepared.size}×{prepared.size}, {prepared.source}",
+        *describe(prepared),
+    ]
     if sheet is not None:
-        contact_sheet(found).save(sheet)
+        contact_sheet(prepared).save(sheet)
         lines.append(f"contact sheet: {sheet}")
     return lines
 

@@ -37,7 +37,7 @@ def describe(found: PreparedSet) -> list[str]:
 def contact_sheet(
     found: PreparedSet, *, columns: int = 8, per_species: int = 2, split: str | None = None, seed: int = 0
 ) -> Image.Image:
-    """Draw images of a set: a column a subject, `per_species` rows a species, chosen by the seed.
+    """Draw images of a set: one column per subject, `per_species` rows per species, chosen by the seed.
 
     Subjects of which most species exist come first; a cell stays grey where a subject has no (further) image of a
     species. Images are shown at their own size up to 256 pixels, so that nothing is smoothed away.
@@ -70,14 +70,14 @@ def species_of(found: PreparedSet) -> list[str]:
     return sorted(names, key=lambda name: (name != BONA_FIDE, name))
 
 
-def _counts(found: PreparedSet, here: np.ndarray) -> tuple[str, str, str]:
-    rows = found.rows
+def _counts(prepared: PreparedSet, here: np.ndarray) -> tuple[str, str, str]:
+    rows = prepared.rows
     return f"{here.sum():,}", f"{len(np.unique(rows.subject[here])):,}", f"{len(np.unique(rows.video[here])):,}"
 
 
-def _chosen_subjects(found: PreparedSet, indices: np.ndarray, count: int, seed: int) -> list[str]:
+def _chosen_subjects(prepared: PreparedSet, indices: np.ndarray, count: int, seed: int) -> list[str]:
     species_by_subject: dict[str, set[str]] = {}
-    pairs = zip(found.rows.subject[indices].tolist(), found.rows.species[indices].tolist(), strict=True)
+    pairs = zip(prepared.rows.subject[indices].tolist(), prepared.rows.species[indices].tolist(), strict=True)
     for subject, species in pairs:
         species_by_subject.setdefault(subject, set()).add(species)
     subjects = sorted(species_by_subject)

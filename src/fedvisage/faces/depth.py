@@ -67,17 +67,17 @@ def canonical_depth(points: Points, size: int) -> Map:
 def fit_pose(points: Points) -> Conditions:
     """Return the pose in which the average face has these five points (5×2, in shares of the frame)."""
     landmarks_of = _average_face().points.double()  # single precision is too coarse for differences
-    found = np.asarray(points, np.float64)
-    if not (np.isfinite(found).all() and np.ptp(found) > 1e-3):
+    target = np.asarray(points, np.float64)
+    if not (np.isfinite(target).all() and np.ptp(target) > 1e-3):
         raise ValueError("five points on one spot, or not finite, are no face")
-    spread = np.sqrt(found.var(axis=0).sum() / float(landmarks_of[0, :, :2].var(dim=0, correction=0).sum()))
+    spread = np.sqrt(target.var(axis=0).sum() / float(landmarks_of[0, :, :2].var(dim=0, correction=0).sum()))
 
     def misfit(pose: NDArray[np.float64]) -> NDArray[np.float64]:
         placed = project(landmarks_of, _posed(torch.from_numpy(pose)), 1)[0].numpy()
-        return np.concatenate([((placed - found) / (2 * spread * STRAY)).ravel(), pose[:2] / USUAL])
+        return np.concatenate([((placed - target) / (2 * spread * STRAY)).ravel(), pose[:2] / USUAL])
 
-    eyes = found[1] - found[0]
-    start = np.array([0.0, 0.0, np.arctan2(eyes[1], eyes[0]), 2 * spread, *found.mean(axis=0)])
+    eyes = target[1] - target[0]
+    start = np.array([0.0, 0.0, np.arctan2(eyes[1], eyes[0]), 2 * spread, *target.mean(axis=0)])
     limits = np.array([*FARTHEST, np.inf, np.inf, np.inf, np.inf])
     best = least_squares(misfit, start, bounds=(-limits, limits), x_scale=[1, 1, 1, spread, spread, spread])
     return _posed(torch.from_numpy(best.x).float())

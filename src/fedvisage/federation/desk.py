@@ -16,17 +16,15 @@ from torch import nn
 
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call, Declared, Home
-from fedvisage.federation.dp import clipping
-from fedvisage.federation.poison import poisoning
+from fedvisage.federation.protections.chain import protected
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.secure.calls import AT_THE_DESK, secured
+from fedvisage.federation.secure.calls import AT_THE_DESK
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message, load_parts, plain, state_of, under
 from fedvisage.federation.wire.precision import narrowed, weights_in, widened
 from fedvisage.federation.wire.schema import Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order
-from fedvisage.federation.wire.upload import SUMMED
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.streams import scoped, torch_rng
@@ -58,21 +56,10 @@ class Workspace:
         self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
         self.compute.place(self.net)
         self._first = self.own_parts()
-        self.calls = {**self.about_finished, **self._own_calls()}
+        self.calls = {**self.about_finished, **protected(self.method.calls, self.recipe, self.net)}
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
-
-    def _own_calls(self) -> Mapping[str, Call]:
-        """Return the method's calls, as the recipe wants their uploads to meet."""
-        calls = self.method.calls
-        if self.recipe.federation.dp is not None:
-            calls = clipping(calls, self.recipe)
-        if self.recipe.federation.poisoned is not None:
-            calls = poisoning(calls, self.recipe.federation.poisoned)
-        if self.recipe.federation.secure is None:
-            return calls
-        return secured(calls, schema_of(calls[SUMMED].uploads, self.recipe, self.net), self.recipe)
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Make the workspace this site's: its own parts are put in, and nothing of the last site is left.

@@ -24,29 +24,19 @@ from typing import Any
 
 from torch import Tensor
 
-from fedvisage.errors import UserError
-from fedvisage.federation.combine import cast
-from fedvisage.federation.declared import Call
 from fedvisage.federation.participation import asked
 from fedvisage.federation.record.checkpoint import out_of_reach
 from fedvisage.federation.record.releases import COST, Allowance, Releases
-from fedvisage.federation.robust.norm_clip import clipped, norm_of_update
-from fedvisage.federation.secure import fixed_point
-from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import VARIANCE
-from fedvisage.federation.wire.upload import SUMMED
 from fedvisage.privacy.accountant import Charge, tight_epsilon
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
-from fedvisage.recipe import Dp, Recipe
+from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
 
 LEAST_VARIANCE = 0.1
 """Of the lent one: noise can push a variance below zero, where a network computes nothing."""
-
-SHRINK = 1 - 2**-14
-"""What is left of a target that rounding overshot, beside the overshoot itself."""
 
 
 @dataclass(frozen=True)
@@ -116,43 +106,6 @@ def payments(recipe: Recipe) -> tuple[int, ...]:
         counts.update(asked(names, recipe.federation, recipe.runtime.seed, number))
         found.append(max(counts.values()))
     return tuple(found)
-
-
-def clipping(calls: Mapping[str, Call], recipe: Recipe) -> dict[str, Call]:
-    """Return a method's calls with the update of the summed one clipped at the site, before it leaves."""
-    dp, plain = recipe.federation.dp, calls[SUMMED]
-    assert dp is not None
-    promise = f"update clipped to {dp.clip:g} at the site, no noise yet"
-    parts = {part for one in plain.uploads if one.kind == "weights" for part in one.parts}
-
-    def run(site: Site, message: Message) -> Message:
-        reply = {name: value.detach().cpu() for name, value in plain.run(site, message).items()}
-        lent = {name: value.cpu() for name, value in site.lent.items()}
-        weights = {name: value for name, value in reply.items() if name.split(".")[0] in parts}
-        return reply | within(weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None))
-
-    uploads = tuple(replace(one, guarantee=promise) if one.kind == "weights" else one for one in plain.uploads)
-    return {**calls, SUMMED: Call(run, uploads)}
-
-
-def within(upload: Message, base: Mapping[str, Tensor], bound: float) -> Message:
-    """Return an upload in its own types whose update is no longer than the bound, also after rounding to them."""
-    types, target = {name: value.dtype for name, value in upload.items()}, bound
-    found = upload
-    while (norm := norm_of_update(found, base)) > bound:
-        target *= 1 if found is upload else SHRINK * bound / norm
-        found = {name: cast(value, types[name]) for name, value in clipped(upload, base, target).items()}
-    return found
-
-
-def _bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
-    """Return the norm that is left of ``clip`` when fixed point may still round each number."""
-    if not in_secret:
-        return dp.clip
-    rounding = 2.0**-fixed_point.FRACTION * math.sqrt(sum(value.numel() for value in weights.values()))
-    if dp.clip <= 2 * rounding:
-        raise UserError("recipe.federation.dp.clip", f"must be above {2 * rounding:.3g} with federation.secure")
-    return dp.clip - rounding
 
 
 def released(

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fedvisage.federation.participation import asked, offline
+from fedvisage.federation.protections.chain import ADMIT
 from fedvisage.federation.record.ledger import Entry, JsonLines
-from fedvisage.federation.record.releases import Told, told
+from fedvisage.federation.record.releases import Told
 from fedvisage.federation.wire.message import Message, digest_of, size_of
 from fedvisage.federation.wire.precision import narrowed, weights_in, widened
-from fedvisage.federation.wire.schema import Refused, Schema, check
+from fedvisage.federation.wire.schema import Refused, Schema
 from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.privacy.accountant import BudgetSpent
 from fedvisage.recipe import Recipe
@@ -151,8 +152,7 @@ class Exchange:
         if reply.message is None:
             return self._failed(reply.site, reply.failure)
         try:
-            check(reply.message, schema)
-            cost = told(reply.message, self.recipe.privacy.noise)
+            cost = ADMIT.reply(reply.message, schema, self.recipe)
         except Refused as error:
             return self._failed(reply.site, f"refused: {error}")
         groups = schema.group(reply.message)

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage.errors import RunFailed
-from fedvisage.federation.combine import cast, combination_of
+from fedvisage.federation.combine import cast
 from fedvisage.federation.conversation import Conversation, SiteLost
 from fedvisage.federation.declared import Declared, Home
-from fedvisage.federation.dp import plan_of, released
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.members import joined
+from fedvisage.federation.protections.chain import COMBINE, incoming
+from fedvisage.federation.protections.step import Incoming, Mixed
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of
 from fedvisage.federation.secure.total import NoSum, summed
@@ -169,18 +171,22 @@ class Server:
         self, call: str, message: Message, weight: str | Mapping[str, float], to: Sequence[str] | None
     ) -> Reduced:
         """Combine uploads as they come, each of which the server sees."""
-        combined = combination_of(self.recipe.federation, lambda: self.exchange.as_lent(self.tensors(*self.net)))
+        federation, steps = self.recipe.federation, self._incoming(call)
+        lent = cache(lambda: self.exchange.as_lent(self.tensors(*self.net)))
+        combined = COMBINE.begin(federation, lent)
         replied, failed, losses = [], {}, {}
         for reply in self.exchange.run(call, message, to=to):
             if reply.message is None:
                 failed[reply.site] = reply.failure
                 continue
             upload = self.exchange.without_statistics(call, reply.message)
+            for step in steps:
+                upload = step.each(upload, lent, federation)
             combined.add(upload, _share(weight, reply.site, reply.message))
             replied.append(reply.site)
             if LOSS.name in reply.message:
                 losses[reply.site] = float(reply.message[LOSS.name])
-        self.check_quorum(len(replied), least=self.recipe.federation.combine.least)
+        self.check_quorum(len(replied), least=federation.combine.least)
         return Reduced(combined.exact(), tuple(replied), failed, losses)
 
     def _in_secret(self, message: Message) -> Reduced:
@@ -195,12 +201,15 @@ class Server:
 
     def _settled(self, call: str, mean: Message, count: int) -> Message:
         """Return a mean of so many uploads in their own types, with the noise that the recipe asks for."""
-        plan = plan_of(self.recipe)
-        if plan is not None and call == SUMMED:
-            assert self.releases is not None, "a server without a disk releases nothing"
-            return released(mean, self.tensors(*self.net), count, self.recipe, plan, self.round, self.releases)
+        for step in self._incoming(call):
+            mixed = Mixed(mean, count, self.round, lambda: self.tensors(*self.net), self.releases)
+            mean = step.whole(mixed, self.recipe)
         types = schema_of(self.method.calls[call].uploads, self.recipe, self.net).tensors
         return {name: cast(value, wide(types[name].dtype)) for name, value in mean.items()}
+
+    def _incoming(self, call: str) -> tuple[Incoming, ...]:
+        """Return the protections of a call: those of the one whose uploads meet in one mean."""
+        return incoming(self.recipe.federation) if call == SUMMED else ()
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:

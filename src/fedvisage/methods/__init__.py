@@ -7,12 +7,15 @@ model that its name stands for in the field's tables.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
+from types import ModuleType
 from typing import Any
 
+from fedvisage import extensions
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import (
@@ -80,7 +83,27 @@ FOR_FACES = ("fedavg",)
 @cache
 def on(algorithm: str, model: str) -> Method:
     """Return an algorithm on a model; the same one each time."""
-    return ALGORITHMS[algorithm](MODELS[model])
+    return ALGORITHMS[algorithm](model_named(model))
+
+
+def method_named(name: str) -> Method | None:
+    """Return a method of the list, or of another package's; None if nobody has one of that name."""
+    found: Method | None = METHODS.get(name) or extensions.load("methods", name, Method)
+    return found
+
+
+def all_methods() -> dict[str, Method]:
+    """Return all methods by name, those of other packages among them."""
+    return METHODS | {name: found for name in extensions.names("methods") if (found := method_named(name))}
+
+
+def model_named(name: str) -> Model:
+    """Return a model of the list, or of another package's."""
+    found: Model | None = MODELS.get(name) or extensions.load("models", name, Model)
+    if found is None:
+        known = [*MODELS, *extensions.names("models")]
+        raise UserError("recipe.method.model", f"{name!r} is no model{_choice(name, known)}")
+    return found
 
 
 def _on_hybrid(algorithm: str, title: str) -> Method:
@@ -114,15 +137,15 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     """Return the method that a recipe's section ``method`` names, alone or with a model."""
     tree = section.model_dump() if isinstance(section, MethodOptions) else section
     name = tree.get("name")
-    if not isinstance(name, str) or name not in METHODS:
-        raise UserError("recipe.method.name", f"{name!r} is no method{_choice(str(name), METHODS)}")
+    method = method_named(name) if isinstance(name, str) else None
+    if method is None or not isinstance(name, str):
+        known = [*METHODS, *extensions.names("methods")]
+        raise UserError("recipe.method.name", f"{name!r} is no method{_choice(str(name), known)}")
     if (model := _model_of(tree)) is None:
-        return METHODS[name]
+        return method
     if name not in ALGORITHMS:
         raise UserError("recipe.method.model", f"{name} has a network of its own; leave model out, or use one of "
                         f"{', '.join(ALGORITHMS)}")  # fmt: skip
-    if model not in MODELS:
-        raise UserError("recipe.method.model", f"{model!r} is no model{_choice(model, MODELS)}")
     return on(name, model)
 
 
@@ -142,7 +165,7 @@ def _model_of(tree: Mapping[str, Any]) -> str | None:
     if not isinstance(named, str) or tree["name"] not in ALGORITHMS:
         return None
     if named not in MODELS:
-        raise UserError("recipe.method.network.name", f"{named!r} is no model{_choice(named, MODELS)}")
+        raise UserError("recipe.method.network.name", f"{named!r} is no model{_choice(named, list(MODELS))}")
     return None if tree["name"] in FOR_FACES and named in face.MODELS else named
 
 
@@ -160,13 +183,16 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
         for key in (key for key in network.keys() & given.keys() if network[key] != given[key]):
             raise _twice(key, network[key], f"method.model.{key}", given[key])
         network |= given
+    if not isinstance(tree.get("model"), str | None):
+        return tree
     named = network.get("name")
     if tree.get("model") is None and tree.get("name") in ALGORITHMS and isinstance(named, str) and named in MODELS:
         tree |= {} if named in face.MODELS else {"model": named}
-    elif isinstance(tree.get("model"), str) and named not in (None, tree["model"]):
+    elif tree.get("model") in MODELS and named not in (None, tree["model"]):
         raise _twice("name", named, "method.model", tree["model"])
     model = tree.get("model")
-    network.pop("name" if model is not None else "", None)
+    if named is not None and named == model:
+        del network["name"]
     if model in face.MODELS:
         network = {"name": model, **network}
     return tree | ({"network": network} if network else {})
@@ -176,6 +202,16 @@ def _twice(key: str, here: object, other: str, there: object) -> UserError:
     return UserError(f"recipe.method.network.{key}", f"is {here!r}, and {other} is {there!r}; leave one of them out")
 
 
-def _choice(name: str, known: Mapping[str, object]) -> str:
+def _choice(name: str, known: Sequence[str]) -> str:
     near = get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; choose one of {', '.join(sorted(known))}"
+
+
+class _List(ModuleType):
+    """So that ``fedvisage.methods()`` is the list of methods, although the room has that name."""
+
+    def __call__(self) -> dict[str, Method]:
+        return all_methods()
+
+
+sys.modules[__name__].__class__ = _List

@@ -15,7 +15,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.methods.model import Loss, Model, plainly
 from fedvisage.nn.server_optimizers import advance
-from fedvisage.recipe import MethodOptions, ServerOptimizer
+from fedvisage.recipe import MethodOptions, Recipe, ServerOptimizer
 
 Turn = Callable[[Site, Message], Message]
 """What a site does when it is asked to train."""
@@ -70,29 +70,53 @@ def uploads_of(*parts: str) -> tuple[Upload, ...]:
     return Upload("weights", "weights", parts=parts), EXAMPLES, LOSS
 
 
-def on_model(model: Model, options: type[MethodOptions], *, name: str, title: str, paper: str,
-             loss: Loss | None = None) -> Method:  # fmt: skip
-    """Return federated averaging of a model, with another local loss where an algorithm has one."""
-    turn = local_training(loss or model.loss, *model.parts, fit=model.fit)
+def on_model(
+    model: Model,
+    options: type[MethodOptions],
+    *,
+    name: str,
+    title: str,
+    paper: str,
+    loss: Loss | None = None,
+    around: Callable[[Turn], Turn] = lambda turn: turn,
+    more: tuple[Upload, ...] = (),
+    check: Callable[[Recipe], None] = lambda _: None,
+) -> Method:
+    """Return federated averaging of a model, as an algorithm changes it.
+
+    It may have a ``loss`` of its own, do something ``around`` a site's turn, declare ``more`` uploads than weights, and
+    ``check`` what else the recipe says.
+    """
+
+    def both(recipe: Recipe) -> None:
+        model.check(recipe)
+        check(recipe)
+
+    turn = around(local_training(loss or model.loss, *model.parts, fit=model.fit))
     return Method(
         name=name,
-        title=title,
+        title=titled(title, model),
         paper=paper,
         task=model.task,
         options=options,
         network=model.network,
         home=dict.fromkeys(model.parts, Home.LENT),
-        calls={"train": Call(turn, uploads_of(*model.parts))},
+        calls={"train": Call(turn, (*uploads_of(*model.parts), *more))},
         server=server,
         user=model.user,
         features=model.features,
         averages=True,
         steps_at_server=True,
-        check=model.check,
+        check=both,
         begin=model.begin,
         personal=model.personal,
         least_identities=model.least_identities,
     )
+
+
+def weight_of(recipe: Recipe) -> str:
+    """Return how sites count in a mean."""
+    return recipe.method.weight if isinstance(recipe.method, AveragingOptions) else "uniform"
 
 
 def server(s: Server) -> Iterator[None]:
@@ -106,12 +130,10 @@ def average(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> 
     The mean is taken over as it is, or is where the recipe's ``training.server_optimizer`` steps to (or, unless the
     recipe says, another one).
     """
-    options = s.recipe.method
-    weight = options.weight if isinstance(options, AveragingOptions) else "uniform"
     settings = s.recipe.training.server_optimizer or otherwise
     for _ in s.rounds():
         with s.quorum():
-            mean = s.reduce("train", s.tensors(*lent), weight=weight).value
+            mean = s.reduce("train", s.tensors(*lent), weight=weight_of(s.recipe)).value
             s.load(mean if settings is None else stepped(s, mean, settings))
         yield
 

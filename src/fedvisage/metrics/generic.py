@@ -48,13 +48,13 @@ def identification(faces: Faces, probe: NDArray[np.bool_], fpirs: Sequence[float
         return {}
     probes = faces.take(probe & np.isin(faces.identity, both))
     searches = len(probes) if mode == "published" else len(probes) // 3
-    wanted, found = fpirs or measurable(FPIRS, searches), []
+    wanted, tpirs = fpirs or measurable(FPIRS, searches), []
     if not wanted:
         return {}
     for half in (names[::2], names[1::2]):
         gallery = enrolled(faces.take(~probe & np.isin(faces.identity, np.intersect1d(half, both))))
-        found.append(identify([gallery], probes, wanted, mode)[0].tpir)
-    return {rate: float(np.mean([one[rate] for one in found])) for rate in wanted}
+        tpirs.append(identify([gallery], probes, wanted, mode)[0].tpir)
+    return {rate: float(np.mean([one[rate] for one in tpirs])) for rate in wanted}
 
 
 def searched(faces: Faces, probe: NDArray[np.bool_]) -> NDArray[np.int64]:

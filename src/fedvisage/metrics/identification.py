@@ -4,7 +4,7 @@ Two readings are in use, and they give different numbers, so each figure names i
 
 - `published`, as released code for IJB and for FedFR counts: all similarities of probes with somebody else's gallery
   entry go into one list; the threshold is its ⌈N·FPIR⌉-th highest, N the number of all probes; TPIR is the share of
-  the probes with a mate whose similarity to it is above the threshold, whoever else is. Galleries are joined.
+  the probes with a mate whose similarity to it is above the threshold, no matter who else is. Galleries are joined.
 - `nist`: a search of a probe without a mate is a false positive if its highest similarity reaches the threshold, which
   is the lowest with at most FPIR of them; a probe with a mate counts if the mate reaches the threshold and is alone
   first. Galleries are searched apart.
@@ -86,33 +86,33 @@ def _published(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identif
     _check(gallery, probes)
     require_measurable(fpirs, len(probes), PLACE, "probes")
     rank = {fpir: math.ceil(round(fpir * len(probes), 6)) for fpir in fpirs}
-    found = search(gallery, probes, max(rank.values()))
-    mated = _mated(found)
-    if len(found.highest) < max(rank.values()):
-        message = f"has too few entries for FPIR {max(fpirs):g}: {found.strangers} similarities to somebody else"
+    searches = search(gallery, probes, max(rank.values()))
+    mated = _mated(searches)
+    if len(searches.highest) < max(rank.values()):
+        message = f"has too few entries for FPIR {max(fpirs):g}: {searches.strangers} similarities to somebody else"
         raise UserError("gallery", message)
-    threshold = {fpir: just_above(found.highest, at - 1, found.strangers) for fpir, at in rank.items()}
+    threshold = {fpir: just_above(searches.highest, at - 1, searches.strangers) for fpir, at in rank.items()}
     tpir = {fpir: float(np.mean(mated >= line)) for fpir, line in threshold.items()}
     return Identification(tpir, threshold, len(mated), len(probes) - len(mated))
 
 
 def _nist(gallery: Faces, probes: Faces, fpirs: Sequence[float]) -> Identification:
-    found = search(gallery, probes)
-    mated, unmated = _mated(found), np.sort(found.rival[~found.mated])[::-1]
+    searches = search(gallery, probes)
+    mated, unmated = _mated(searches), np.sort(searches.rival[~searches.mated])[::-1]
     if not len(unmated):
         raise UserError("probes", "all have a mate in the gallery; false positives need some that have none")
     require_measurable(fpirs, len(unmated), PLACE, "searches without a mate")
-    first = mated > found.rival[found.mated]
+    first = mated > searches.rival[searches.mated]
     threshold = {fpir: just_above(unmated, allowed(fpir, len(unmated)), len(unmated)) for fpir in fpirs}
     tpir = {fpir: float(np.mean(first & (mated >= line))) for fpir, line in threshold.items()}
     return Identification(tpir, threshold, len(mated), len(unmated))
 
 
-def _mated(found: Searches) -> Features:
+def _mated(searches: Searches) -> Features:
     """Return the similarities of mates; without any there is no TPIR."""
-    if not found.mated.any():
+    if not searches.mated.any():
         raise UserError("probes", "none has a mate in the gallery; give images of enrolled identities")
-    return np.asarray(found.mate[found.mated])
+    return np.asarray(searches.mate[searches.mated])
 
 
 def _check(gallery: Faces, probes: Faces) -> None:

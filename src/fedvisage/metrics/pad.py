@@ -36,7 +36,7 @@ class ErrorCurve:
 
 
 def error_curve(live: FloatArray, label: NDArray[np.int64], weight: FloatArray | None = None) -> ErrorCurve:
-    """Return the curve; rows of `weight`, one a resample, count each score that often."""
+    """Return the curve; rows of `weight`, one per resample, count each score that often."""
     order = np.argsort(live, kind="stable")
     level, first = np.unique(live[order], return_index=True)
     last = np.append(first[1:], len(live)) - 1

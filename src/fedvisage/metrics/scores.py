@@ -25,7 +25,7 @@ COLUMNS = ("item", "video", "subject", "species", "site", "model", "label", "log
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Parallel arrays, an entry a scored frame (or, after `by_video`, a video)."""
+    """Parallel arrays, one entry per scored frame (or, after `by_video`, per video)."""
 
     live: FloatArray  # logits
     label: NDArray[np.int64]  # 1 bona fide, 0 attack

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedvisage.errors import UserError
 
-Features = NDArray[np.float32]  # a row a face
+Features = NDArray[np.float32]  # one row per face
 Identities = NDArray[np.int64]
 
 ROWS, COLUMNS = 512, 2048  # a block of similarities and its mask fit in a core's cache

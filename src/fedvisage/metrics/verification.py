@@ -97,8 +97,8 @@ def verify_against(local: Faces, others: Faces, fars: Sequence[float] = FARS) ->
     highest = Highest(needed(impostors, fars))
     for block in blocks(local.features, others.features):
         highest.add(block.similarity)
-    found = tar_at_far(genuine, highest.values(), impostors, fars)
-    return Verification(found.tar, found.threshold, found.genuine, found.impostors, alone)
+    rates = tar_at_far(genuine, highest.values(), impostors, fars)
+    return Verification(rates.tar, rates.threshold, rates.genuine, rates.impostors, alone)
 
 
 def verify_within(faces: Faces, fars: Sequence[float] = FARS) -> Verification:
@@ -109,8 +109,8 @@ def verify_within(faces: Faces, fars: Sequence[float] = FARS) -> Verification:
     highest = Highest(needed(impostors, fars))
     for similarity, other in upper_blocks(faces):
         highest.add(np.where(other, similarity, np.float32(-np.inf)))
-    found = tar_at_far(genuine, highest.values(), impostors, fars)
-    return Verification(found.tar, found.threshold, found.genuine, found.impostors, alone)
+    rates = tar_at_far(genuine, highest.values(), impostors, fars)
+    return Verification(rates.tar, rates.threshold, rates.genuine, rates.impostors, alone)
 
 
 def genuine_pairs(faces: Faces) -> tuple[Features, int]:

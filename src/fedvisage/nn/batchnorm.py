@@ -84,13 +84,13 @@ class StatisticsMeter:
     def _distance(self, centre: Callable[[_BatchNorm, Tensor], Sequence[Tensor]]) -> float | None:
         if not self._layers or not self._seen[0]:
             return None
-        found = []
+        distances = []
         for layer, seen in zip(self._layers, self._seen, strict=True):
             passes = torch.stack(seen)  # passes × (mean, variance) × channels
             mean, variance = centre(layer, passes)
             unit = _stored(layer)[1] + layer.eps
-            found.append(channel_distance(passes[:, 0], passes[:, 1], mean, variance, unit).mean())
-        return float(torch.stack(found).mean())
+            distances.append(channel_distance(passes[:, 0], passes[:, 1], mean, variance, unit).mean())
+        return float(torch.stack(distances).mean())
 
 
 def channel_distance(mean: Tensor, variance: Tensor, mean0: Tensor, variance0: Tensor, unit: Tensor) -> Tensor:

@@ -52,8 +52,8 @@ class Block(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Add the residual."""
-        found: Tensor = self.shortcut(values) + self.residual(values)
-        return found
+        features: Tensor = self.shortcut(values) + self.residual(values)
+        return features
 
 
 def iresnet(options: IResNet, size: int = 112) -> nn.Sequential:

@@ -42,8 +42,8 @@ class Bottleneck(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Add the residual, if the shapes agree."""
-        found: Tensor = self.residual(values)
-        return values + found if self.added else found
+        residual: Tensor = self.residual(values)
+        return values + residual if self.added else residual
 
 
 def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:

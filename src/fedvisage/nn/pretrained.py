@@ -23,16 +23,19 @@ def load_pretrained(net: nn.ModuleDict, path: Path) -> None:
     """Put a file's weights into tokenizer, blocks and norm; adapter and head keep what they have."""
     if not path.is_file():
         raise UserError(PLACE, f"{path} does not exist; give a safetensors file of timm's, or none")
-    found, _ = read_tensors(path)
+    weights, _ = read_tensors(path)
     tokenizer = net["tokenizer"]
     assert isinstance(tokenizer, Tokenizer)
-    found = fitted_positions(found, tokenizer)
+    weights = fitted_positions(weights, tokenizer)
     for part in ("blocks", "norm"):
         if part in net:
             _load(
-                net[part], {key: value for key, value in found.items() if key.startswith(f"{part}.")}, f"{part}.", path
+                net[part],
+                {key: value for key, value in weights.items() if key.startswith(f"{part}.")},
+                f"{part}.",
+                path,
             )
-    rest = {key: value for key, value in found.items() if key.split(".")[0] not in ("blocks", "norm", *LEFT_OUT)}
+    rest = {key: value for key, value in weights.items() if key.split(".")[0] not in ("blocks", "norm", *LEFT_OUT)}
     _load(tokenizer, rest, "", path)
 
 
@@ -54,10 +57,10 @@ def fitted_positions(found: dict[str, Tensor], tokenizer: Tokenizer) -> dict[str
     return {**fitted, "pos_embed": positions}
 
 
-def _load(part: nn.Module, found: dict[str, Tensor], prefix: str, path: Path) -> None:
+def _load(part: nn.Module, weights: dict[str, Tensor], prefix: str, path: Path) -> None:
     """Load a part whole; what the file lacks or has in another shape is named."""
     state = part.state_dict()
-    chosen = {key.removeprefix(prefix): value for key, value in found.items()}
+    chosen = {key.removeprefix(prefix): value for key, value in weights.items()}
     for key, value in state.items():
         if key not in chosen:
             raise UserError(PLACE, f"{path} has no {prefix}{key}; it is of another network")

@@ -60,10 +60,10 @@ def channels(images: Tensor) -> Tensor:
 
 def histogram(channel: Tensor) -> Tensor:
     """Return the share of each of the 256 patterns in an image's channel (B×H×W), B×256."""
-    found = patterns(channel.contiguous()).flatten(1).int()
-    first = torch.arange(len(found), dtype=torch.int32, device=found.device)[:, None] << NEIGHBOURS
-    counts = torch.bincount((found + first).flatten(), minlength=len(found) << NEIGHBOURS)
-    return counts.view(len(found), -1) / found.shape[1]
+    codes = patterns(channel.contiguous()).flatten(1).int()
+    first = torch.arange(len(codes), dtype=torch.int32, device=codes.device)[:, None] << NEIGHBOURS
+    counts = torch.bincount((codes + first).flatten(), minlength=len(codes) << NEIGHBOURS)
+    return counts.view(len(codes), -1) / codes.shape[1]
 
 
 def patterns(channel: Tensor) -> Tensor:
@@ -81,12 +81,12 @@ def patterns(channel: Tensor) -> Tensor:
 
     side = [beyond(0, 1), beyond(-1, 0), beyond(0, -1), beyond(1, 0)]
     corner = [beyond(-1, 1), beyond(-1, -1), beyond(1, -1), beyond(1, 1)]
-    found = torch.zeros_like(middle, dtype=torch.uint8)
+    codes = torch.zeros_like(middle, dtype=torch.uint8)
     for quarter in range(4):
         sides = side[quarter] + side[(quarter + 1) % 4]
-        found |= (side[quarter] >= 0).view(torch.uint8) << (2 * quarter)
-        found |= (corner[quarter].add(sides, alpha=DIAGONAL) >= 0).view(torch.uint8) << (2 * quarter + 1)
-    return found
+        codes |= (side[quarter] >= 0).view(torch.uint8) << (2 * quarter)
+        codes |= (corner[quarter].add(sides, alpha=DIAGONAL) >= 0).view(torch.uint8) << (2 * quarter + 1)
+    return codes
 
 
 def uniform_bins() -> Tensor:

@@ -87,8 +87,8 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
 def read_job(config: Path) -> Job:
     """Read and check what was submitted."""
     try:
-        found = json.loads((config / RECIPE_FILE).read_text(encoding="utf-8"))
-        run, tree = found["run"], found["recipe"]
+        submitted = json.loads((config / RECIPE_FILE).read_text(encoding="utf-8"))
+        run, tree = submitted["run"], submitted["recipe"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(RECIPE_FILE, "is missing from the job, or damaged") from error
     if not isinstance(run, str) or not RUN_NAME.fullmatch(run):

@@ -1,7 +1,7 @@
 """Kits: a directory for the server, each site and the operator, with keys and certificates for mutual TLS.
 
 ``provision`` makes them all at once, with a certificate authority of the federation's own. Its key stays in
-``authority/``: whoever has it can let anyone in, so it belongs neither into a kit nor onto the server.
+``authority/``: anyone who has it can let others in, so it belongs neither into a kit nor onto the server.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _name_in(path: Path, kind: Kind) -> str:
         name = {"server": lambda: tree["servers"][0]["admin_server"], "site": lambda: tree["client"]["fqsn"],
                 "operator": lambda: tree["admin"]["username"]}[kind]()  # fmt: skip
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(str(path), "is damaged; take this kit anew from whoever provisioned it") from error
+        raise UserError(str(path), "is damaged; take this kit anew from the one who provisioned it") from error
     return str(name)
 
 
@@ -143,7 +143,7 @@ def own_settings(kit: Path) -> dict[str, str]:
     if not path.exists():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): str(value) for key, value in found.items()}
+        settings = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): str(value) for key, value in settings.items()}
     except (OSError, ValueError, AttributeError) as error:
         raise UserError(str(path), "cannot be read; start this machine again with its command") from error

@@ -134,8 +134,8 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
 
 def _under_way(session: Session, course: Course) -> str | None:
     """Return the number of this run's job if it has one: an operator's process may have been cut off, or killed."""
-    for found in session.list_jobs(detailed=True, name_prefix=course.job.run):
-        number, status = str(found["job_id"]), str(found.get("status"))
+    for listed in session.list_jobs(detailed=True, name_prefix=course.job.run):
+        number, status = str(listed["job_id"]), str(listed.get("status"))
         if number not in course.over and not status.startswith("FINISHED"):
             return number
     return None

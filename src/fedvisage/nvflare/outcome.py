@@ -84,7 +84,7 @@ def take(downloaded: Path, out: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise RunFailed(f"{path}: cannot be read") from error
-    return found
+    return note

@@ -1,7 +1,7 @@
 """What a machine of a federation opens: its own sets, through the same checks as a run in one process.
 
 The travelling recipe says "elsewhere" for every set. A site puts its own directory in its place, the operator the
-user's set, and whoever needs the public set of a recognition run has a copy of its own.
+user's set, and each machine that needs the public set of a recognition run has a copy of its own.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -> Ope
 def at_operator(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
     """Open what the operator's recipe names beside the sites; what it counts of sites' people is not known here."""
     alone = recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
-    found = task.open(alone, method, cache, say)
-    return found if found.people is None else replace(found, people=replace(found.people, counted={}))
+    opened = task.open(alone, method, cache, say)
+    return opened if opened.people is None else replace(opened, people=replace(opened.people, counted={}))
 
 
 def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Message:
@@ -40,10 +40,10 @@ def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Messag
     recipe, task = setup.recipe, setup.task
     if recipe.training.pretrain is None:
         return {}
-    found = task.open(_with(recipe, {}, _public(recipe, own)), setup.method, cache, _silent)
-    if found.people is None or found.people.public is None:
+    opened = task.open(_with(recipe, {}, _public(recipe, own)), setup.method, cache, _silent)
+    if opened.people is None or opened.people.public is None:
         raise NotReady("has no public set to pre-train on")
-    return task.first(recipe, found, setup.compute, cache, _silent)
+    return task.first(recipe, opened, setup.compute, cache, _silent)
 
 
 def _with(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:

@@ -24,14 +24,14 @@ PLACES = (("training", "start"), ("method", "network", "weights"))
 
 def named(tree: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
     """Return the files of weights that a recipe of plain values names, by place."""
-    found: dict[tuple[str, ...], str] = {}
+    files: dict[tuple[str, ...], str] = {}
     for place in PLACES:
         value: Any = tree
         for key in place:
             value = value.get(key) if isinstance(value, Mapping) else None
         if isinstance(value, str) and value != "none":
-            found[place] = value
-    return found
+            files[place] = value
+    return files
 
 
 def name_by_digest(tree: dict[str, Any]) -> None:

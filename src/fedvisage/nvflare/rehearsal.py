@@ -104,22 +104,22 @@ def rehearsal(
     sites = {name: SiteEntry(organisation=f"owner_of_{name}".replace("-", "_")) for name in sets}
     server = ServerEntry(host="localhost", port=free_port())
     provision(FederationFile(server=server, sites=sites, operator=OperatorEntry(email="operator@localhost.org")), kits)
-    found = Rehearsal(
+    federation = Rehearsal(
         open_kit(kits / "operator", "operator"),
         open_kit(kits / "server", "server"),
         {name: open_kit(kits / "sites" / name, "site") for name in sets},
         {},
     )
-    prepare_server(found.server, directory / "runs", public, weights)
-    for name, kit in found.sites.items():
+    prepare_server(federation.server, directory / "runs", public, weights)
+    for name, kit in federation.sites.items():
         prepare_site(kit, sets[name], directory / "sites" / name, public)
         write_json(kit.own, own_settings(kit.path) | {REHEARSAL: "yes"})
     with ExitStack() as stack:
-        stack.callback(found.kill_all)
-        for name in ("server", *found.sites):
-            found.start(name)
-        stack.enter_context(_kept_up(found))
-        yield found
+        stack.callback(federation.kill_all)
+        for name in ("server", *federation.sites):
+            federation.start(name)
+        stack.enter_context(_kept_up(federation))
+        yield federation
 
 
 @contextmanager

@@ -98,10 +98,10 @@ class SiteProgram:
         return self._desk
 
     def _commit(self, generation: int) -> Message:
-        found = self._at_desk().commit(generation)
+        committed = self._at_desk().commit(generation)
         if self._log is not None:
             self._log.advance(generation, 0, "committed")
-        return {"generation": torch.tensor(found)}
+        return {"generation": torch.tensor(committed)}
 
     def _restore(self, context: Any, generation: int) -> Message:
         if self._desk is None:

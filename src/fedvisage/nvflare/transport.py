@@ -1,7 +1,7 @@
 """Orders over NVFlare: sites work side by side, replies are taken in sorted order, and nobody is waited for twice.
 
 A site that misses the deadline, or cannot be reached, sits out some rounds, so that one machine that is switched off
-costs one deadline and not one a call. Before its first order, and when it comes back, a site is told which generation
+costs one deadline and not one per call. Before its first order, and when it comes back, a site is told which generation
 of its private state the server's checkpoint names.
 """
 
@@ -58,9 +58,9 @@ class CollabTransport:
     def commit(self, generation: int) -> dict[str, int]:
         """Commit the sites that can be reached; the others stay at the generation that is known of them."""
         for name, reply in self._side_by_side(self.names, lambda name: self._commit(name, generation)):
-            found = None if reply.message is None else reply.message.get("generation")
-            if found is not None and found.numel() == 1:
-                self._generations[name] = int(found)
+            reported = None if reply.message is None else reply.message.get("generation")
+            if reported is not None and reported.numel() == 1:
+                self._generations[name] = int(reported)
             else:
                 logger.warning("%s did not commit round %d: %s", name, generation, reply.failure)
         return dict(self._generations)

@@ -127,7 +127,7 @@ COLUMNS = 7
 
 
 def table_of(charges: Sequence[Charge], total: Spent) -> list[list[float]]:
-    """Return costs as rows of numbers: first the running total, then a row a charge."""
+    """Return costs as rows of numbers: first the running total, then one row per charge."""
     relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only its mechanism can find nothing
     first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
     return [first, *([

@@ -86,7 +86,7 @@ def densest(centres: Tensor, asked: Clustering) -> tuple[Cluster, ...]:
     """Find the clusters of Algorithm 1 without their noise, which no later query depends on."""
     check_centres(centres, asked)
     left, counts = centres, neighbour_counts(centres, asked.cosine)
-    found: list[Cluster] = []
+    clusters: list[Cluster] = []
     while len(left):
         around = left[int(counts.numpy().argmax())]  # the first of several: torch promises no order
         members = left @ around >= asked.cosine
@@ -94,13 +94,13 @@ def densest(centres: Tensor, asked: Clustering) -> tuple[Cluster, ...]:
         if size < asked.minimum:
             break
         mean = members.to(left.dtype) @ left / size
-        found.append(Cluster(mean.double(), size))
-        if len(found) == asked.queries:
+        clusters.append(Cluster(mean.double(), size))
+        if len(clusters) == asked.queries:
             break
         covered = left @ (mean / mean.norm()) >= asked.cosine
         left, gone = left[~covered], left[covered]
         counts = counts[~covered] - counts_within(left, gone, asked.cosine)
-    return tuple(found)
+    return tuple(clusters)
 
 
 def paper_sigma(cluster: Cluster, asked: Clustering) -> float:
@@ -125,7 +125,7 @@ def paper_charges(clusters: tuple[Cluster, ...], asked: Clustering, release: str
 
 
 def sanitised(clusters: tuple[Cluster, ...], asked: Clustering, dimension: int, draws: Draws) -> Tensor:
-    """Lines 7 and 8: noise on each mean, then its direction: one row a cluster, possibly none."""
+    """Lines 7 and 8: noise on each mean, then its direction: one row per cluster, possibly none."""
     rows = [cluster.mean + noise((dimension,), paper_sigma(cluster, asked), draws) for cluster in clusters]
     return directions(torch.stack(rows) if rows else torch.empty(0, dimension, dtype=torch.float64))
 

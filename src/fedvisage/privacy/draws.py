@@ -1,6 +1,6 @@
 """Where the noise of a release comes from: the operating system's entropy, or, in a simulation, a derived stream.
 
-A guarantee of differential privacy holds against whoever does not know the noise. A stream derived from a run's seed
+A guarantee of differential privacy holds against all who do not know the noise. A stream derived from a run's seed
 can be drawn again by anybody who has the recipe, and torch's generator looks at 32 bits of its seed only, few enough to
 try them all. So every number of deployment noise is made from eight fresh bytes of the operating system.
 """
@@ -41,8 +41,8 @@ class SystemDraws:
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
         """Return standard normal numbers, by the inverse of their distribution function."""
-        found: Tensor = torch.special.ndtri(self.uniform(math.prod(shape)))
-        return found.reshape(shape)
+        numbers: Tensor = torch.special.ndtri(self.uniform(math.prod(shape)))
+        return numbers.reshape(shape)
 
 
 class DerivedDraws:

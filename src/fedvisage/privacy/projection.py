@@ -22,23 +22,23 @@ SHORTEST = 1e-6
 
 
 def principal_directions(features: Tensor, number: int) -> Tensor:
-    """Return the leading directions of public features about the origin, one a row, orthonormal."""
+    """Return the leading directions of public features about the origin, one per row, orthonormal."""
     most = min(features.shape)
     if number > most:
         span = f"{len(features)} public images of {features.shape[1]} dimensions span {most} directions at most"
         raise UserError("recipe.method.project", f"is {number}, but {span}; lower it")
     _, _, directions = torch.linalg.svd(features.double(), full_matrices=False)
-    found: Tensor = directions[:number].to(features.dtype)
-    return found
+    leading: Tensor = directions[:number].to(features.dtype)
+    return leading
 
 
 def projected(vectors: Tensor, basis: Tensor) -> Tensor:
     """Return vectors in the coordinates of a basis, each by itself set to length one."""
-    found = vectors @ basis.to(vectors.dtype).T
-    lengths = torch.linalg.vector_norm(found, dim=1, keepdim=True)
-    first = torch.zeros_like(found)
+    coordinates = vectors @ basis.to(vectors.dtype).T
+    lengths = torch.linalg.vector_norm(coordinates, dim=1, keepdim=True)
+    first = torch.zeros_like(coordinates)
     first[:, 0] = 1
-    return torch.where(lengths < SHORTEST, first, found / lengths.clamp(min=SHORTEST))
+    return torch.where(lengths < SHORTEST, first, coordinates / lengths.clamp(min=SHORTEST))
 
 
 def lifted(rows: Tensor, basis: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from fedvisage.recipe.data import SITE_NAME, Data, Input, many_names, many_sites
 from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition
 from fedvisage.recipe.federation import Federation
 from fedvisage.recipe.protection import Combine, Dp, Poisoned, Secure
-from fedvisage.recipe.reading import apply, load, read_tree, text_of, tree_of, validate
+from fedvisage.recipe.reading import apply, load, put, read_tree, text_of, tree_of, validate
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.runtime import Privacy, Runtime
 from fedvisage.recipe.section import MethodOptions, Section
@@ -51,6 +51,7 @@ __all__ = [
     "load",
     "many_names",
     "many_sites",
+    "put",
     "read_tree",
     "text_of",
     "tree_of",

@@ -43,17 +43,23 @@ def apply(tree: dict[str, Any], override: str) -> None:
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(override, "an override is written key=value, such as training.rounds=5")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(override, f"the value is not YAML: {' '.join(str(error).split())}") from error
+    put(tree, key.strip(), value, override)
+
+
+def put(tree: dict[str, Any], key: str, value: Any, place: str = "") -> None:
+    """Set the value of a dotted key in a recipe tree."""
     _write_out(tree)
     node: Any = tree
-    *parents, last = key.strip().split(".")
+    *parents, last = key.split(".")
     for name in parents:
         node = node.setdefault(name, {})
         if not isinstance(node, dict):
-            raise UserError(override, f"{name} is not a section of the recipe")
-    try:
-        node[last] = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(override, f"the value is not YAML: {' '.join(str(error).split())}") from error
+            raise UserError(place or key, f"{name} is not a section of the recipe")
+    node[last] = value
 
 
 def _write_out(tree: dict[str, Any]) -> None:

@@ -29,8 +29,8 @@ def sections(run: RunFiles) -> list[dict[str, Any]]:
 def _tables(record: Row) -> list[Table]:
     rows = [{key: _figure(value) for key, value in row.items()} for row in record.get("rows") or []]
     numbers = [{"figure": key, "value": _figure(value)} for key, value in (record.get("numbers") or {}).items()]
-    found = [table("", numbers, {"figure": "figure", "value": "value"})] if numbers else []
-    return found + ([table("", rows, {key: key for key in rows[0]})] if rows else [])
+    tables = [table("", numbers, {"figure": "figure", "value": "value"})] if numbers else []
+    return tables + ([table("", rows, {key: key for key in rows[0]})] if rows else [])
 
 
 def _figure(value: Any) -> str:
@@ -38,7 +38,7 @@ def _figure(value: Any) -> str:
 
 
 def _pictures(record: Row, folder: Path) -> list[tuple[str, str]]:
-    found = []
+    pictures = []
     for entry in record.get("pictures") or []:
         name = str(entry.get("file", ""))
         path = folder / name
@@ -47,5 +47,5 @@ def _pictures(record: Row, folder: Path) -> list[tuple[str, str]]:
         data = path.read_bytes()
         if data.startswith(SIGNATURE):
             address = f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
-            found.append((str(entry.get("caption", "")), address))
-    return found
+            pictures.append((str(entry.get("caption", "")), address))
+    return pictures

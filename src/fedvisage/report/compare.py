@@ -85,7 +85,7 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
             runs=len(group),
             users=tuple(sorted({member.pair[1] for member in group})),
             seeds=tuple(sorted({member.pair[2] for member in group})),
-            figures={name: found for name in names if (found := over_seeds(group, name))},
+            figures={name: figure for name in names if (figure := over_seeds(group, name))},
             differences={} if group is first else {name: gap for name in names if (gap := paired(first, group, name))},
         )
         for settings, group in groups.items()
@@ -139,8 +139,8 @@ def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
 def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
     """Return the differences other − first over the pairs that both have."""
     base = {member.pair: member.figures[figure] for member in first if figure in member.figures}
-    found = {member.pair: member.figures[figure] for member in other if figure in member.figures}
-    values = np.array([found[pair] - base[pair] for pair in sorted(found) if pair in base])
+    compared = {member.pair: member.figures[figure] for member in other if figure in member.figures}
+    values = np.array([compared[pair] - base[pair] for pair in sorted(compared) if pair in base])
     if len(values) == 0:
         return None
     rng = numpy_rng(0, "compare", figure)
@@ -162,7 +162,7 @@ def sign_flip(values: np.ndarray[Any, np.dtype[np.float64]], rng: np.random.Gene
 def tables(rows: Sequence[Comparison]) -> list[Table]:
     """Return the comparison as tables: the figures, and the paired differences where there are any."""
     sheets = sheets_of({name for row in rows for name in row.figures})
-    return [found for about, columns in sheets for found in _sheet(rows, about, columns)]
+    return [one for about, columns in sheets for one in _sheet(rows, about, columns)]
 
 
 def _sheet(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
@@ -171,10 +171,10 @@ def _sheet(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Tab
     of = f"{about[0].upper()}{about[1:]}: " if about else ""
     figures = [
         {"label": row.label, "runs": row.runs, "users": ", ".join(row.users), "seeds": ", ".join(map(str, row.seeds))}
-        | {name: _figure(found) for name, found in row.figures.items()}
+        | {name: _figure(figure) for name, figure in row.figures.items()}
         for row in rows
     ]
-    found = [table(f"{of}{_lower('Mean ± standard deviation over seeds', of)}", figures, titles | columns)]
+    sheet = [table(f"{of}{_lower('Mean ± standard deviation over seeds', of)}", figures, titles | columns)]
     differences = [
         {"label": row.label, "pairs": max(difference.pairs for difference in here.values())}
         | {name: _difference(difference) for name, difference in here.items()}
@@ -186,13 +186,13 @@ def _sheet(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Tab
             "In brackets: 95 % bootstrap interval of the mean. p: sign-flip test; with n pairs it cannot be below 2/2ⁿ."
         )
         caption = f"{of}{_lower('Difference', of)} to {rows[0].label}, paired over user and seed, in per cent points"
-        found.append(table(caption, differences, {"label": "method", "pairs": "pairs"} | columns, note=note))
-    return found
+        sheet.append(table(caption, differences, {"label": "method", "pairs": "pairs"} | columns, note=note))
+    return sheet
 
 
 def as_text(rows: Sequence[Comparison]) -> str:
     """Return a comparison as Markdown."""
-    return "\n".join(markdown(found) for found in tables(rows))
+    return "\n".join(markdown(one) for one in tables(rows))
 
 
 def as_values(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
@@ -205,14 +205,14 @@ def _lower(text: str, after: str) -> str:
     return text[0].lower() + text[1:] if after else text
 
 
-def _figure(found: Figure) -> str:
-    spread = "" if found.std is None else f" ± {100 * found.std:.2f}"
-    return f"{100 * found.mean:.2f}{spread}"
+def _figure(figure: Figure) -> str:
+    spread = "" if figure.std is None else f" ± {100 * figure.std:.2f}"
+    return f"{100 * figure.mean:.2f}{spread}"
 
 
-def _difference(found: Difference) -> str:
-    p = f"p = {found.p:.3f}" if found.p >= 0.001 else "p ≤ 0.001"
-    return f"{100 * found.mean:+.2f} [{100 * found.low:+.2f}, {100 * found.high:+.2f}], {p}"
+def _difference(difference: Difference) -> str:
+    p = f"p = {difference.p:.3f}" if difference.p >= 0.001 else "p ≤ 0.001"
+    return f"{100 * difference.mean:+.2f} [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}], {p}"
 
 
 def _is_setting(key: str) -> bool:

@@ -20,12 +20,12 @@ Columns = dict[str, str]
 
 def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return what a run's metrics.json has of the figures that are compared."""
-    found = (
+    figures = (
         _of_recognition(metrics)
         if metrics.get("task") == "recognition"
         else {name: metrics.get(name) for name in ATTACKS}
     )
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float)}
+    return {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
 
 
 def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:
@@ -37,14 +37,14 @@ def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:
 
 
 def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    figures: dict[str, Any] = {}
     for place, section in PLACES.items():
         table = metrics.get(section) or {}
         for short, kind in TABLES.items():
-            found |= {f"{place}.{short}@{rate}": value for rate, value in (table.get(kind) or {}).items()}
+            figures |= {f"{place}.{short}@{rate}": value for rate, value in (table.get(kind) or {}).items()}
     generic = metrics.get("generic") or {}
     listed = generic.get("listed_pairs") or {}
-    return found | {
+    return figures | {
         "generic.ten-folds": generic.get("accuracy_on_ten_folds"), "generic.list": listed.get("accuracy"),
     }  # fmt: skip
 

@@ -40,16 +40,16 @@ def levels(metrics: Row) -> dict[str, Row]:
 
 def bounds(metrics: Row, level: str, figure: str) -> list[float] | None:
     """Return a figure's 95 % interval, if the run worked it out."""
-    found = ((metrics.get("intervals") or {}).get(level) or {}).get(figure)
-    return found if isinstance(found, list) and len(found) == 2 else None
+    interval = ((metrics.get("intervals") or {}).get(level) or {}).get(figure)
+    return interval if isinstance(interval, list) and len(interval) == 2 else None
 
 
 def headlines(metrics: Row) -> list[dict[str, str]]:
     """Return the figures for the top of the page: name, value, interval, explanation."""
-    found = levels(metrics)
-    if not found:
+    by_level = levels(metrics)
+    if not by_level:
         return []
-    level = next(iter(found))
+    level = next(iter(by_level))
     cards = []
     for figure, (name, meaning) in HEADLINES.items():
         interval = bounds(metrics, level, figure)
@@ -59,41 +59,44 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
 
 
 def user_table(metrics: Row) -> Table | None:
-    """Return the user's figures, a row a figure, with frame and video level side by side."""
-    found = levels(metrics)
-    if not found:
+    """Return the user's figures, one row per figure, with frame and video level side by side."""
+    by_level = levels(metrics)
+    if not by_level:
         return None
     rows: list[Row] = [
         {"figure": title}
-        | {level: percent(figures.get(name), bounds(metrics, level, name)) for level, figures in found.items()}
+        | {level: percent(figures.get(name), bounds(metrics, level, name)) for level, figures in by_level.items()}
         for name, title in RATES.items()
     ]
     for name, share in (("10pct", "10 %"), ("5pct", "5 %"), ("1pct", "1 %")):
-        row = {level: percent((figures.get("bpcer_at_apcer") or {}).get(name)) for level, figures in found.items()}
+        row = {level: percent((figures.get("bpcer_at_apcer") or {}).get(name)) for level, figures in by_level.items()}
         rows.append({"figure": f"BPCER at APCER {share}"} | row)
-    rows.append({"figure": "bona fide + attacks"} | {level: _counts(figures) for level, figures in found.items()})
+    rows.append({"figure": "bona fide + attacks"} | {level: _counts(figures) for level, figures in by_level.items()})
     note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.get("intervals") else ""
-    columns = {"figure": "in per cent"} | {level: f"{level}s" for level in found}
+    columns = {"figure": "in per cent"} | {level: f"{level}s" for level in by_level}
     return table("At the user", rows, columns, note=note)
 
 
 def species_table(metrics: Row) -> Table | None:
     """Return APCER of each attack species, at each level."""
-    found = levels(metrics)
-    names = sorted({name for figures in found.values() for name in figures.get("apcer") or {}})
+    by_level = levels(metrics)
+    names = sorted({name for figures in by_level.values() for name in figures.get("apcer") or {}})
     if not names:
         return None
     rows: list[Row] = [
-        {"species": name} | {level: percent((figures.get("apcer") or {}).get(name)) for level, figures in found.items()}
+        {"species": name}
+        | {level: percent((figures.get("apcer") or {}).get(name)) for level, figures in by_level.items()}
         for name in names
     ]
-    rows.append({"species": "all, pooled"} | {level: percent(row.get("apcer_pooled")) for level, row in found.items()})
-    columns = {"species": "species"} | {level: f"APCER %, {level}" for level in found}
+    rows.append(
+        {"species": "all, pooled"} | {level: percent(row.get("apcer_pooled")) for level, row in by_level.items()}
+    )
+    columns = {"species": "species"} | {level: f"APCER %, {level}" for level in by_level}
     return table("Attacks taken as live, by species", rows, columns)
 
 
 def members_table(metrics: Row) -> Table | None:
-    """Return the figures of each member model, for methods that keep one a site."""
+    """Return the figures of each member model, for methods that keep one per site."""
     members = metrics.get("members") or {}
     rows = [
         {"member": name, "threshold": f"{figures['threshold']:+.3f}" if "threshold" in figures else None}
@@ -107,12 +110,12 @@ def members_table(metrics: Row) -> Table | None:
 def adaptation_table(metrics: Row) -> Table | None:
     """Return what became of adapting to the user's images, by model."""
     rows: list[Row] = [
-        {"model": name, "adapted": found["adapted"]}
+        {"model": name, "adapted": outcome["adapted"]}
         | {
-            what: "; ".join(f"{count}: {reason}" for reason, count in found[what].items()) or "none"
+            what: "; ".join(f"{count}: {reason}" for reason, count in outcome[what].items()) or "none"
             for what in KEPT_BACK
         }
-        for name, found in (metrics.get("adaptation") or {}).items()
+        for name, outcome in (metrics.get("adaptation") or {}).items()
     ]
     columns = {"model": "model", "adapted": "adapted to", **KEPT_BACK}
     note = "Where the gate kept images back or took an adaptation back, the source model decided."
@@ -130,7 +133,7 @@ def heldout_table(metrics: Row) -> Table | None:
 
 
 def uploads_table(ledger: list[Row]) -> Table | None:
-    """Return what left the sites: a row a declared field."""
+    """Return what left the sites: one row per declared field."""
     groups = _grouped(ledger, lambda row: tuple(str(row.get(key, "")) for key in ("field", "kind", "guarantee")))
     rows = [
         {
@@ -242,8 +245,8 @@ def _counts(figures: Row) -> str | None:
 
 
 def _heldout(row: Row) -> Row:
-    found = row.get("heldout")
-    return found if isinstance(found, dict) else {}
+    heldout = row.get("heldout")
+    return heldout if isinstance(heldout, dict) else {}
 
 
 def _number(value: Any) -> bool:

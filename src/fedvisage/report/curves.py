@@ -17,7 +17,7 @@ MANY_SITES = 8
 
 
 def roc(groups: Mapping[str, Scores]) -> str:
-    """Draw how many bona fide pass against how many attacks pass, a line a group of scores."""
+    """Draw how many bona fide pass against how many attacks pass, one line per group of scores."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
@@ -76,7 +76,7 @@ def score_histograms(scores: Scores, threshold: float | None, name: str = "histo
 
 
 def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str, name: str) -> str:
-    """Draw a line a series of (round, value); more than a few are drawn quietly with their mean on top."""
+    """Draw one line per series of (round, value); more than a few are drawn quietly with their mean on top."""
     with styled():
         figure, axes = canvas((5.0, 3.0))
         handles: list[Artist] = []

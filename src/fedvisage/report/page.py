@@ -128,4 +128,4 @@ def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
 
 
 def _present(*tables: Table | None) -> list[Table]:
-    return [found for found in tables if found is not None]
+    return [one for one in tables if one is not None]

@@ -60,8 +60,8 @@ def _sentences(run: RunFiles, lines: list[Row]) -> Iterator[str]:
 
 def _joint(run: RunFiles) -> Row | None:
     """Return the account of noise on the models together with the releases, where a run has both."""
-    found: Row = run.metrics.get("privacy") or {}
-    return found if "models" in found else None
+    account: Row = run.metrics.get("privacy") or {}
+    return account if "models" in account else None
 
 
 def _together(joint: Row) -> str:

@@ -1,4 +1,4 @@
-"""What a run's protections promise, in sentences for its page: noise and its ε, sums in secret, rules, attacks."""
+"""What a run's protections promise, in sentences for its page: noise, secure and robust aggregation, attacks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,10 @@ def _of_the_sum(federation: Row) -> Iterator[str]:
     if secure:
         yield _secret(secure)
     if rule != "mean":
-        yield f"Uploads met by {rule}, which bounds what some hostile sites can do, and saw every one of them."
+        yield (
+            f"Robust aggregation: uploads met by {rule}, which bounds what some hostile sites can do, and saw every "
+            "one of them."
+        )
     if poisoned:
         yield f"Simulated attack: {', '.join(poisoned['sites'])} sent a {poisoned['how']} on purpose."
 
@@ -68,6 +71,7 @@ def _of_the_sum(federation: Row) -> Iterator[str]:
 def _secret(secure: dict[str, Any]) -> str:
     if secure.get("entropy") == "derived":
         return (
-            "Sums in secret, of a simulation: masks follow from the run's seed, and whoever knows it can take them off."
+            "Secure aggregation, of a simulation: masks follow from the run's seed, and all who know it can take them "
+            "off."
         )
-    return "Sums in secret: the server saw the sum of the sites' weights and losses, and no upload singly."
+    return "Secure aggregation: the server saw the sum of the sites' weights and losses, and no upload singly."

@@ -24,11 +24,11 @@ def headlines(metrics: Row) -> list[dict[str, str]]:
     """Return the figures for the top of the page."""
     generic, personal = metrics.get("generic") or {}, metrics.get("personalised") or {}
     cards = []
-    for who, found, meaning in (
+    for who, figures, meaning in (
         ("generic", generic, "pairs of the benchmark's people accepted where one impostor pair in {} is"),
         ("personal", personal, "the sites' own people accepted by their own models where one impostor in {} is"),
     ):
-        known = [(rate, value) for rate, value in (found.get("tar_at_far") or {}).items() if value is not None]
+        known = [(rate, value) for rate, value in (figures.get("tar_at_far") or {}).items() if value is not None]
         if known:
             rate, value = known[0]
             name, said = f"{who} TAR at FAR {rate}", meaning.format(f"{1 / float(rate):,.0f}")
@@ -96,7 +96,7 @@ def personal_table(metrics: Row) -> Table | None:
     """Return the means over sites for each model by which a site can know its people."""
     personal = metrics.get("personalised") or {}
     models = personal.get("models") or {}
-    rows = [{"model": MODELS.get(name, name)} | _columns(found) for name, found in models.items()]
+    rows = [{"model": MODELS.get(name, name)} | _columns(figures) for name, figures in models.items()]
     note = "Means over sites. " + IMPOSTORS.get(str(personal.get("impostors")), "")
     titles = {"model": "model"} | _titles(next(iter(models.values()), {}))
     return table("The sites' own people (per cent)", rows, titles, note=note) if rows else None
@@ -106,8 +106,8 @@ def site_table(metrics: Row) -> Table | None:
     """Return each site's figures by the method's choice of model."""
     personal = metrics.get("personalised") or {}
     sites = personal.get("sites") or {}
-    rows = [{"site": name, "pairs": f"{found.get('genuine_pairs')} / {found.get('impostor_pairs')}"} | _columns(found)
-            for name, found in sites.items()]  # fmt: skip
+    rows = [{"site": name, "pairs": f"{own.get('genuine_pairs')} / {own.get('impostor_pairs')}"} | _columns(own)
+            for name, own in sites.items()]  # fmt: skip
     titles = {"site": "site"} | _titles(next(iter(sites.values()), {})) | {"pairs": "genuine / impostor pairs"}
     caption = f"Each site's own people, by its {MODELS.get(str(personal.get('model')), 'model')} (per cent)"
     return table(caption, rows, titles) if rows else None
@@ -119,16 +119,16 @@ def group_table(metrics: Row) -> Table | None:
     rows = [
         {
             "group": name,
-            "people": found.get("identities"),
-            "fmr": percent(found.get("fmr")),
-            "fnmr": percent(found.get("fnmr")),
+            "people": figures.get("identities"),
+            "fmr": percent(figures.get("fmr")),
+            "fnmr": percent(figures.get("fnmr")),
         }
-        | _columns({"tar_at_far": found.get("tar_at_far")})
-        for name, found in groups.items()
+        | _columns({"tar_at_far": figures.get("tar_at_far")})
+        for name, figures in groups.items()
     ]
     titles = {"group": "group", "people": "people"}
-    for found in groups.values():
-        titles |= _titles({"tar_at_far": found.get("tar_at_far")})
+    for figures in groups.values():
+        titles |= _titles({"tar_at_far": figures.get("tar_at_far")})
     titles |= {"fmr": "false matches", "fnmr": "false non-matches"}
     note = "Pairs within a group only; the last two columns are at the sites' one threshold."
     return table("The generic model by group (per cent)", rows, titles, note=note) if rows else None
@@ -140,8 +140,8 @@ def counted(metrics: Row) -> Table | None:
              "with_one_test_image": "identities at sites with one test image, so no genuine pair",
              "identities_without_pairs": "people of the benchmark with one image, so no genuine pair",
              "identities_not_searched": "people of the benchmark without images of both kinds, not in 1:N"}  # fmt: skip
-    found = {**(metrics.get("counted") or {}), **(metrics.get("generic") or {})}
-    rows = [{"what": said, "count": found[name]} for name, said in names.items() if found.get(name)]
+    counts = {**(metrics.get("counted") or {}), **(metrics.get("generic") or {})}
+    rows = [{"what": said, "count": counts[name]} for name, said in names.items() if counts.get(name)]
     return table("Left out of some figures", rows, {"what": "what", "count": "how many"}) if rows else None
 
 
@@ -161,12 +161,12 @@ def figures(run: RunFiles) -> list[tuple[str, str, str]]:
 
 
 def roc(counts: Mapping[str, Histogram]) -> str:
-    """Draw TAR against FAR, a line for all pairs and one for each group's."""
+    """Draw TAR against FAR, one line for all pairs and one for each group's."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
-        for index, found in enumerate(counts.values()):
-            far, tar = (np.cumsum(row[::-1]) / max(1, row.sum()) for row in found)
+        for index, histogram in enumerate(counts.values()):
+            far, tar = (np.cumsum(row[::-1]) / max(1, row.sum()) for row in histogram)
             seen = far >= LEAST_FAR
             handles += axes.plot(far[seen], 100 * tar[seen], color=colour(index), linestyle=dash(index))
         axes.set_xscale("log")
@@ -195,11 +195,11 @@ def similarities(counts: Histogram, threshold: float | None) -> str:
         return svg(figure, "similarities")
 
 
-def _columns(found: Row) -> Row:
+def _columns(rates: Row) -> Row:
     return {f"{kind} {rate}": percent(value)
-            for kind in ("tar_at_far", "tpir_at_fpir") for rate, value in (found.get(kind) or {}).items()}  # fmt: skip
+            for kind in ("tar_at_far", "tpir_at_fpir") for rate, value in (rates.get(kind) or {}).items()}  # fmt: skip
 
 
-def _titles(found: Row) -> Row:
+def _titles(rates: Row) -> Row:
     names = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR"}
-    return {f"{kind} {rate}": f"{name} {rate}" for kind, name in names.items() for rate in found.get(kind) or {}}
+    return {f"{kind} {rate}": f"{name} {rate}" for kind, name in names.items() for rate in rates.get(kind) or {}}

@@ -27,7 +27,7 @@ class Features:
     values: NDArray[np.float32]
     label: NDArray[np.int64]
     site: NDArray[np.str_]
-    model: str = ""  # whose features, where a run has one model a site
+    model: str = ""  # whose features, where a run has one model per site
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +92,10 @@ def read_mapping(path: Path) -> Row:
 
 
 def _audits(path: Path) -> tuple[Row, ...]:
-    found = read_mapping(path).get("audits") or []
-    if not isinstance(found, list) or not all(isinstance(record, dict) for record in found):
+    audits = read_mapping(path).get("audits") or []
+    if not isinstance(audits, list) or not all(isinstance(record, dict) for record in audits):
         raise UserError(str(path), "must have a list of audits; remove it, or audit the run again")
-    return tuple(found)
+    return tuple(audits)
 
 
 def read_features(path: Path) -> Features | None:
@@ -116,10 +116,10 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
     """Read the counts of pairs by similarity, those of all pairs first."""
     if not path.exists():
         return {}
-    found = {name: tensor.numpy().astype(np.int64) for name, tensor in sorted(read_tensors(path)[0].items())}
-    if any(counts.shape != (2, BINS) for counts in found.values()):
+    histograms = {name: tensor.numpy().astype(np.int64) for name, tensor in sorted(read_tensors(path)[0].items())}
+    if any(counts.shape != (2, BINS) for counts in histograms.values()):
         raise UserError(str(path), f"does not hold two rows of {BINS} counts")
-    return {name: found[name] for name in sorted(found, key=lambda name: (name != "all", name))}
+    return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != "all", name))}
 
 
 def _lines(path: Path) -> list[Row]:

@@ -43,13 +43,13 @@ def round_scalars(row: dict[str, Any]) -> dict[str, float]:
 
 def scalars(tree: dict[str, Any], prefix: str = "") -> dict[str, float]:
     """Return the numbers of a nested mapping by their path, such as `loss/O`."""
-    found: dict[str, float] = {}
+    numbers: dict[str, float] = {}
     for key, value in tree.items():
         if isinstance(value, dict):
-            found |= scalars(value, f"{prefix}{key}/")
+            numbers |= scalars(value, f"{prefix}{key}/")
         elif isinstance(value, int | float) and not isinstance(value, bool):
-            found[f"{prefix}{key}"] = float(value)
-    return found
+            numbers[f"{prefix}{key}"] = float(value)
+    return numbers
 
 
 def _figures(metrics: dict[str, Any]) -> dict[str, Any]:

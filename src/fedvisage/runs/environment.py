@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from fedvisage import __version__
 from fedvisage.nn.precision import Compute
+from fedvisage.version import VERSION
 
 PACKAGES = ("torch", "timm", "numpy", "kornia", "scikit-learn", "opencv-python-headless", "safetensors")
 
@@ -20,7 +20,7 @@ PACKAGES = ("torch", "timm", "numpy", "kornia", "scikit-learn", "opencv-python-h
 def describe(compute: Compute, threads: int) -> dict[str, Any]:
     """Return versions, processor, threads and number format."""
     return {
-        "fedvisage": __version__,
+        "fedvisage": VERSION,
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
         "system": f"{platform.system()} {platform.machine()}",

@@ -50,7 +50,8 @@ def definitions(
     for section in listed:
         keys = found[named[section]].setdefault("properties", {})
         for key, said in _docstrings(section).items():
-            keys[key].setdefault("description", said)
+            if key in keys:
+                keys[key].setdefault("description", said)
         for key, short in short_forms.get(section, {}).items():
             keys[key] = _widened(keys[key], short)
     return found, named

@@ -32,10 +32,10 @@ class Printed(Section):
 
     @model_validator(mode="after")
     def _values_fill_the_columns(self) -> Printed:
-        found = [
+        lines = [
             values for users in self.rows.values() for entry in users.values() for values in _sites(entry).values()
         ]
-        wrong = [values for values in found if len(values) != len(self.columns)]
+        wrong = [values for values in lines if len(values) != len(self.columns)]
         wrong += [values for values in self.averages.values() if not 1 <= len(values) <= len(self.columns)]
         if wrong:
             raise ValueError(f"{wrong[0]} are not the {len(self.columns)} columns {', '.join(self.columns)}")
@@ -55,8 +55,8 @@ def quoted(tables: Sequence[Printed], row: str, user: str, site: str | None = No
 
 def quoted_mean(tables: Sequence[Printed], row: str, users: Collection[str]) -> dict[str, float]:
     """Return the mean over users of what was printed, where all of them have a line; their order is no matter."""
-    found = [quoted(tables, row, user) for user in users]
-    return {name: fmean(line[name] for line in found) for name in found[0]} if all(found) else {}
+    lines = [quoted(tables, row, user) for user in users]
+    return {name: fmean(line[name] for line in lines) for name in lines[0]} if all(lines) else {}
 
 
 def slips(tables: Sequence[Printed], rows: Sequence[str], users: Sequence[str]) -> list[str]:

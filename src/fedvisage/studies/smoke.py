@@ -1,6 +1,6 @@
 """A study at a size that takes seconds: every row, user and column, and figures that mean nothing.
 
-For whoever writes a study, or is about to spend a night on one: each cell is trained for one batch on tiny rendered
+For those who write a study, or are about to spend a night on one: each cell is trained for one batch on tiny rendered
 sets and judged. Where a set is a directory, the rendered domain of the set's name stands in for it.
 """
 
@@ -31,7 +31,7 @@ FEW = "method.minimum=2"
 
 
 def smoke(study: Study) -> Study:
-    """Return the study with tiny sets and networks, one batch a site, and its first seed only.
+    """Return the study with tiny sets and networks, one batch per site, and its first seed only.
 
     Sites of recognition have little more than a batch, and go through it once: their steps are counted by epoch.
     """

@@ -39,19 +39,19 @@ def _at_user(study: Study, results: Sequence[Result]) -> dict[str, Any]:
         for site in study.sets
         if site in of_sites
     }
-    found = {
+    figures = {
         "sites": [site for site in study.sets if site in results[0]["sites"]],
         **_spread(study, [[result] for result in results]),
     }
-    return found | ({"members": members} if members else {})
+    return figures | ({"members": members} if members else {})
 
 
 def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
     """Average each group, then give mean and standard deviation over groups; rates in percent."""
     spread: Spread = {}
     for figure in study.figures:
-        found = [[run[figure] for run in group if run[figure] is not None] for group in groups]
-        means = [float(np.mean(values)) for values in found if values]
+        measured = [[run[figure] for run in group if run[figure] is not None] for group in groups]
+        means = [float(np.mean(values)) for values in measured if values]
         if not means:
             continue  # a user with one class has no such figure
         deviation = float(np.std(means, ddof=1)) if len(means) > 1 else 0.0
@@ -65,12 +65,12 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     columns = ["method", "sites", "user", *(figure.upper() for figure in study.figures)]
     columns += [f"{figure.upper()} (paper)" for figure in _beside(study)]
     lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
-    for row, found in table["rows"].items():
+    for row, figures in table["rows"].items():
         for user in study.users:
-            lines += _lines(study, row, user, found["users"][user])
+            lines += _lines(study, row, user, figures["users"][user])
         if len(study.users) > 1:
             mean = quoted_mean(study.paper, _printed_name(study, row), study.users)
-            lines.append(_line(study, [f"**{row}**", "", "**mean**"], found["average"], mean))
+            lines.append(_line(study, [f"**{row}**", "", "**mean**"], figures["average"], mean))
     if study.paper:
         sources = "; ".join(printed.source for printed in study.paper)
         rows = [_printed_name(study, row) for row in study.rows]
@@ -80,22 +80,22 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _lines(study: Study, row: str, user: str, found: dict[str, Any]) -> list[str]:
+def _lines(study: Study, row: str, user: str, figures: dict[str, Any]) -> list[str]:
     """Return a row's lines at a user: one for each site's own model, and one for the row."""
     printed = _printed_name(study, row)
     lines = [
         _line(study, [row, site, user], own, quoted(study.paper, printed, user, site))
-        for site, own in found.get("members", {}).items()
+        for site, own in figures.get("members", {}).items()
     ]
-    few = len(found["sites"]) <= MANY_SITES
-    trained = "&".join(found["sites"]) if few else f"{len(found['sites'])} sites"
+    few = len(figures["sites"]) <= MANY_SITES
+    trained = "&".join(figures["sites"]) if few else f"{len(figures['sites'])} sites"
     sites = f"mean of {len(lines)}" if lines else trained
-    return [*lines, _line(study, [row, sites, user], found, quoted(study.paper, printed, user))]
+    return [*lines, _line(study, [row, sites, user], figures, quoted(study.paper, printed, user))]
 
 
-def _line(study: Study, names: list[str], found: dict[str, Any], beside: dict[str, float]) -> str:
+def _line(study: Study, names: list[str], figures: dict[str, Any], beside: dict[str, float]) -> str:
     form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
-    cells = [form.format(*found[figure]) if figure in found else "–" for figure in study.figures]
+    cells = [form.format(*figures[figure]) if figure in figures else "–" for figure in study.figures]
     cells += [f"{beside[figure]:.2f}" if figure in beside else "–" for figure in _beside(study)]
     return _row([*names, *cells])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,42 @@ from torch import Tensor, nn
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
+from fedvisage.federation.declared import Member
 from fedvisage.federation.members import members_of
+from fedvisage.federation.method import Method
 from fedvisage.federation.wire.message import Message
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.threshold import Threshold
+from fedvisage.nn.inputs import colour_channels
 from fedvisage.recipe import Recipe
+from fedvisage.streams import torch_rng
 from fedvisage.tasks import model
 from fedvisage.tasks.scoring import Scorer, mean_score
 from fedvisage.tasks.setup import Setup, set_up
+
+
+class Delivered(nn.Module):
+    """What a user downloads, as one module: RGB in [0, 1], B×3×H×W, to live logits or to features."""
+
+    def __init__(self, setup: Setup, parts: nn.ModuleDict) -> None:
+        """Take the parts, with their weights."""
+        super().__init__()
+        self.parts = parts
+        self._setup = setup
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return what the method's user computes; a user that draws does so alike each time."""
+        recipe = self._setup.recipe
+        ready = colour_channels(images, recipe.input.colour)
+        generator = torch_rng(recipe.runtime.seed, "inference", device=images.device.type)
+        return self._setup.method.user(Member(self.parts, ready, generator, recipe)).float()
 
 
 @dataclass(frozen=True, eq=False)
 class FinishedModel:
     """A model with all that it needs: its recipe, weights and thresholds, and the network that they go into."""
 
+    directory: Path
     setup: Setup
     saved: model.SavedModel
     scorer: Scorer
@@ -46,10 +69,10 @@ class FinishedModel:
         return self.saved.thresholds
 
     @property
-    def net(self) -> nn.ModuleDict:
+    def net(self) -> Delivered:
         """The network, a plain module in evaluation mode, with the weights of the model or of its first member."""
         self.scorer.load(next(iter(self._members().values())))
-        return self.scorer.net
+        return Delivered(self.setup, copy.deepcopy(self.scorer.net)).eval()
 
     def score(self, images: Tensor) -> NDArray[Any]:
         """Return the live logit of each face crop, uint8 B×3×H×W in RGB; members' scores are averaged."""
@@ -81,8 +104,13 @@ class FinishedModel:
         return images
 
 
-def open_model(directory: Path, adapt: str | None = None, pairs: Path | None = None) -> FinishedModel:
-    """Read a finished model and build its network, without touching any training data."""
+def open_model(
+    directory: Path, adapt: str | None = None, pairs: Path | None = None, method: Method | None = None
+) -> FinishedModel:
+    """Read a finished model and build its network, without touching any training data.
+
+    ``method`` is that of the run, where the list does not know it.
+    """
     saved = model.load(directory)
     # Where a model was trained does not matter for using it.
     tree = {**saved.recipe, "runtime": {**saved.recipe["runtime"], "device": "auto"}}
@@ -91,6 +119,6 @@ def open_model(directory: Path, adapt: str | None = None, pairs: Path | None = N
     if pairs is not None:
         judged = saved.recipe["evaluation"].get("recognition") or {}
         tree["evaluation"] = {**tree["evaluation"], "recognition": {**judged, "pairs": str(pairs)}}
-    recipe = recipes.validate(tree, read_method)
-    setup = set_up(recipe, find(recipe.method))
-    return FinishedModel(setup, saved, setup.scorer())
+    recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
+    setup = set_up(recipe, method or find(recipe.method))
+    return FinishedModel(directory, setup, saved, setup.scorer())

@@ -91,7 +91,7 @@ def test_a_bona_fide_image_without_a_map_is_skipped_and_listed(root: Path) -> No
 
 def test_a_directory_without_maps_stops_the_import_and_says_so(root: Path) -> None:
     (root.parent / "maps").mkdir()
-    with pytest.raises(UserError, match=r"at least 1 of 12 files .* no 0_depth\.jpg or \.png"):
+    with pytest.raises(UserError, match=r"1 of 12 files .*0_depth\.jpg"):
         imported(root, root.parent / "maps", max_bad=0.05)
     assert not (root.parent / "set").exists()
 
@@ -175,13 +175,13 @@ def test_no_depth_is_made_where_no_points_are_sought(root: Path) -> None:
 
 @pytest.mark.parametrize("crop", ["centre", "none"])
 def test_a_fit_without_points_is_refused(root: Path, crop: str) -> None:
-    with pytest.raises(UserError, match=f"five points that crop=face finds, got crop={crop}") as caught:
+    with pytest.raises(UserError, match=f"crop={crop}") as caught:
         imported(root, "canonical", crop=crop)
     assert caught.value.place == "depth"
 
 
 def test_a_word_that_is_no_choice_and_no_directory_is_refused(root: Path) -> None:
-    with pytest.raises(UserError, match="must be auto, none, canonical or a directory of maps, got 'exact'"):
+    with pytest.raises(UserError, match="'exact'"):
         imported(root, "exact")
 
 

@@ -93,7 +93,7 @@ def test_a_decompression_bomb_is_refused_before_it_is_decoded(side: int) -> None
     # Headers that promise more pixels than fit; were it decoded, it would fail for its missing data instead.
     header = png_chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
     content = b"\x89PNG\r\n\x1a\n" + header + png_chunk(b"IDAT", zlib.compress(bytes(100)))
-    with pytest.raises(BadFile, match="more than 64 million pixels"):
+    with pytest.raises(BadFile, match="64 million"):
         read_picture(content)
 
 
@@ -120,5 +120,5 @@ def test_every_ending_that_is_listed_is_of_a_format_that_is_read(tmp_path: Path,
 
 
 def test_a_file_that_cannot_be_opened_is_a_bad_file(tmp_path: Path) -> None:
-    with pytest.raises(BadFile, match="cannot be read: No such file"):
+    with pytest.raises(BadFile, match="cannot be read"):
         open_picture(tmp_path / "none.png")

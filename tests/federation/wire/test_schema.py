@@ -56,7 +56,7 @@ def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, exampl
 def test_an_open_dimension_is_limited_by_the_number_of_elements(schema: Schema) -> None:
     message = honest(np.random.default_rng(3))
     check(message | {"tokens": torch.zeros(10, 4)}, schema)
-    with pytest.raises(Refused, match="tokens: has 44 elements, at most 40"):
+    with pytest.raises(Refused, match=r"^tokens: .*44 .*40"):
         check(message | {"tokens": torch.zeros(11, 4)}, schema)
     with pytest.raises(Refused, match="tokens: has shape"):
         check(message | {"tokens": torch.zeros(4, 10)}, schema)

@@ -84,10 +84,10 @@ def _counters(root: Path) -> int:
 
 def test_weights_in_other_numbers_than_declared_are_refused(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, federation__wire="bf16"))
-    workspace = Workspace(find("fedpad"), recipe, choose("cpu", "fp32"))
+    workspace = Workspace(find({"name": "fedpad"}), recipe, choose("cpu", "fp32"))
     reply = {f"model.{name}": value for name, value in workspace.net["model"].state_dict().items()}
     reply |= {"examples": torch.tensor(9), "loss": torch.tensor(0.5, dtype=torch.float64)}
-    with pytest.raises(Refused, match=r"has type torch\.float32, declared torch\.bfloat16"):
+    with pytest.raises(Refused, match=r"torch\.float32, .*torch\.bfloat16"):
         check(reply, workspace.schemas["train"])
 
 

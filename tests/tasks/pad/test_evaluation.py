@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
-from tests.tasks.pad.test_gather import gathered
-from tests.toy import SITES, recipe_of, run_toy, tree
+from tests.toy import SITES, opened, recipe_of, run_toy, scores_of, tree
 
 from fedvisage.errors import RunFailed
 from fedvisage.methods import METHODS
@@ -32,24 +30,11 @@ def run(request: pytest.FixtureRequest, sets: Mapping[str, Path], tmp_path_facto
     return out
 
 
-def table(run: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Return scores and labels by member, as anyone could read them."""
-    rows = list(csv.DictReader((run / "scores.csv").open()))
-    models = sorted({row["model"] for row in rows})
-    return {
-        name: {
-            "logit": np.array([float(row["logit"]) for row in rows if row["model"] == name]),
-            "label": np.array([int(row["label"]) for row in rows if row["model"] == name]),
-        }
-        for name in models
-    }
-
-
 def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
     metrics = json.loads((run / "metrics.json").read_text())
     members = metrics.get("members", {"": metrics})
-    assert set(table(run)) == set(members)
-    for name, found in table(run).items():
+    assert set(scores_of(run)) == set(members)
+    for name, found in scores_of(run).items():
         live, label, threshold = found["logit"], found["label"], members[name]["threshold"]
         far, frr = np.mean(live[label == 0] >= threshold), np.mean(live[label == 1] < threshold)
         assert members[name]["hter"] == pytest.approx((far + frr) / 2)
@@ -77,9 +62,9 @@ def test_scores_are_recomputed_from_the_saved_model(run: Path, sets: Mapping[str
     saved = load(run)
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
-    user = gathered(saved.recipe, tmp_path).user
+    user = opened(saved.recipe, tmp_path).user
     judged = judge(scorer, saved, user, "U")
-    written = np.concatenate([found["logit"] for found in table(run).values()])
+    written = np.concatenate([found["logit"] for found in scores_of(run).values()])
     assert (judged.scores.live == written).all()
 
 
@@ -90,7 +75,7 @@ def test_the_users_labels_never_stand_in_for_a_missing_histogram(
     recipe = recipe_of(saved.recipe)
     scorer = Scorer(METHODS[recipe.method.name], recipe, choose("cpu", "fp32"))
     with pytest.raises(RunFailed, match="no histogram"):
-        judge(scorer, replace(saved, thresholds={}), gathered(saved.recipe, tmp_path).user, "U")
+        judge(scorer, replace(saved, thresholds={}), opened(saved.recipe, tmp_path).user, "U")
 
 
 def test_the_oracle_threshold_says_that_it_is_one(sets: Mapping[str, Path], tmp_path: Path) -> None:

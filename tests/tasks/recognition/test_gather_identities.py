@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.toy import make_people, make_sets, of_task, recipe_of, run_toy, tree
+from tests.federation.lending import site_of
+from tests.toy import make_people, make_sets, of_task, opened, recipe_of, run_toy, tree, unheard
 
 from fedvisage.errors import UserError
-from fedvisage.methods import find
-from fedvisage.tasks.recognition.data import gather_identities, settled
+from fedvisage.tasks.recognition.data import filled
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def remake(sets: Mapping[str, Path], place: str, like: str | None = None, **chan
 
 
 def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
-    return gather_identities(recipe_of(tree(sets, method, **changes)), find(method), Path("cache"), 1, print)
+    return opened(tree(sets, method, **changes), Path("cache"))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_sets_that_do_not_go_together_are_refused(
 
 
 def test_a_set_of_attacks_is_no_identity_set(own: dict[str, Path]) -> None:
-    with pytest.raises(UserError, match=r"data.sites.A: is no identity set"):
+    with pytest.raises(UserError, match=r"^data\.sites\.A: .*identity set"):
         gathered(own, data__sites={"A": str(own["A"])})
 
 
@@ -67,18 +67,18 @@ def test_rates_below_one_pair_are_refused_and_others_are_not(own: dict[str, Path
     place = "evaluation__recognition"
     pairs = 6 * 10  # test images of a site times images of held-out public people
     gathered(own, **{place: {"personal_far": [1 / pairs]}})
-    with pytest.raises(UserError, match="is below one in 60 impostor pairs of site A"):
+    with pytest.raises(UserError, match=r"one in 60 .*site A"):
         gathered(own, **{place: {"personal_far": [0.9 / pairs]}})
-    with pytest.raises(UserError, match="is below one in 16 searches at site A"):
+    with pytest.raises(UserError, match=r"one in 16 .*site A"):
         gathered(own, **{place: {"personal_fpir": [0.01]}})
 
 
 def test_a_generic_rate_below_one_pair_is_refused(own: dict[str, Path]) -> None:
     place = "evaluation__recognition"
     gathered(own, **{place: {"far": [1 / 75], "fpir": [1 / 6]}})
-    with pytest.raises(UserError, match="is below one in 75 impostor pairs of the benchmark"):
+    with pytest.raises(UserError, match=r"one in 75 .*benchmark"):
         gathered(own, **{place: {"far": [0.013]}})
-    with pytest.raises(UserError, match="is below one in 6 probes of the benchmark"):
+    with pytest.raises(UserError, match=r"one in 6 .*benchmark"):
         gathered(own, **{place: {"fpir": [0.16]}})
 
 
@@ -90,7 +90,7 @@ def test_strangers_are_held_out_public_people_or_in_simulations_the_other_sites(
     others = {str(name) for name in pooled["A"].identities}
     assert others == {f"secret-person-{site}{number}" for site in "BC" for number in range(3)}
     one = {"A": str(of_task(own["A"], "fedfr"))}
-    with pytest.raises(UserError, match="pooled needs a second site"):
+    with pytest.raises(UserError, match=r"impostors: .*second site"):
         gathered(own, data__sites=one, evaluation__recognition={"impostors": "pooled"})
 
 
@@ -111,20 +111,20 @@ def test_several_shares_of_one_set_serve_places_of_different_size(own: dict[str,
     shares["user"] = set(data.user.identities.tolist())
     assert [len(shares[name]) for name in ("first", "others", "user")] == [2, 6, 2]
     assert len(set.union(*shares.values())) == 10
-    with pytest.raises(UserError, match="part=4-2/5 is no share"):
+    with pytest.raises(UserError, match="part=4-2/5"):
         gathered(own, data__sites={"A": f"{path} part=4-2/5"})
 
 
 def test_the_number_of_public_identities_is_filled_in_and_checked(own: dict[str, Path], tmp_path: Path) -> None:
     content = tree(own, "fedfr")
-    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 4
+    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 4
     del content["data"]["public_identities"]
-    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 4
+    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 4
     content["data"]["public_identities"] = 7
-    with pytest.raises(UserError, match="is 7, but the set has 4"):
-        settled(recipe_of(content), tmp_path, 1, print)
+    with pytest.raises(UserError, match=r"^recipe\.data\.public_identities: .*7.*4"):
+        filled(recipe_of(content), tmp_path, unheard)
     content["data"] |= {"public": "synth: people identities=9 heldout=0.34 first=50", "public_identities": None}
-    assert settled(recipe_of(content), tmp_path, 1, print).data.public_identities == 6
+    assert filled(recipe_of(content), tmp_path, unheard).data.public_identities == 6
     assert not list(tmp_path.glob("synth*")), "a line says how many without being rendered"
 
 
@@ -145,13 +145,11 @@ def test_what_recognition_would_ignore_is_refused(
 
 
 def test_attack_detection_refuses_what_is_for_recognition(own: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="are for recognition"):
+    with pytest.raises(UserError, match=r"^recipe\.method: .*data\.public"):
         run_toy(tree(own, "fedpad", data__public=str(of_task(own["U"].with_name("P"), "fedfr"))), tmp_path / "run")
 
 
 def test_class_numbers_begin_with_the_sites_own_people(own: dict[str, Path], tmp_path: Path) -> None:
-    from tests.federation.test_own_parameters import site_of
-
     site = site_of(own, tmp_path)
     assert site.classes_of(site.data.identities).tolist() == [0, 1, 2]
     assert site.public is not None

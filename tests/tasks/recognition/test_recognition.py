@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
 from collections.abc import Mapping
@@ -11,20 +10,22 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fedvisage.federation.store import SiteStore
 from PIL import Image
-from rich.console import Console
 from safetensors.numpy import load_file
 from tests.toy import SIZE, make_people, recipe_of, run_toy, silent, tree
 
 from fedvisage.data.prepared import Writer
 from fedvisage.errors import UserError
+from fedvisage.federation.server import NoQuorum
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
 from fedvisage.report.recognition import counted
-from fedvisage.runs.rejudge import evaluate_run
+from fedvisage.runs.rejudge import evaluate
 from fedvisage.runs.run import Training, adopting, run
 from fedvisage.tasks import model
-from fedvisage.tasks.pad.predict import predict_path
+from fedvisage.tasks.finished import open_model
+from fedvisage.tasks.pad.predict import predict
 from fedvisage.tasks.recognition.predict import compare_faces
 
 
@@ -92,18 +93,17 @@ def test_the_page_shows_what_was_measured(finished: Path) -> None:
 
 
 def test_a_finished_model_is_judged_on_other_people(finished: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
-    console = Console(file=io.StringIO())
     recorded = json.loads((finished / "metrics.json").read_text())["generic"]
-    again = evaluate_run(finished, None, tmp_path / "again", tmp_path, console, adapt=None, as_json=False)
+    again = evaluate(open_model(finished), None, tmp_path, tmp_path / "again")
     assert again["generic"] == recorded
     others = make_people(tmp_path / "others", "X", 77, identities=4)
-    elsewhere = evaluate_run(finished, str(others), None, tmp_path, console, adapt=None, as_json=False)
+    elsewhere = evaluate(open_model(finished), str(others), tmp_path)
     assert elsewhere["generic"]["identities"] == 4
     assert elsewhere["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
     with pytest.raises(UserError, match="is no identity set"):
-        evaluate_run(finished, str(sets["U"]), None, tmp_path, console, adapt=None, as_json=False)
-    with pytest.raises(UserError, match="is for attack detection"):
-        evaluate_run(finished, None, None, tmp_path, console, adapt="gated", as_json=False)
+        evaluate(open_model(finished), str(sets["U"]), tmp_path)
+    with pytest.raises(UserError, match=r"adapt: "):
+        evaluate(open_model(finished, adapt="gated"), None, tmp_path)
 
 
 def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
@@ -118,7 +118,6 @@ def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
     anew = judged(tmp_path / "anew", other)
     assert again["personalised"] == anew["personalised"]
     assert again["generic"] == anew["generic"]
-    assert again["personalised"]["models"]["own"] != again["personalised"]["models"]["generic"]
     assert (
         judged(tmp_path / "same", {"fmr": 0.05}, adopting(finished))["personalised"]
         == (json.loads((finished / "metrics.json").read_text())["personalised"])
@@ -126,6 +125,21 @@ def test_a_finished_run_is_judged_in_another_way_with_its_sites_own_models(
     shutil.copytree(finished, tmp_path / "without", ignore=shutil.ignore_patterns("checkpoints"))
     with pytest.raises(UserError, match="has no checkpoint"):
         judged(tmp_path / "no", other, adopting(tmp_path / "without"))
+
+
+def test_it_is_the_sites_own_parameters_that_are_judged(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Where each site's own transformation leaves nothing of a face, no site has an answer."""
+    shutil.copytree(finished, tmp_path / "blinded")
+    for site in (tmp_path / "blinded" / "sites").iterdir():
+        store = SiteStore(site)
+        store.restore(2)
+        store.save({name: value * (name != "own/Pi") for name, value in store.load().items()})
+        store.commit(2)
+    recipe = recipe_of(tree(sets, "fedfr", training__rounds=2, evaluation__recognition={"fmr": 0.05}))
+    with pytest.raises(NoQuorum, match="0 of 3 sites sent a usable reply"):
+        run(recipe, tmp_path / "run", tmp_path, silent(), training=adopting(tmp_path / "blinded"))
 
 
 def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) -> None:
@@ -138,21 +152,17 @@ def test_a_model_is_judged_on_a_list_of_pairs(finished: Path, tmp_path: Path) ->
                     split=["test"] * 2, item=names, group=["all"] * 2)  # fmt: skip
     lines = [f"{who}\t1\t2" for who in people] + ["Ada\t1\tBo\t2", "Cy\t1\tDi\t1", "Ada\t2\tCy\t2", "Di\t1\tEve\t1"]
     (tmp_path / "pairs.txt").write_text("\n".join([*lines, *lines]))
-    console = Console(file=(said := io.StringIO()), width=200)
-
-    def evaluated(data: str, out: Path | None = None) -> dict[str, Any]:
-        pairs = tmp_path / "pairs.txt"
-        return evaluate_run(finished, data, out, tmp_path, console, adapt=None, as_json=False, pairs=pairs)
-
-    found = evaluated(str(tmp_path / "set"), tmp_path / "out")["generic"]["listed_pairs"]
+    listed = open_model(finished, pairs=tmp_path / "pairs.txt")
+    figures = evaluate(listed, str(tmp_path / "set"), tmp_path, tmp_path / "out")
+    found = figures["generic"]["listed_pairs"]
     assert (found["pairs"], found["left_out"], found["folds"]) == (14, 2, 2)
     assert 0 <= found["accuracy"] <= 1
-    assert "14 pairs of pairs.txt (2 left out: no such image)" in said.getvalue()
+    assert "14 pairs of pairs.txt (2 left out: no such image)" in "\n".join(listed.setup.task.summary(figures))
     rows = (tmp_path / "out" / "pairs.csv").read_text().splitlines()
     assert rows[1].startswith("Ada/Ada_0001.png,Ada/Ada_0002.png,1,1,")
     assert len(rows) == 15
-    with pytest.raises(UserError, match=r"pairs.txt: none of its 16 pairs"):
-        evaluated(str(make_people(tmp_path / "others", "X", 5)))
+    with pytest.raises(UserError, match=r"pairs\.txt: none of its 16 "):
+        evaluate(listed, str(make_people(tmp_path / "others", "X", 5)), tmp_path)
 
 
 def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finished: Path, tmp_path: Path) -> None:
@@ -164,8 +174,7 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
             split = ["train", "train"] if who == "Di" else (["test"] + ["train"] * images)[:images]
             out.add(pixels, label=[1] * images, species=["bonafide"] * images, subject=[who] * images, video=names,
                     frame=[0] * images, split=split, item=names, group=["all"] * images)  # fmt: skip
-    console = Console(file=io.StringIO())
-    found = evaluate_run(finished, str(tmp_path / "set"), None, tmp_path, console, adapt=None, as_json=False)["generic"]
+    found = evaluate(open_model(finished), str(tmp_path / "set"), tmp_path)["generic"]
     assert (found["identities_without_pairs"], found["identities_not_searched"]) == (1, 2)
     metrics = json.loads((finished / "metrics.json").read_text())
     table = counted({**metrics, "generic": found})
@@ -177,14 +186,10 @@ def test_an_empty_gallery_is_refused(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "gallery").mkdir()
     Image.fromarray(np.zeros((112, 112, 3), np.uint8)).save(tmp_path / "face.png")
     with pytest.raises(UserError, match="gallery"):
-        compare_faces(
-            finished, tmp_path / "face.png", tmp_path / "gallery", Console(), member="", crop="none", as_json=False
-        )
+        compare_faces(open_model(finished), tmp_path / "face.png", tmp_path / "gallery", crop="none")
 
 
-def test_faces_are_compared_at_the_sites_threshold(
-    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Path) -> None:
     from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
 
     images, _ = photograph_person(album(Identities(images=2, size=112), 0), 112)
@@ -192,9 +197,8 @@ def test_faces_are_compared_at_the_sites_threshold(
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
     Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
-    face, console = tmp_path / "gallery" / "0.png", Console(file=io.StringIO(), width=200)
-    compare_faces(finished, face, tmp_path / "gallery", console, member="", crop="face", as_json=True)
-    said = json.loads(capsys.readouterr().out)
+    face, recogniser = tmp_path / "gallery" / "0.png", open_model(finished)
+    said = json.loads(json.dumps(compare_faces(recogniser, face, tmp_path / "gallery").as_values()))
     matches = said["matches"]
     assert matches[0]["path"].endswith("0.png")
     assert matches[0]["similarity"] == pytest.approx(1.0, abs=1e-5)
@@ -203,13 +207,13 @@ def test_faces_are_compared_at_the_sites_threshold(
     for one in matches[:2]:
         assert (one["decision"] == "same person") == (one["similarity"] >= said["threshold"]["similarity"])
     assert said["threshold"]["fmr"] <= 0.05
-    compare_faces(finished, face, face, console, member="", crop="face", as_json=False)
+    assert "same person" in compare_faces(recogniser, face, face).lines()[-1]
     with pytest.raises(UserError, match="no face found"):
-        compare_faces(finished, tmp_path / "gallery" / "wall.png", face, console, member="", crop="face", as_json=False)
+        compare_faces(recogniser, tmp_path / "gallery" / "wall.png", face)
     with pytest.raises(UserError, match="name a picture"):
-        predict_path(finished, face, console, member="", crop="face", as_json=False)
+        predict(recogniser, face)
     with pytest.raises(UserError, match="leave --member out"):
-        compare_faces(finished, face, face, console, member="A", crop="face", as_json=False)
+        compare_faces(recogniser, face, face, member="A")
 
 
 def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
@@ -224,7 +228,7 @@ def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
 def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     with pytest.raises(UserError, match="leave --against out"):
-        compare_faces(tmp_path / "run", tmp_path, tmp_path, Console(), member="", crop="none", as_json=False)
+        compare_faces(open_model(tmp_path / "run"), tmp_path, tmp_path, crop="none")
 
 
 def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:

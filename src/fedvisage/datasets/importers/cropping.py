@@ -90,7 +90,7 @@ def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
     """Cut out the largest face with a margin, staying inside the image."""
     if not faces:
         raise BadFile("no face found")
-    face = max(faces, key=lambda found: found.box[2] * found.box[3])
+    face = max(faces, key=lambda one: one.box[2] * one.box[3])
     height, width = image.shape[:2]
     x, y, w, h = face.box
     side = int(min(round(MARGIN * max(w, h)), width, height))

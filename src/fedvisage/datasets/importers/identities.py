@@ -1,4 +1,4 @@
-"""Imports photographs of people, a folder each, into an identity set for face recognition.
+"""Imports photographs of people, one folder per person, into an identity set for face recognition.
 
 With ``--crop face`` the largest face of each photograph is found and aligned by its five points (eyes, nose, corners
 of the mouth). With ``--crop none`` the photographs are aligned already; each is checked, and one whose points are not
@@ -75,13 +75,13 @@ def import_identities(
     """Import a folder of people into an identity set and return what was imported and what was skipped."""
     aligner = make_aligner(crop, size)
     listed, skipped = list_photographs(source)
-    found = [one for one in listed if one.name != GROUPS]
-    _check_folders(found, source)
+    photographs = [one for one in listed if one.name != GROUPS]
+    _check_folders(photographs, source)
     groups = read_groups(source / GROUPS)
-    tally = Tally(source, len(found) + len(skipped), max_bad, [one for one in skipped if one.path != GROUPS])
+    tally = Tally(source, len(photographs) + len(skipped), max_bad, [one for one in skipped if one.path != GROUPS])
     tally.stop_if_too_many()
     everybody: dict[str, list[Photograph]] = defaultdict(list)
-    for one in found:
+    for one in photographs:
         everybody[one.subject].append(one)
     albums = {person: album for person, album in everybody.items() if len(album) >= least}
     if not albums:
@@ -90,7 +90,7 @@ def import_identities(
     origin = f"people {printable(source.resolve().name)} crop={crop} test={test} heldout={heldout} seed={seed}"
     origin += f" least={least}" if least > 1 else ""
     single, done, seen = 0, 0, dict[str, Photograph]()
-    people_out, out_of_use = len(everybody) - len(albums), len(found) - sum(map(len, albums.values()))
+    people_out, out_of_use = len(everybody) - len(albums), len(photographs) - sum(map(len, albums.values()))
     with Writer(destination, name=name, size=size, source=origin, points=True, identities=True) as out:
         for person, album in sorted(albums.items()):
             pictures = [picture for one in album for picture in _read(one, aligner, seen, tally)]
@@ -144,7 +144,7 @@ def _found_and_aligned(image: Image, detect: Callable[[Image], list], size: int)
     faces = detect(image)
     if not faces:
         raise BadFile("no face found")
-    face = max(faces, key=lambda found: found.box[2] * found.box[3])
+    face = max(faces, key=lambda one: one.box[2] * one.box[3])
     crop, points = align(image, face.points, size)
     return crop, points.astype(np.float32)
 
@@ -160,8 +160,8 @@ def read_groups(path: Path) -> dict[str, str]:
         raise UserError(str(path), f"must be a table with the columns person,group ({error})") from None
 
 
-def _check_folders(found: list[Photograph], source: Path) -> None:
-    loose = [one.name for one in found if one.own_subject]
+def _check_folders(photographs: list[Photograph], source: Path) -> None:
+    loose = [one.name for one in photographs if one.own_subject]
     if loose:
         raise UserError(str(source), f"{loose[0]} is in no folder; each person's photographs lie in one named for them")
 

@@ -20,14 +20,14 @@ def sample_video(path: Path, count: int) -> Iterator[Frame]:
     _check_container(path)
     # Counted, not asked for: the length in the header is often wrong, and with it every stretch.
     length = sum(1 for _ in _passed(path))
-    wanted, found = set(equidistant(length, count)), False
+    wanted, decoded_any = set(equidistant(length, count)), False
     for number, capture in enumerate(_passed(path)):
         if number in wanted:
             decoded, image = capture.retrieve()
             if decoded and image is not None and image.ndim == 3:
-                found = True
+                decoded_any = True
                 yield number, cv2.cvtColor(image, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
-    if not found:
+    if not decoded_any:
         raise BadFile("no frame of the video can be decoded")
 
 

@@ -145,11 +145,11 @@ def _take(shots: Sequence[Photograph], size: int) -> list[tuple[NDArray[np.uint8
     scene = render(people, conditions, wide)
     cameras = [AUXILIARY.cameras[derive(seed, "which camera") % len(AUXILIARY.cameras)] for seed in seeds]
     images = expose(scene.radiance, draw_shots(cameras, seeds), seeds)
-    found = []
+    crops = []
     for image, exact, seed in zip(images, scene.points.double().numpy(), seeds, strict=True):
         noise = numpy_rng(seed, "detector").normal(0.0, DETECTOR * wide, exact.shape)
-        found.append(align(image, exact + noise, size))
-    return found
+        crops.append(align(image, exact + noise, size))
+    return crops
 
 
 def aged(people: People, years: Sequence[float]) -> People:

@@ -41,7 +41,7 @@ class Camera:
 
 @dataclass(frozen=True)
 class Shots:
-    """The settings of one photograph an image, each a tensor of B numbers."""
+    """The settings of one photograph per image, each a tensor of B numbers."""
 
     pixels: Tensor
     blur: Tensor

@@ -174,7 +174,7 @@ def _direction(azimuth: float, elevation: float) -> list[float]:
 
 
 def move(conditions: Conditions, seeds: Sequence[int], amount: float = 1.0) -> Conditions:
-    """Return the conditions of one frame a row: the video's own, with the small motion of somebody who holds still.
+    """Return the conditions of one frame per row: the video's own, with the small motion of somebody who holds still.
 
     ``seeds`` has one seed a frame. Light, clothes, glasses and background stay as they are in the video.
     """

@@ -1,4 +1,4 @@
-"""Random numbers an image, named by what they are for.
+"""Random numbers per image, named by what they are for.
 
 Every image has its own seed, and every quantity its own stream below that seed. So an image does not depend on what
 else is in its batch, nor on which quantities were drawn before: adding a parameter leaves all other draws as they are.
@@ -22,7 +22,7 @@ def unit(seeds: Sequence[int], name: str) -> Tensor:
 
 
 def between(seeds: Sequence[int], name: str, ranges: Sequence[Range] | Range) -> Tensor:
-    """Return one number for each seed, uniform in its range (one range for all, or one a seed)."""
+    """Return one number for each seed, uniform in its range (one range for all, or one per seed)."""
     bounds = torch.tensor(ranges, dtype=torch.float32).expand(len(seeds), 2)
     return bounds[:, 0] + (bounds[:, 1] - bounds[:, 0]) * unit(seeds, name)
 
@@ -39,5 +39,5 @@ def field(seeds: Sequence[int], name: str, *shape: int) -> Tensor:
 
 
 def column(values: Tensor) -> Tensor:
-    """Shape numbers an image so that they multiply B×C×H×W images."""
+    """Shape numbers, one per image, so that they multiply B×C×H×W images."""
     return values[:, None, None, None]

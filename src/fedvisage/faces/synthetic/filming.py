@@ -125,7 +125,7 @@ def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[Ph
 
 
 def _setting(videos: Sequence[Video], domain: Domain, size: int) -> Setting:
-    """Return the room in which attacks are presented, one a video, and for cut prints the impostor in it."""
+    """Return the room in which attacks are presented, one per video, and for cut prints the impostor in it."""
     rows = _repeated(list(range(len(videos))), [video.frames for video in videos])
     if videos[0].species == "cut":
         scene = _act(videos, "impostor", domain, domain.attack_place, size, takes=[1] * len(videos))

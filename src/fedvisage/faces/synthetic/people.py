@@ -152,7 +152,7 @@ class People:
 
 
 def draw_people(seeds: Sequence[int], group: int | Sequence[int] | None = None) -> People:
-    """Draw one person for each 63-bit seed; the same seed is the same person, whoever else is in the batch.
+    """Draw one person for each 63-bit seed; the same seed is the same person, no matter who else is in the batch.
 
     Args:
         seeds: a seed a person.

@@ -68,7 +68,7 @@ class _Figure:
 
 
 def render(people: People, conditions: Conditions, size: int, mask: Mask | None = None) -> Scene:
-    """Render one picture a row; a picture does not depend on the others in the batch.
+    """Render one picture per row; a picture does not depend on the others in the batch.
 
     Args:
         people: B persons.

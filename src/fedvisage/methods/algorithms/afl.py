@@ -90,7 +90,7 @@ def afl(model: Model) -> Method:
         model,
         averaging.options_on(model, Step, weighs=False),
         name="afl",
-        title=averaging.titled("AFL", model),
+        title="AFL",
         paper="Mohri et al., Agnostic Federated Learning, 2019",
     )
     return replace(plain, server=server, averages=False, steps_at_server=False)

@@ -40,19 +40,17 @@ def program(kind: Adaptive) -> Callable[[Server], Iterator[None]]:
 def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
     """Return averaging of a model with one of the adaptive steps."""
     name = f"fed{kind}"
-    plain = averaging.on_model(
-        model, averaging.options_on(model), name=name, title=averaging.titled(title, model), paper=PAPER
-    )
 
     def check(recipe: Recipe) -> None:
-        model.check(recipe)
         chosen = recipe.training.server_optimizer
         if chosen is not None and chosen.name != kind:
             raise UserError(
                 "recipe.training.server_optimizer.name", f"{name} steps by {kind}; set it, or use fedavg or fedpad"
             )
 
-    return replace(plain, server=program(kind), check=check)
+    options = averaging.options_on(model)
+    plain = averaging.on_model(model, options, name=name, title=title, paper=PAPER, check=check)
+    return replace(plain, server=program(kind))
 
 
 def fedadam(model: Model) -> Method:

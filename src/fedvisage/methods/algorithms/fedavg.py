@@ -21,4 +21,4 @@ PAPER = "McMahan et al., Communication-Efficient Learning of Deep Networks from 
 def fedavg(model: Model) -> Method:
     """Return federated averaging of a model."""
     options = averaging.options_on(model)
-    return averaging.on_model(model, options, name="fedavg", title=averaging.titled("FedAvg", model), paper=PAPER)
+    return averaging.on_model(model, options, name="fedavg", title="FedAvg", paper=PAPER)

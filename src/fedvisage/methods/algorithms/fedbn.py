@@ -77,18 +77,9 @@ def fedbn(model: Model) -> Method:
     """Return FedBN on a model."""
     parts = (*model.parts, "norms")
     plain = averaging.on_model(
-        model,
-        averaging.options_on(model, Norms),
-        name="fedbn",
-        title=averaging.titled("FedBN", model),
-        paper=PAPER,
+        model, averaging.options_on(model, Norms), name="fedbn", title="FedBN", paper=PAPER, check=check
     )
     turn = averaging.local_training(model.loss, *parts, fit=model.fit)
-
-    def whole(recipe: Recipe) -> None:
-        model.check(recipe)
-        check(recipe)
-
     return replace(
         plain,
         network=taken_apart(model),
@@ -96,6 +87,5 @@ def fedbn(model: Model) -> Method:
         calls={"train": Call(turn, averaging.uploads_of(*parts))},
         server=program(*model.parts),
         delivered=parts,
-        check=whole,
         steps_at_server=False,
     )

@@ -17,7 +17,7 @@ from dataclasses import replace
 import torch
 
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Call, Message, Method, Upload
+from fedvisage.federation.method import Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
 from fedvisage.methods import averaging
@@ -49,17 +49,15 @@ def normalised(turn: averaging.Turn) -> averaging.Turn:
 
 def server(s: Server) -> Iterator[None]:
     """Step from the lent weights by τ_eff times the mean direction."""
-    options, trained = s.recipe.method, averaging.trained_tensors(s.net)
-    weight = options.weight if isinstance(options, averaging.AveragingOptions) else "uniform"
     for _ in s.rounds():
         with s.quorum():
             lent = s.lent()
-            found = s.reduce("train", lent, weight=weight).value
-            effective = float(found.pop(LENGTH.name))
-            for name in trained:
+            mean = s.reduce("train", lent, weight=averaging.weight_of(s.recipe)).value
+            effective = float(mean.pop(LENGTH.name))
+            for name in averaging.trained_tensors(s.net):
                 present = lent[name].double()
-                found[name] = (present + effective * (found[name].double() - present)).to(lent[name].dtype)
-            s.load(found)
+                mean[name] = (present + effective * (mean[name].double() - present)).to(lent[name].dtype)
+            s.load(mean)
         yield
 
 
@@ -78,20 +76,8 @@ def check(recipe: Recipe) -> None:
 
 def fednova(model: Model) -> Method:
     """Return FedNova on a model."""
-    base = averaging.on_model(
-        model, averaging.options_on(model), name="fednova", title=averaging.titled("FedNova", model), paper=PAPER
+    options, more = averaging.options_on(model), (LENGTH,)
+    averaged = averaging.on_model(
+        model, options, name="fednova", title="FedNova", paper=PAPER, around=normalised, more=more, check=check
     )
-    train = base.calls["train"]
-
-    def whole(recipe: Recipe) -> None:
-        model.check(recipe)
-        check(recipe)
-
-    return replace(
-        base,
-        calls={"train": Call(normalised(train.run), (*train.uploads, LENGTH))},
-        server=server,
-        averages=False,
-        steps_at_server=False,
-        check=whole,
-    )
+    return replace(averaged, server=server, averages=False, steps_at_server=False)

@@ -48,7 +48,7 @@ def fedprox(model: Model) -> Method:
         model,
         averaging.options_on(model, Pull),
         name="fedprox",
-        title=averaging.titled("FedProx", model),
+        title="FedProx",
         paper=PAPER,
         loss=held_back(model.loss),
     )

@@ -13,12 +13,11 @@ paper: by examples).
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedvisage.federation.method import Call, Message, Method
+from fedvisage.federation.method import Message, Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import under
 from fedvisage.methods import averaging
@@ -78,13 +77,12 @@ def contrasting(model: Model) -> Loss:
 
 def moon(model: Model) -> Method:
     """Return MOON on a model."""
-    plain = averaging.on_model(
+    return averaging.on_model(
         model,
         averaging.options_on(model, Contrast),
         name="moon",
-        title=averaging.titled("MOON", model),
+        title="MOON",
         paper=PAPER,
+        loss=contrasting(model),
+        around=lambda turn: remembering(turn, *model.parts),
     )
-    turn = averaging.local_training(contrasting(model), *model.parts, fit=model.fit)
-    train = Call(remembering(turn, *model.parts), averaging.uploads_of(*model.parts))
-    return replace(plain, calls={"train": train})

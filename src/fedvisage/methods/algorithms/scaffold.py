@@ -22,7 +22,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedvisage.errors import UserError
-from fedvisage.federation.method import Call, Message, Method, Upload
+from fedvisage.federation.method import Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import plain, under
@@ -78,18 +78,14 @@ def controlled(turn: averaging.Turn) -> averaging.Turn:
 
 def server(s: Server) -> Iterator[None]:
     """Average the models, and move the common variate by what the sites' variates moved."""
-    names, options = averaging.trained_tensors(s.net), s.recipe.method
-    weight = options.weight if isinstance(options, averaging.AveragingOptions) else "uniform"
-    weights = s.lent()
-    for name in (name for name in names if f"{CONTROL}{name}" not in s.kept):
-        s.kept[f"{CONTROL}{name}"] = torch.zeros_like(weights[name])
+    shapes = {f"{CONTROL}{name}": value for name, value in s.net.named_parameters()}
     for _ in s.rounds():
+        common = {name: s.kept.get(name, torch.zeros_like(value, device="cpu")) for name, value in shapes.items()}
         with s.quorum():
-            common = {f"{CONTROL}{name}": s.kept[f"{CONTROL}{name}"] for name in names}
-            found = s.reduce("train", s.lent() | common, weight=weight)
-            share = len(found.replied) / len(s.names)
-            s.load(found.value)
-            s.kept |= {name: value + share * found.value[name] for name, value in common.items()}
+            told = s.reduce("train", s.lent() | common, weight=averaging.weight_of(s.recipe))
+            s.load(told.value)
+            share = len(told.replied) / len(s.names)
+            s.kept |= {name: value + share * told.value[name] for name, value in common.items()}
         yield
 
 
@@ -103,27 +99,16 @@ def check(recipe: Recipe) -> None:
 
 def scaffold(model: Model) -> Method:
     """Return SCAFFOLD on a model."""
-    base = averaging.on_model(
+    moved = "what the site's control variate moved by"
+    averaged = averaging.on_model(
         model,
         averaging.options_on(model, Correction),
         name="scaffold",
-        title=averaging.titled("SCAFFOLD", model),
+        title="SCAFFOLD",
         paper=PAPER,
         loss=corrected(model.loss),
+        around=controlled,
+        more=(Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved),),
+        check=check,
     )
-    train = base.calls["train"]
-    variates = Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True,
-                      guarantee="what the site's control variate moved by")  # fmt: skip
-
-    def whole(recipe: Recipe) -> None:
-        model.check(recipe)
-        check(recipe)
-
-    return replace(
-        base,
-        calls={"train": Call(controlled(train.run), (*train.uploads, variates))},
-        server=server,
-        averages=False,
-        steps_at_server=False,
-        check=whole,
-    )
+    return replace(averaged, server=server, averages=False, steps_at_server=False)

@@ -39,10 +39,10 @@ def updated(lengths: Lengths, features: Tensor, momentum: float = 0.99) -> Lengt
 
     One image has no standard deviation, and leaves it as it was.
     """
-    found = _length(features)
-    std = found.std() if len(found) > 1 else lengths.std
+    norms = _length(features)
+    std = norms.std() if len(norms) > 1 else lengths.std
     return Lengths(
-        *(momentum * old + (1 - momentum) * new for old, new in zip(lengths, (found.mean(), std), strict=True))
+        *(momentum * old + (1 - momentum) * new for old, new in zip(lengths, (norms.mean(), std), strict=True))
     )
 
 
@@ -75,5 +75,5 @@ def adaface(
 
 
 def _length(features: Tensor) -> Tensor:
-    found: Tensor = features.detach().norm(dim=1)
-    return found.clamp(SHORTEST, LONGEST)
+    norms: Tensor = features.detach().norm(dim=1)
+    return norms.clamp(SHORTEST, LONGEST)

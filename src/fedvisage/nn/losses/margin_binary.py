@@ -32,7 +32,7 @@ def margin_binary(
     balance: float = 0.7,
     exponent: float = 3.0,
 ) -> Tensor:
-    """Return Eq. 6, summed over branches, mean over the batch; `bias` is one number a branch, or a single one.
+    """Return Eq. 6, summed over branches, mean over the batch; `bias` is one number per branch, or a single one.
 
     The equation's names are s', m', λ and t; the defaults are FedFR's.
     """

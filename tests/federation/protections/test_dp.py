@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from tests.toy import recipe_of, run_toy, settled, tree, weights
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.combine import combination_of
 from fedvisage.federation.compatible import check_protection
-from fedvisage.federation.dp import noisy, plan_of, within
+from fedvisage.federation.desk import SiteDesk
+from fedvisage.federation.dp import noisy, plan_of
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
-from fedvisage.federation.record.checkpoint import Checkpoints
+from fedvisage.federation.protections.clipping import within
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.robust.norm_clip import norm_of_update
 from fedvisage.federation.wire.transport import Order, Reply
@@ -67,7 +69,9 @@ def test_an_update_is_within_the_bound_also_after_rounding(bound: float) -> None
 class Boasting(LocalTransport):
     """A wire on which B's weights are replaced by absurd, yet admissible ones."""
 
-    seen: list[Message] = []
+    def __init__(self, desks: Sequence[SiteDesk], seen: list[Message]) -> None:
+        super().__init__(desks)
+        self.seen = seen
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for reply in super().call(orders):
@@ -80,18 +84,17 @@ class Boasting(LocalTransport):
 
 
 def test_sites_clip_before_they_send_and_the_server_takes_no_clipping_on_trust(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     clip = {"clip": 0.05, "noise": 0.0}
     lone = {"data__sites": {"A": str(sets["A"])}, "training__rounds": 1}
     # A model that did not move: a clip so small that no float32 weight changes.
     run_toy(private(sets, federation__dp={"clip": 1e-12, "noise": 0.0}, **lone), tmp_path / "lent")
     lent = load_file(tmp_path / "lent" / "model.safetensors")
-    monkeypatch.setattr(Boasting, "seen", [])
-    monkeypatch.setattr("fedvisage.runs.run.LocalTransport", Boasting)
-    run_toy(private(sets, federation__dp=clip, training__rounds=1), tmp_path / "run")
-    assert len(Boasting.seen) == 3
-    for upload in Boasting.seen:
+    seen = list[Message]()
+    run_toy(private(sets, federation__dp=clip, training__rounds=1), tmp_path / "run", wire=partial(Boasting, seen=seen))
+    assert len(seen) == 3
+    for upload in seen:
         assert 0.04 < norm_of_update({name: upload[name] for name in lent}, lent) <= 0.05
     assert norm_of_update(load_file(tmp_path / "run" / "model.safetensors"), lent) <= 0.05 + 1e-4
 
@@ -180,22 +183,21 @@ def test_derived_noise_repeats_and_the_operating_systems_does_not(
 
 @pytest.mark.parametrize("every", [1, 2])
 def test_what_was_released_is_not_drawn_again_after_a_kill(
-    every: int, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    every: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Killed when round 2 is released and perhaps lent, and not yet in a checkpoint."""
     dp = {**DP, "entropy": "system"}
     content = private(sets, federation__dp=dp, runtime__checkpoint_every=every, evaluation__every=1)
-    wrote = Checkpoints.write
 
-    def dying(self: Checkpoints, tensors: Message, progress: Any) -> None:
-        if progress.round == 2:
-            raise KeyboardInterrupt
-        wrote(self, tensors, progress)
+    class Dying(LocalTransport):
+        def commit(self, generation: int) -> dict[str, int]:
+            found = super().commit(generation)
+            if generation == 2:
+                raise KeyboardInterrupt
+            return found
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "write", dying)
-        with pytest.raises(KeyboardInterrupt):
-            run_toy(content, tmp_path / "run")
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(content, tmp_path / "run", wire=Dying)
     released = {path.name: path.read_bytes() for path in (tmp_path / "run" / "released").glob("*.safetensors")}
     assert set(released) == {"round 1.safetensors", "round 2.safetensors"}
     run_toy(content, tmp_path / "run", resume=True)
@@ -214,7 +216,7 @@ def test_a_released_value_that_is_gone_is_not_drawn_anew(sets: Mapping[str, Path
     for path in [*(tmp_path / "run" / "checkpoints").iterdir(), tmp_path / "run" / "metrics.json"]:
         path.unlink()
     (tmp_path / "run" / "released" / "round 1.safetensors").unlink()
-    with pytest.raises(RunFailed, match="was released before, and is gone"):
+    with pytest.raises(RunFailed, match="is gone"):
         run_toy(content, tmp_path / "run", resume=True)
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +16,28 @@ from tests.toy import make_set, recipe_of, run_toy, tree
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
-from fedvisage.federation.compatible import check_protection, check_real
+from fedvisage.federation.compatible import check_real
+from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
-from fedvisage.federation.poison import Flipped
+from fedvisage.federation.protections.poison import Flipped
 from fedvisage.federation.robust.norm_clip import norm_of_update
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
+from fedvisage.tasks.catalogue import task_of
 
 
 class Listening(LocalTransport):
     """A wire that keeps what was lent to B and what B sent."""
 
-    lent: list[Message] = []
-    sent: list[Message] = []
+    def __init__(self, desks: Sequence[SiteDesk], heard: list[tuple[Message, Message]]) -> None:
+        super().__init__(desks)
+        self.heard = heard
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for reply in super().call(orders):
             if reply.site == "B" and orders["B"].call == "train" and reply.message is not None:
-                self.lent.append(orders["B"].message)
-                self.sent.append(reply.message)
+                self.heard.append((orders["B"].message, reply.message))
             yield reply
 
 
@@ -42,24 +45,20 @@ def one_round(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
     return tree(sets, training__rounds=1, evaluation__every=0, **changes)
 
 
-def update_of_b(
-    sets: Mapping[str, Path], out: Path, patch: pytest.MonkeyPatch, **changes: Any
-) -> tuple[Message, Message]:
-    patch.setattr(Listening, "lent", [])
-    patch.setattr(Listening, "sent", [])
-    patch.setattr("fedvisage.runs.run.LocalTransport", Listening)
-    run_toy(one_round(sets, **changes), out)
-    lent, sent = Listening.lent[0], Listening.sent[0]
+def update_of_b(sets: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Message, Message]:
+    heard = list[tuple[Message, Message]]()
+    run_toy(one_round(sets, **changes), out, wire=partial(Listening, heard=heard))
+    lent, sent = heard[0]
     return lent, {name: sent[name].double() - lent[name].double() for name in lent}
 
 
 @pytest.mark.parametrize(("how", "sign"), [("sign-flip", -1), ("scaling", 1)])
 def test_a_hostile_site_turns_or_stretches_its_update(
-    how: str, sign: int, sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, sign: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    lent, honest = update_of_b(sets, tmp_path / "honest", monkeypatch)
+    lent, honest = update_of_b(sets, tmp_path / "honest")
     poison = {"sites": ["B"], "how": how, "factor": 3.0}
-    _, hostile = update_of_b(sets, tmp_path / "hostile", monkeypatch, federation__poisoned=poison)
+    _, hostile = update_of_b(sets, tmp_path / "hostile", federation__poisoned=poison)
     for name, value in honest.items():
         if not lent[name].is_floating_point():
             assert torch.equal(hostile[name], value)
@@ -78,11 +77,9 @@ def test_flipped_labels_are_exchanged_and_nothing_else(sets: Mapping[str, Path])
     assert (flipped.species == view.species).all()
 
 
-def test_a_site_with_flipped_labels_learns_the_opposite(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_site_with_flipped_labels_learns_the_opposite(sets: Mapping[str, Path], tmp_path: Path) -> None:
     def last_layer(**changes: Any) -> torch.Tensor:
-        _, update = update_of_b(sets, tmp_path / str(len(changes)), monkeypatch, **changes)
+        _, update = update_of_b(sets, tmp_path / str(len(changes)), **changes)
         return torch.cat([value.reshape(-1) for name, value in update.items() if name.startswith("model.fc")])
 
     poison = {"sites": ["B"], "how": "label-flip"}
@@ -122,8 +119,8 @@ def test_poison_that_cannot_be_is_refused(poison: Any, problem: str, sets: Mappi
 
 def test_flipped_labels_are_refused_where_there_are_no_attacks(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(tree(sets, "fedavg", federation__poisoned={"sites": ["A"], "how": "label-flip"}))
-    with pytest.raises(UserError, match="fedavg learns identities"):
-        check_protection(recipe, METHODS["fedavg"])
+    with pytest.raises(UserError, match=r"fedavg.*identities"):
+        task_of(METHODS["fedavg"]).check(recipe, METHODS["fedavg"])
 
 
 @pytest.mark.parametrize(

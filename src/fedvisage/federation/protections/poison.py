@@ -11,11 +11,12 @@ range that admission allows, as an attacker would who knows it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
+from torch import nn
 
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call
@@ -23,7 +24,7 @@ from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import ABSURD, VARIANCE
 from fedvisage.federation.wire.upload import SUMMED
-from fedvisage.recipe import Poisoned
+from fedvisage.recipe import Federation, Poisoned, Recipe
 
 
 class Flipped(View):
@@ -35,15 +36,26 @@ class Flipped(View):
         return np.asarray(1 - View(self.slices).labels, dtype=np.uint8)
 
 
-def poisoning(calls: Mapping[str, Call], settings: Poisoned) -> dict[str, Call]:
-    """Return a method's calls as its hostile sites carry them out; the others do as ever."""
-    honest = calls[SUMMED].run
-    hostile = label_flip(honest) if settings.how == "label-flip" else moved(honest, settings)
+@dataclass(frozen=True)
+class Poison:
+    """Hostile sites of a simulation spoil what they send; the others do as ever."""
 
-    def run(site: Site, message: Message) -> Message:
-        return (hostile if site.name in settings.sites else honest)(site, message)
+    name: str = "poison"
 
-    return {**calls, SUMMED: replace(calls[SUMMED], run=run)}
+    def wanted(self, federation: Federation) -> bool:
+        """Where the recipe names hostile sites."""
+        return federation.poisoned is not None
+
+    def around(self, calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> dict[str, Call]:
+        """Return the calls as hostile sites carry them out."""
+        settings, honest = recipe.federation.poisoned, calls[SUMMED].run
+        assert settings is not None
+        hostile = label_flip(honest) if settings.how == "label-flip" else moved(honest, settings)
+
+        def run(site: Site, message: Message) -> Message:
+            return (hostile if site.name in settings.sites else honest)(site, message)
+
+        return {**calls, SUMMED: replace(calls[SUMMED], run=run)}
 
 
 def label_flip(honest: Callable[[Site, Message], Message]) -> Callable[[Site, Message], Message]:

@@ -1,0 +1,45 @@
+"""Finished models, opened and judged again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from fedvisage.datasets.cache import CACHE
+from fedvisage.door.runs import Run
+from fedvisage.federation.method import Method
+from fedvisage.runs.rejudge import evaluate as judge
+from fedvisage.tasks.finished import FinishedModel, open_model
+
+
+def open(directory: str | Path, *, method: Method | None = None) -> FinishedModel:
+    """Open the model of a finished run, from the run's directory or from one that holds its two model files.
+
+    ``method`` is that of the run, where the list does not know it.
+    """
+    return open_model(Path(directory), method=method)
+
+
+def evaluate(
+    model: FinishedModel | Run | str | Path,
+    data: str | Path | None = None,
+    *,
+    adapt: str | None = None,
+    pairs: str | Path | None = None,
+    out: str | Path | None = None,
+    cache: str | Path = CACHE,
+) -> dict[str, Any]:
+    """Judge a finished model on a prepared set or ``synth:`` line, its own user's unless one is named.
+
+    ``adapt`` adapts it to the images first, without their labels; ``pairs`` is a list of pairs for recognition.
+    """
+    directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
+    opened = open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model))
+    return judge(opened, None if data is None else str(data), Path(cache), None if out is None else Path(out))
+
+
+def _method_of(model: FinishedModel | Run | str | Path) -> Method | None:
+    """Return the method of a model that is open already; files name theirs."""
+    if isinstance(model, FinishedModel):
+        return model.setup.method
+    return model.method if isinstance(model, Run) else None

@@ -1,0 +1,47 @@
+"""Studies: a grid of recipes that makes one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from fedvisage.datasets.cache import CACHE
+from fedvisage.progress import Reporter
+from fedvisage.shipped import locate
+from fedvisage.studies import conduct
+
+
+@dataclass(frozen=True)
+class Studied:
+    """A finished study: where it lies, and its table."""
+
+    directory: Path
+    table: dict[str, Any]
+
+    def __str__(self) -> str:
+        """Return the table as Markdown."""
+        return (self.directory / "table.md").read_text(encoding="utf-8")
+
+    def _repr_markdown_(self) -> str:
+        return str(self)
+
+
+def study(
+    path: str | Path,
+    *,
+    out: str | Path | None = None,
+    changes: Sequence[str] = (),
+    smoke: bool = False,
+    workers: int = 1,
+    cache: str | Path = CACHE,
+    quiet: bool = False,
+) -> Studied:
+    """Run what is missing of a study, a file or a shipped name, and return its table."""
+    where = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
+    say = Reporter(Console(highlight=False), quiet=quiet).say
+    file = locate(Path(path), verb="study")
+    return Studied(where, conduct(file, where, Path(cache), say, changes=changes, smoke=smoke, workers=workers))

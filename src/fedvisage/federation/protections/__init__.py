@@ -1,0 +1,1 @@
+"""What stands between a site's training and the new model: one chain at the site, one at the server."""

@@ -1,0 +1,122 @@
+"""The two chains of protections: their order, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import recipe_of, run_toy, tree
+
+from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.protections.chain import INCOMING, OUTGOING, names
+from fedvisage.federation.robust.norm_clip import norm_of_update
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.recipe import Federation
+
+CLIP = 0.5
+DP = {"clip": CLIP, "noise": 0}
+HOSTILE = {"sites": ["B"], "how": "scaling", "factor": 100.0}
+
+
+def listening(sent: dict[str, tuple[Message, Message]]) -> Callable[[Any], LocalTransport]:
+    """Return what makes a transport that notes what each site was lent and what it sent back."""
+
+    class Listening(LocalTransport):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            for reply in super().call(orders):
+                if reply.message is not None and "loss" in reply.message:
+                    sent[reply.site] = dict(orders[reply.site].message), dict(reply.message)
+                yield reply
+
+    return Listening
+
+
+def lengths(sent: Mapping[str, tuple[Message, Message]]) -> dict[str, float]:
+    """Return how long the update of each site is on the wire."""
+    return {site: norm_of_update({n: reply[n] for n in lent}, lent) for site, (lent, reply) in sent.items()}
+
+
+def test_the_order_is_clip_poison_mask_at_the_site_and_admit_clip_combine_noise_at_the_server() -> None:
+    assert [step.name for step in OUTGOING] == ["clip", "poison", "mask"]
+    assert [step.name for step in INCOMING] == ["admit", "clip", "combine", "noise"]
+
+
+@pytest.mark.parametrize(
+    ("section", "site", "server"),
+    [
+        ({}, [], ["admit", "combine"]),
+        ({"dp": {"clip": 1.0, "noise": 1.0, "delta": 1e-5}}, ["clip"], ["admit", "clip", "combine", "noise"]),
+        ({"dp": DP}, ["clip"], ["admit", "clip", "combine"]),
+        ({"combine": {"rule": "norm-clip", "bound": 1.0}}, [], ["admit", "clip", "combine"]),
+        ({"combine": "norm-clip"}, [], ["admit", "combine"]),
+        ({"secure": True, "dp": DP}, ["clip", "mask"], ["admit", "clip", "combine"]),
+        ({"poisoned": HOSTILE, "secure": True}, ["poison", "mask"], ["admit", "combine"]),
+    ],
+)
+def test_a_recipe_takes_the_steps_that_it_asks_for(section: dict[str, Any], site: list[str], server: list[str]) -> None:
+    assert names(Federation.model_validate(section)) == {"site": site, "server": server}
+
+
+def test_a_hostile_site_spoils_what_was_clipped_and_the_server_clips_it_again(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    sent: dict[str, tuple[Message, Message]] = {}
+    content = tree(sets, training__rounds=1, federation={"dp": DP, "poisoned": HOSTILE})
+    run_toy(content, tmp_path / "run", wire=listening(sent))
+    found = lengths(sent)
+    assert found["A"] <= CLIP
+    assert found["C"] <= CLIP
+    assert found["B"] > 10 * CLIP
+    model, lent = load_file(tmp_path / "run" / "model.safetensors"), next(iter(sent.values()))[0]
+    assert norm_of_update(model, {name: lent[name] for name in model}) <= CLIP * (1 + 1e-6)
+
+
+def test_what_goes_under_masks_is_clipped_already(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """The mean of clipped updates is no longer than the clip; that of unclipped ones is, here by far."""
+    recipe = tree(sets, training__rounds=1, federation={"secure": {"entropy": "derived"}})
+    start: dict[str, tuple[Message, Message]] = {}
+    plain = tree(sets, training__rounds=1)
+    run_toy(plain, tmp_path / "plain", wire=listening(start))
+    lent = next(iter(start.values()))[0]
+    run_toy(recipe, tmp_path / "free")
+    run_toy(recipe | {"federation": {"secure": {"entropy": "derived"}, "dp": DP}}, tmp_path / "clipped")
+    moved = {name: norm_of_update(model := load_file(tmp_path / name / "model.safetensors"),
+                                  {key: lent[key] for key in model}) for name in ("free", "clipped")}  # fmt: skip
+    assert moved["free"] > 2 * CLIP
+    assert moved["clipped"] <= CLIP
+
+
+def test_noise_is_on_the_mean_not_on_single_uploads(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """With clipping to next to nothing the model is what was lent and noise of a known size on each number."""
+    sent: dict[str, tuple[Message, Message]] = {}
+    section = {"clip": 1e-3, "noise": 100.0, "delta": 1e-5, "entropy": "derived"}
+    run_toy(tree(sets, training__rounds=1, federation={"dp": section}), tmp_path / "run", wire=listening(sent))
+    assert max(lengths(sent).values()) <= 1e-3
+    lent, model = next(iter(sent.values()))[0], load_file(tmp_path / "run" / "model.safetensors")
+    weights = [name for name, value in model.items() if value.dim() == 4]
+    noise = torch.cat([(model[name] - lent[name]).flatten() for name in weights])
+    assert noise.std().item() == pytest.approx(100.0 * 1e-3 / 3, rel=0.02)
+    assert np.isclose(noise.mean().item(), 0, atol=1e-3)
+
+
+def test_uploads_are_admitted_before_anything_is_done_with_them(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """A weight that is not finite would survive clipping as such, and is refused before."""
+
+    class Spoiling(LocalTransport):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            for reply in super().call(orders):
+                if reply.site == "B" and reply.message is not None and "loss" in reply.message:
+                    next(value for value in reply.message.values() if value.dim() == 4).fill_(torch.nan)
+                yield reply
+
+    content = tree(sets, training__rounds=1, federation={"combine": {"rule": "norm-clip", "bound": 1.0}})
+    run_toy(content, tmp_path / "run", wire=Spoiling)
+    rounds = (tmp_path / "run" / "rounds.jsonl").read_text()
+    assert '"B": "refused' in rounds
+    assert recipe_of(content).federation.quorum == 1
