@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults lint calibrate benchmark wheel clean
+.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults lint reference calibrate benchmark wheel clean
 
 setup: $(VENV)/.ready
 
@@ -41,9 +41,12 @@ distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
+
+reference: setup
+	$(BIN)/python docs/reference.py
 
 calibrate: setup
 	$(BIN)/python -m benchmarks.calibrate

@@ -1,17 +1,40 @@
-"""The examples of docs/extending.md, as modules."""
+"""The examples of docs/extending.md: files, as modules that can be imported by name, and what is done with them."""
 
 from __future__ import annotations
 
 import re
+import sys
 import types
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "extending.md"
+FILE = re.compile(r"`(\w+)\.py`[^`]*:\n\n```python\n(.*?)```", re.DOTALL)
+"""A file's name, the rest of its paragraph, and the file."""
 
 
-def example(number: int) -> types.ModuleType:
-    """Execute one Python block of docs/extending.md as a module of its own."""
-    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), flags=re.DOTALL)[number]
-    module = types.ModuleType(f"extending_{number}")
-    exec(compile(block, f"docs/extending.md, example {number}", "exec"), module.__dict__)
-    return module
+def files() -> dict[str, str]:
+    """Return the page's files by their module's name."""
+    return dict(FILE.findall(PAGE.read_text(encoding="utf-8")))
+
+
+def snippets() -> list[str]:
+    """Return the Python blocks that are no files, in their order."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return [block for block in blocks if block not in files().values()]
+
+
+def block(kind: str) -> str:
+    """Return the page's one block in another language."""
+    (found,) = re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return str(found)
+
+
+def example(name: str) -> types.ModuleType:
+    """Execute one file of the page as a module; the same one each time, which other examples can import."""
+    if name not in sys.modules:
+        module = types.ModuleType(name)
+        code = compile(files()[name], f"docs/extending.md, {name}.py", "exec", dont_inherit=True)
+        exec(code, module.__dict__)
+        sys.modules[name] = module
+    return sys.modules[name]

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import csv
+import importlib.util
 import re
 import shlex
+import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from PIL import Image
 from pydantic import BaseModel
-from tests.documented import ROOT, example
-from tests.toy import run_toy, tree
+from tests.documented import ROOT, block, example, files, snippets
+from tests.toy import recipe_of, run_toy, tree, weights
 
-from fedvisage import cli
+import fedvisage as fv
+from fedvisage import cli, extensions
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
 from fedvisage.methods import read_method
@@ -29,16 +34,108 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *so
 
 
 def test_the_example_method_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    smoothed = example(0).METHOD
+    smoothed = example("smoothed").METHOD
     content = tree(sets, smoothed, training__rounds=1)
     first = run_toy(content, tmp_path / "smoothed", method=smoothed)
     content["method"]["smoothing"] = 0
     run_toy(content, tmp_path / "null", method=smoothed)
     run_toy(tree(sets, training__rounds=1), tmp_path / "fedpad")
-    weights = {name: (tmp_path / name / "model.safetensors").read_bytes() for name in ("smoothed", "null", "fedpad")}
     assert first["method"] == "smoothed"
-    assert weights["null"] == weights["fedpad"]
-    assert weights["smoothed"] != weights["fedpad"]
+    assert weights(tmp_path / "null") == weights(tmp_path / "fedpad")
+    assert weights(tmp_path / "smoothed") != weights(tmp_path / "fedpad")
+
+
+def test_the_example_that_writes_scaffold_out_is_the_packages_to_the_byte(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """In rounds with and without a correction, and where rounds leave sites out; the contract runs on the package's."""
+    written_out = example("my_scaffold").METHOD
+    changes = {"training__optimizer": {"name": "sgd", "lr": 0.05}, "federation__participation": 0.6}
+    run_toy(tree(sets, written_out, **changes), tmp_path / "example", method=written_out)
+    run_toy(tree(sets, "scaffold", **changes), tmp_path / "package")
+    assert weights(tmp_path / "example") == weights(tmp_path / "package")
+    run_toy(tree(sets, **changes), tmp_path / "fedpad")
+    assert weights(tmp_path / "example") != weights(tmp_path / "fedpad")
+
+
+def test_the_example_that_writes_scaffold_out_refuses_other_optimizers(sets: Mapping[str, Path]) -> None:
+    written_out = example("my_scaffold").METHOD
+    with pytest.raises(UserError, match="sgd"):
+        written_out.check(recipe_of(tree(sets, written_out), written_out))
+
+
+def test_what_is_done_with_the_examples_runs(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each block as it stands, on a recipe of toy size; what it prints is what a comment beside it says."""
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(yaml.safe_dump(tree(sets, training__rounds=1)))
+    for name in files():
+        example(name)
+    for number, snippet in enumerate(snippets()):
+        capsys.readouterr()
+        code = compile(snippet.replace("demo/fedpad", "toy.yaml"), f"docs/extending.md, block {number}", "exec")
+        exec(code, {})
+        printed = capsys.readouterr().out.splitlines()
+        for said in re.findall(r"^print\(.*\)  # (\{.*)$", snippet, flags=re.MULTILINE):
+            assert said == printed[-1]
+    assert {path.name for path in Path("runs").iterdir()} == {"smoothed", "my-scaffold", "small"}
+    with pytest.raises(UserError, match="no method"):
+        fv.open("runs/smoothed").score(torch.zeros(1, 3, 32, 32, dtype=torch.uint8))
+    model = fv.open("runs/smoothed", method=example("smoothed").METHOD)
+    assert model.score(torch.zeros(1, 3, 32, 32, dtype=torch.uint8)).shape == (1,)
+
+
+def test_the_recipes_section_for_a_network_of_timm_is_read(sets: Mapping[str, Path]) -> None:
+    recipe = fv.load({**tree(sets), **yaml.safe_load(block("yaml"))})
+    assert fv.methods.find(recipe.method).title == "FedProx (timm)"
+    assert recipe.method.network.arch == "mobilenetv3_small_100"  # type: ignore[attr-defined]
+
+
+def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping[str, Path]) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    section = page[page.index("## Algorithms and models") : page.index("## Studies")]
+    first = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    listed = {name for cell in first for name in re.findall(r"`([\w-]+)`", cell)}
+    assert listed == {*fv.methods.ALGORITHMS, *fv.methods.MODELS}
+    (shown,) = re.findall(r"```yaml\n(.*?)```", section, flags=re.DOTALL)
+    sgd = {"training.optimizer": {"name": "sgd"}}
+    recipe = fv.load({**tree(sets), **yaml.safe_load(shown)}, sgd)
+    fv.methods.find(recipe.method).check(recipe)
+    assert fv.methods.find(recipe.method).title == "SCAFFOLD (ViT-H)"
+
+
+@pytest.mark.parametrize("name", ["afl", "scaffold", "fednova", "fedsis", "festa"])
+def test_a_step_of_the_server_is_refused_where_the_server_takes_none(name: str) -> None:
+    assert not fv.methods()[name].steps_at_server
+
+
+def test_examples_are_found_by_the_entry_points_that_the_page_shows(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A package that is installed as far as Python can tell: files, and metadata beside them."""
+    groups = tomllib.loads(block("toml"))["project"]["entry-points"]
+    metadata = tmp_path / "mine-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    lines = [(f"[{group}]", *(f"{name} = {value}" for name, value in found.items())) for group, found in groups.items()]
+    (metadata / "entry_points.txt").write_text("\n".join(line for group in lines for line in group))
+    for name, text in files().items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    extensions._entries.cache_clear()
+    try:
+        assert {"smoothed", "my-scaffold"} < set(fv.methods())
+        assert "small" in fv.models()
+        recipe = fv.load(tree(sets), {"method": {"name": "fedprox", "model": "small"}})
+        assert fv.methods.find(recipe.method).title == "FedProx (Small)"
+        assert extensions.load("datasets", "table").__name__ == "import_table"
+    finally:
+        extensions._entries.cache_clear()
+        fv.methods.on.cache_clear()
+        for name in files():
+            sys.modules.pop(name, None)
 
 
 def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
@@ -49,7 +146,7 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
         Image.fromarray(rng.integers(0, 255, (40, 50, 3), dtype=np.uint8)).save(source / name)
     with (source / "table.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("file", "label", "kind", "person", "part"), *rows])
-    importer = example(1)
+    importer = example("table")
     importer.import_table(source, tmp_path / "set", name="T", size=32)
     made = PreparedSet.open(tmp_path / "set", verify=True)
     assert made.rows.label.tolist() == [1, 0]
@@ -58,6 +155,17 @@ def test_the_example_importer_writes_a_prepared_set(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="genuine"):
         importer.import_table(source, tmp_path / "other", name="T", size=32)
     assert not (tmp_path / "other").exists()
+
+
+def test_the_reference_page_is_what_the_code_says() -> None:
+    """``make reference`` writes it again."""
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    reference = importlib.util.module_from_spec(spec)
+    sys.modules["reference"] = reference
+    spec.loader.exec_module(reference)
+    assert (ROOT / "docs" / "reference.md").read_text() == reference.page()
 
 
 def test_every_file_that_the_documentation_links_exists() -> None:
@@ -80,6 +188,22 @@ def test_every_command_that_the_documentation_shows_exists() -> None:
             assert verb in known, f"{page.name}: fedvisage {verb}"
         for target in re.findall(r"`make ([a-z-]+)`", page.read_text()):
             assert target in targets, f"{page.name}: make {target}"
+
+
+def test_the_python_of_the_readme_runs(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it stands, but for the recipe and the sizes."""
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("toy.yaml").write_text(yaml.safe_dump(tree(sets)))
+    smaller = {"demo/fedpad": "toy.yaml", "96, 96": "32, 32", "subjects=10 size=96": "subjects=2 frames=1 size=32"}
+    for large, small in smaller.items():
+        assert shown.count(large) == 1
+        shown = shown.replace(large, small)
+    exec(compile(shown, "README.md", "exec"), names := dict[str, Any]())
+    assert names["run"].metrics["rounds"] == 4
+    assert fv.load("demo/fedpad").input.size == 96
 
 
 SMALLER = {
@@ -124,9 +248,9 @@ def test_the_commands_about_shipped_recipes_work_from_any_directory(
 ) -> None:
     """Recipes and studies are validated cell by cell and not run."""
     text = (ROOT / "docs/recipes.md").read_text()
-    block, mark = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
+    shown, mark = (re.findall(rf"```{kind}\n(.*?)```", text, flags=re.DOTALL)[0] for kind in ("console", "yaml"))
     monkeypatch.chdir(tmp_path)
-    for command in block.splitlines():
+    for command in shown.splitlines():
         words, _, target = command.partition(" > ")
         _, verb, *rest = shlex.split(words)
         if verb == "run":

@@ -47,7 +47,7 @@ def test_an_import_prints_its_report(tmp_path: Path) -> None:
 def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KINDS, "table", example(1).import_table)
+    monkeypatch.setitem(KINDS, "table", example("table").import_table)
     save(tmp_path / "source/1.png", picture(1))
     save(tmp_path / "outside.png", picture(2))
     (tmp_path / "source/2.png").write_text("not a picture")

@@ -27,9 +27,13 @@ class Conversation:
     """Several exchanges with one site in a row: one visit, during which the site keeps its place."""
 
     name: str
+    """The site's name."""
     exchange: Exchange
+    """Orders and replies."""
     device: torch.device
+    """Where replies are put."""
     visit: int
+    """The visit's number, by which the site knows that it goes on."""
 
     def ask(self, call: str, message: Message | None = None, *, like: Mapping[str, Tensor] | None = None) -> Message:
         """Ask and wait; a lost site ends the conversation, and so does a field that is not shaped like it must be.

@@ -35,7 +35,9 @@ class Call:
     """One thing that a site computes when asked, and all that it may answer with."""
 
     run: Callable[[Site, Message], Message]
+    """What the site does with a message of the server, and answers."""
     uploads: tuple[Upload, ...]
+    """The fields of the answer; nothing else leaves the site."""
     exact: bool = False
     """It is about a finished model, whose weights travel as they are."""
     private: bool = False
@@ -47,9 +49,13 @@ class Member:
     """One finished model on its way to a score: the delivered parts, loaded and in evaluation mode."""
 
     net: nn.ModuleDict
+    """The delivered parts."""
     images: Tensor
+    """A batch, as the network takes it."""
     generator: Generator
+    """The stream for a user that draws."""
     recipe: Recipe
+    """The recipe that the model was trained by."""
 
 
 @dataclass(frozen=True)
@@ -67,15 +73,25 @@ class Declared:
     """What a method declares to everybody who carries it out: all of it but its server program."""
 
     name: str
+    """What a recipe calls it."""
     title: str
+    """What tables call it."""
     paper: str
+    """Authors, title, year."""
     task: TaskName
+    """``pad`` or ``recognition``."""
     options: type[MethodOptions]
+    """What a recipe can say in its section ``method``."""
     network: Callable[[Recipe], nn.ModuleDict]
+    """Builds all parts, with random weights."""
     home: Mapping[str, Home]
+    """Where each part lives."""
     calls: Mapping[str, Call]
+    """What sites compute when asked, by name."""
     user: Callable[[Member], Tensor]
+    """The user's live logits, or features of faces."""
     features: Callable[[Member], Tensor] | None = None
+    """What the last layer sees, for figures."""
     spread: Callable[[Member], Tensor] | None = None
     """How far apart the draws of each image's prediction lie, for a user that draws."""
     delivered: tuple[str, ...] = ()
@@ -85,8 +101,9 @@ class Declared:
     pooled: bool = False
     """All sites' data are merged into one pseudo-site: simulation only, refused between real organisations."""
     server_sees: str = "every site's upload singly"
+    """What ``fedvisage methods`` says that the server sees."""
     averages: bool = False
-    """All that sites upload meets in one mean a round, whose place another rule, or a sum in secret, can take."""
+    """All that sites upload meets in one mean a round, whose place robust or secure aggregation can take."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
     prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None

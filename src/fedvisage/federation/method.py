@@ -32,5 +32,6 @@ class Method(Declared):
     """What the paper prescribes, and nothing about loops, transport or files."""
 
     server: Callable[[Server], Iterator[None]]
+    """The server program, a generator that yields when its state is consistent."""
     begin: Callable[[Server], None] = lambda _: None
     """Puts weights that the recipe names into the initial model, before the first round."""

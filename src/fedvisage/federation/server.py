@@ -41,8 +41,11 @@ class Reduced:
     """What a combination of uploads came to, and whose uploads are in it."""
 
     value: Message
+    """The combination, under the names of the uploads."""
     replied: tuple[str, ...]
+    """Whose uploads are in it."""
     failed: Mapping[str, str]
+    """The sites that were asked in vain, and why."""
     losses: Mapping[str, float]
     """The mean training loss of each site that declared and sent it."""
 
@@ -52,17 +55,29 @@ class Server:
     """State of the federation at the server. It never holds an image, a label or an identity."""
 
     method: Declared
+    """What the method declares."""
     recipe: Recipe
+    """The resolved recipe; ``recipe.options(Options)`` are the method's own options."""
     net: nn.ModuleDict
+    """All parts."""
     exchange: Exchange
+    """Orders and replies."""
     compute: Compute
+    """Device and precision."""
     releases: Releases | None = None
+    """The log of noisy means, and what they cost."""
     files: Mapping[str, Path] = field(default_factory=dict)
+    """This machine's copies of files that a recipe names."""
     round: int = 0
+    """The round, counted from 1."""
     stopped: bool = False
+    """Whether an early stop ends the run."""
     ended: str = ""
+    """Why the program ended before the recipe's last round."""
     without_quorum: int = 0
+    """Rounds in a row without a quorum."""
     kept: dict[str, Tensor] = field(default_factory=dict)
+    """State that every checkpoint holds."""
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
 
     @property

@@ -45,9 +45,13 @@ class Batch:
     """What a loss looks at: the network's input and what is known of it, on the device of the run."""
 
     images: Tensor
+    """As the network takes them: float, B×channels×H×W, in the recipe's ``input.colour``, augmented."""
     labels: Tensor
+    """1 for bona fide, 0 for an attack, as floats."""
     depth: Tensor | None
+    """Depth maps, where the set has them."""
     species: Texts
+    """What each image shows: ``bonafide``, or the kind of attack."""
     identities: Tensor | None = None
     """Class numbers, int64: the site's own identities, sorted, from 0, then the public ones. Identity sets only."""
 
@@ -62,24 +66,37 @@ class Site:
     """
 
     name: str
+    """The site's name in the recipe."""
     recipe: Recipe
+    """The resolved recipe; ``recipe.options(Options)`` are the method's own options."""
     round: int
+    """The round, counted from 1."""
     data: View
+    """The site's training images."""
     net: nn.ModuleDict
+    """The workspace: all parts, of which the lent ones are to be loaded first."""
     compute: Compute
+    """Device and precision."""
     kept: MutableMapping[str, Tensor]
+    """Private state, which survives on the site's disk."""
     scratch: MutableMapping[str, Any]
+    """What is remembered until the end of the round."""
     releases: Releases | None = None
+    """The log of what was released, and what it cost."""
     test: View | None = None
     """Held-out images: of other subjects; in an identity set, other images of the same ones."""
     public: View | None = None
+    """The public training images, the same at every site."""
     strangers: View | None = None
     """Images of nobody at this site, to be rejected by it."""
     common: MutableMapping[str, Any] = field(default_factory=dict)
     """What follows from lent parts and public images alone, shared by the sites of a process."""
     held: dict[str, Any] = field(default_factory=dict)
+    """What is remembered until the visit is over: graphs, batches, frozen models."""
     losses: list[Tensor] = field(default_factory=list)
+    """The losses of the visit's steps so far."""
     lent: Message = field(default_factory=dict)
+    """What the server sent, as it came."""
     _owned: dict[str, nn.Parameter] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])

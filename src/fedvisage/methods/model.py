@@ -34,20 +34,27 @@ class Model:
     """A network with its task."""
 
     name: str
+    """What a recipe calls it."""
     title: str
+    """What tables call it."""
     task: TaskName
+    """``pad`` or ``recognition``."""
     options: type[MethodOptions]
     """What a recipe can say of it: its ``network``, and what its loss needs."""
     averaged: type[MethodOptions]
     """The same, and how sites count in a mean."""
     network: Callable[[Recipe], nn.ModuleDict]
+    """Builds all parts, with random weights."""
     parts: tuple[str, ...]
+    """The parts that are lent to the sites and averaged."""
     represent: Callable[[nn.ModuleDict, Tensor], Tensor]
     """The features of images: what the last layer sees, or what faces are compared by."""
     supervise: Callable[[Site, Batch, Tensor], Tensor]
     """A batch's loss, given its features."""
     user: Callable[[Member], Tensor]
+    """The user's live logits, or features of faces."""
     features: Callable[[Member], Tensor]
+    """What the last layer sees, for figures."""
     fit: Callable[[Site, Loss], None] = plainly
     """One round's local work at a site, for a loss."""
     check: Callable[[Recipe], None] = lambda _: None
@@ -57,6 +64,7 @@ class Model:
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """Recognition: the models that a site judges on its own people."""
     least_identities: Callable[[Recipe], int] = lambda _: 1
+    """Recognition: how many identities a site needs, for the loss to have a gradient."""
 
     def loss(self, site: Site, batch: Batch) -> Tensor:
         """Return a batch's loss, on one forward pass."""

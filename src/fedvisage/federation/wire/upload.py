@@ -25,17 +25,25 @@ class Upload:
     """
 
     name: str
+    """The field's name, in the ledger; without ``parts`` the tensor's name as well."""
     kind: Kind
+    """What it is, for the ledger."""
     parts: tuple[str, ...] = ()
+    """The parts whose state it is."""
     prefix: str = ""
     """What stands before the names of the parts' tensors, where it is not the parts' state that they hold."""
     trained: bool = False
     """Of the parts, only the tensors that a gradient trains."""
     shape: tuple[int, ...] | Callable[[Recipe], tuple[int, ...]] = ()
+    """The shape of a single tensor; -1 for a dimension that varies."""
     dtype: str = "float32"
+    """The type of a single tensor."""
     most: int = 1 << 24
+    """The most elements of a tensor whose shape varies."""
     guarantee: str = ""
+    """What the ledger says of it in words."""
     form: Callable[[Recipe], Form] | None = None
+    """In which numbers the recipe has it travel."""
     noised: Callable[[Recipe], bool] | None = None
     """Whether the recipe has it released under differential privacy: of kind ``dp``, with its ``cost`` beside it."""
     left_out: Callable[[Recipe], bool] | None = None

@@ -1,0 +1,189 @@
+"""Writes docs/reference.md from the code: what a method's author sees, with signatures and first lines of docstrings.
+
+``make reference`` runs it; a test holds the page against the code.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fedvisage as fv
+from fedvisage.federation.conversation import Conversation
+from fedvisage.federation.declared import Member, Personal
+from fedvisage.federation.server import Reduced
+
+PAGE = Path(__file__).with_name("reference.md")
+
+HEAD = """\
+# Reference: what a method's author sees
+
+Written from the code by `make reference`: signatures, and the first sentence of what the code says of each.
+[Extending](extending.md) shows how they fit together. All types but `Reduced`, `Conversation`, `Member` and `Personal`
+are names of `import fedvisage as fv`.
+A `Message` is `dict[str, Tensor]`; a number is a tensor without dimensions.
+"""
+
+Groups = Mapping[str, tuple[str, ...]]
+
+HOUSE = "for what carries a method out, seldom for the method"
+SITE: Groups = {
+    "who and when": ("name", "recipe", "round"),
+    "data": (
+        *("data", "test", "public", "strangers", "batches", "next_batch", "batch", "batches_of", "taken"),
+        *("batches_per_epoch", "batches_per_round", "classes_of"),
+    ),
+    "network": ("net", "load", "lent", "frozen", "tensors", "own", "embed", "public_features"),
+    "training": ("autocast", "optimizer", "rate", "step", "losses", "statistics"),
+    "state": ("kept", "scratch", "held"),
+    "randomness": ("rng",),
+    "releases under differential privacy": ("release", "released", "forget"),
+    HOUSE: ("compute", "common", "releases", "put_away"),
+}
+SERVER: Groups = {
+    "who and when": ("method", "recipe", "names", "present", "round", "rounds", "end_before_this_round"),
+    "exchange with sites": ("reduce", "ask", "visit", "quorum", "check_quorum"),
+    "network": ("net", "lent", "tensors", "load", "step", "autocast", "file"),
+    "state": ("kept", "once", "member", "keep_member", "finished"),
+    "randomness": ("rng",),
+    HOUSE: (
+        *("exchange", "compute", "releases", "files", "state", "restore"),
+        *("stopped", "ended", "without_quorum"),
+    ),
+}
+METHOD: Groups = {
+    "what it is": ("name", "title", "paper", "task", "options"),
+    "network": ("network", "home", "delivered", "finished", "parts_at", "begin"),
+    "at the sites": ("calls", "pooled", "personal", "least_identities"),
+    "at the server": ("server", "averages", "steps_at_server", "members", "server_sees"),
+    "at the user": ("user", "features", "spread"),
+    "recipes": ("check", "warning"),
+    "differential privacy": ("releases", "noised", "prices"),
+}
+MODEL: Groups = {
+    "what it is": ("name", "title", "task", "options", "averaged"),
+    "network": ("network", "parts", "begin", "check"),
+    "training": ("represent", "supervise", "loss", "fit"),
+    "at the user": ("user", "features", "personal", "least_identities"),
+}
+TYPES: tuple[tuple[type[Any], Groups], ...] = (
+    (fv.Site, SITE),
+    (fv.Batch, {}),
+    (fv.Server, SERVER),
+    (Reduced, {}),
+    (Conversation, {}),
+    (fv.Method, METHOD),
+    (fv.Call, {}),
+    (fv.Upload, {}),
+    (fv.Home, {}),
+    (fv.Model, MODEL),
+    (Member, {}),
+    (Personal, {}),
+)
+"""What stands on the page, in its order; a type without groups is one group."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A public name of a type: how it is written, and what is said of it."""
+
+    written: str
+    said: str
+
+
+def page() -> str:
+    """Return the whole page."""
+    return "\n".join([HEAD, *(line for kind, groups in TYPES for line in section(kind, groups))])
+
+
+def section(kind: type[Any], groups: Groups) -> Iterator[str]:
+    """Return what stands of a type: what it is, and a table for each group of its names."""
+    entries = entries_of(kind)
+    grouped = [name for names in groups.values() for name in names]
+    if groups and sorted(grouped) != sorted(entries):
+        raise SystemExit(f"{kind.__name__}: put into one group each: {set(grouped) ^ set(entries)}")
+    yield f"## {kind.__name__}"
+    yield f"`{kind.__module__}`. {paragraph(inspect.getdoc(kind))}\n"
+    for title, names in (groups or {"": tuple(entries)}).items():
+        yield f"| {title or 'name'} | |\n|---|---|"
+        yield from (f"| `{entries[name].written}` | {entries[name].said} |".replace(" |  |", " | |") for name in names)
+        yield ""
+
+
+def entries_of(kind: type[Any]) -> dict[str, Entry]:
+    """Return the public names of a type and of what it extends, as its source declares them."""
+    entries: dict[str, Entry] = {}
+    for one in (one for one in reversed(kind.__mro__) if one.__module__.startswith("fedvisage.")):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(one))).body[0]
+        assert isinstance(tree, ast.ClassDef)
+        for node, below in zip(tree.body, [*tree.body[1:], ast.Pass()], strict=True):
+            name, entry = entry_of(node, below)
+            if name and not name.startswith("_"):
+                entries[name] = entry
+    return entries
+
+
+def entry_of(node: ast.stmt, below: ast.stmt) -> tuple[str, Entry]:
+    """Return a name and its entry, for a field, a value of an enumeration, a property or a function."""
+    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+        said = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
+        default = f" = {ast.unparse(node.value)}" if simple(node.value) else ""
+        return node.target.id, Entry(f"{node.target.id}: {spelled(node.annotation)}{default}", sentence(str(said)))
+    if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+        value = node.value.value if isinstance(node.value, ast.Constant) else ""
+        return node.targets[0].id, Entry(node.targets[0].id, str(value))
+    if isinstance(node, ast.FunctionDef):
+        said = sentence(ast.get_docstring(node) or "")
+        returns = f": {spelled(node.returns)}" if node.returns is not None else ""
+        if any(isinstance(one, ast.Name) and one.id == "property" for one in node.decorator_list):
+            return node.name, Entry(f"{node.name}{returns}", said)
+        returns = returns.replace(": ", " → ", 1)
+        block = "contextmanager" in {ast.unparse(one) for one in node.decorator_list}
+        if block:
+            returns = returns.replace("Iterator[", "")[:-1].replace(" → None", "")
+        return node.name, Entry(f"{'with ' * block}{node.name}({arguments(node)}){returns}", said)
+    return "", Entry("", "")
+
+
+def arguments(node: ast.FunctionDef) -> str:
+    """Return a function's arguments as its source has them, but for self."""
+    listed = node.args
+    listed.args = listed.args[1:]
+    return spelled(listed)
+
+
+def simple(value: ast.expr | None) -> bool:
+    """Tell whether a default says something: a plain value, and not how an empty one is made."""
+    return isinstance(value, ast.Constant | ast.Tuple | ast.BinOp)
+
+
+def spelled(node: ast.AST) -> str:
+    """Return code on one line, fit for a cell of a table."""
+    written = re.sub(r"(: [^,=]+)=", r"\1 = ", ast.unparse(node))
+    return " ".join(written.split()).replace("|", "\\|")
+
+
+def sentence(text: str) -> str:
+    """Return the first sentence of a docstring, or its first line."""
+    return cell(text.split("\n\n")[0].split(". ")[0].rstrip(".")) if text else ""
+
+
+def paragraph(text: str | None) -> str:
+    """Return the first paragraph of a docstring."""
+    return cell((text or "").split("\n\n")[0])
+
+
+def cell(text: str) -> str:
+    """Return a docstring's text as Markdown on one line."""
+    plain = re.sub(r":\w+:`(\w+)`", r"`\1`", text.replace("``", "`"))
+    return " ".join(plain.split()).replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
