@@ -21,7 +21,7 @@ FIVE_PAPERS = (
     "methods/fedfr.py",
     "methods/fedsis.py",
     "methods/privacyface.py",
-    "adapt/entropy.py",
+    "tasks/pad/adapt/entropy.py",
 )
 
 
