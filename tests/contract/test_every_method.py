@@ -243,7 +243,7 @@ def trained_alone(recipe: Recipe, path: Path, name: str) -> Mapping[str, Tensor]
     return model.state_dict()
 
 
-STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova")
+STEP_ELSEWHERE = ("fedadam", "fedyogi", "fednova", "scaffold")
 """With one site, too, the server steps somewhere else than to what that site sent, be it by a rounding."""
 
 ONE_CALL = [method for method in ALL.values() if set(method.calls) == {"train"} and method.task == "pad"

@@ -29,7 +29,7 @@ TWICE = [("moon", "timm"), ("fedbn", "iresnet18"), ("scaffold", "timm-embedding"
          ("fednova", "mobilefacenet")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("algorithm", "model"), PAIRS, ids="-".join)
+@pytest.mark.parametrize(("algorithm", "model"), PAIRS)
 def test_two_rounds_end_in_finite_weights_and_figures(
     algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -233,6 +233,7 @@ def test_a_recipe_names_an_algorithm_and_its_model_and_its_resolved_text_names_t
         ({"name": ["fedprox"], "network": {"name": "sphere20"}}, "name", []),
         ({"name": "fedprox", "network": {"name": ["sphere20"]}}, "network.name", []),
         ({"name": "fedprox", "model": 3}, "model", ["no model"]),
+        ({"name": "fedprox", "model": ["vit"]}, "model", ["no model"]),
         ({"name": "afl", "model": "vit", "weight": "uniform"}, "weight", ["unknown key"]),
     ],
 )  # fmt: skip

@@ -56,7 +56,9 @@ def test_the_user_gets_the_mean_of_the_sites_layers(finished: Path) -> None:
 
 def test_a_start_that_would_not_reach_private_layers_is_refused(sets: Mapping[str, Path]) -> None:
     content = tree(sets, "fedbn", training__start="model.safetensors")
-    with pytest.raises(UserError, match="BatchNorm"):
-        METHODS["fedbn"].network(recipe_of(content))
+    with pytest.raises(UserError, match="normalisation layers") as caught:
+        METHODS["fedbn"].check(recipe_of(content))
+    assert caught.value.place == "recipe.training.start"
     content["method"]["norms"] = "shared"
+    METHODS["fedbn"].check(recipe_of(content))
     assert set(METHODS["fedbn"].network(recipe_of(content))) == {"model", "norms"}

@@ -39,7 +39,6 @@ METHOD = replace(
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "adapter": Home.SERVER, "head": Home.SITE},
     calls=split.calls(class_token=False),
     server=split.program(split.ServerSide(represent, encoder=("blocks",), every_batch=("adapter",))),
-    steps_at_server=False,
     delivered=vit_h_is.PARTS,
     pooled=False,
     server_sees=split.SERVER_SEES,

@@ -43,7 +43,6 @@ METHOD = replace(
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
     calls=split.calls(class_token=True),
     server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
-    steps_at_server=False,
     delivered=PARTS,
     pooled=False,
     server_sees=split.SERVER_SEES,

@@ -63,13 +63,16 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
         for key in (key for key in network.keys() & given.keys() if network[key] != given[key]):
             raise _twice(key, network[key], f"method.model.{key}", given[key])
         network |= given
+    if not isinstance(tree.get("model"), str | None):
+        return tree
     named = network.get("name")
     if tree.get("model") is None and tree.get("name") in ALGORITHMS and isinstance(named, str) and named in MODELS:
         tree |= {} if named in face.MODELS else {"model": named}
-    elif isinstance(tree.get("model"), str) and named not in (None, tree["model"]):
+    elif tree.get("model") in MODELS and named not in (None, tree["model"]):
         raise _twice("name", named, "method.model", tree["model"])
     model = tree.get("model")
-    network.pop("name" if model is not None else "", None)
+    if named is not None and named == model:
+        del network["name"]
     if model in face.MODELS:
         network = {"name": model, **network}
     return tree | ({"network": network} if network else {})

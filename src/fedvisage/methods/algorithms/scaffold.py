@@ -78,9 +78,9 @@ def controlled(turn: averaging.Turn) -> averaging.Turn:
 
 def server(s: Server) -> Iterator[None]:
     """Average the models, and move the common variate by what the sites' variates moved."""
-    shapes = {f"{CONTROL}{name}": value for name, value in s.net.named_parameters()}
+    shapes = {f"{CONTROL}{name}": value.shape for name, value in s.net.named_parameters()}
     for _ in s.rounds():
-        common = {name: s.kept.get(name, torch.zeros_like(value, device="cpu")) for name, value in shapes.items()}
+        common = {name: s.kept.get(name, torch.zeros(shape)) for name, shape in shapes.items()}
         with s.quorum():
             told = s.reduce("train", s.lent() | common, weight=averaging.weight_of(s.recipe))
             s.load(told.value)
