@@ -58,6 +58,7 @@ class Setting:
     def environment(self) -> dict[str, str]:
         """Return the variables that make libraries keep to it; MKL follows PyTorch's own kernels."""
         found = {"OMP_NUM_THREADS": str(self.threads), "FEDVISAGE_TEST_THREADS": str(self.threads)}
+        found["OMP_WAIT_POLICY"] = "PASSIVE"  # threads that spin while they wait would starve the workers beside them
         if self.pytorch != NATIVE:
             found["ATEN_CPU_CAPABILITY"] = self.pytorch
             found["MKL_CBWR"] = "COMPATIBLE" if self.pytorch == "default" else self.pytorch.upper()
