@@ -37,10 +37,16 @@ class OnModel(MethodOptions):
     model: str | None = None
 
 
-def options_on(model: Model, own: type[MethodOptions] = MethodOptions, *, weighs: bool = True) -> type[MethodOptions]:
-    """Return the options of an algorithm on a model: the model's, the algorithm's own, and how sites count."""
+def options_on(
+    model: Model, own: type[MethodOptions] = MethodOptions, *, weighs: bool = True, last: bool = False
+) -> type[MethodOptions]:
+    """Return the options of an algorithm on a model: the model's, the algorithm's own, and how sites count.
+
+    ``last``: a resolved recipe writes the algorithm's own keys behind the model's.
+    """
     first = model.averaged if weighs else model.options
-    bases = (first, OnModel) if own is MethodOptions else (first, own, OnModel)
+    kinds = (own, first, OnModel) if last else (first, own, OnModel)
+    bases = tuple(kind for kind in kinds if kind is not MethodOptions)
     return type("Options", bases, {"__module__": __name__, "__doc__": f"{own.__doc__} On {model.title}."})
 
 

@@ -88,7 +88,7 @@ def afl(model: Model) -> Method:
     """Return AFL on a model."""
     plain = averaging.on_model(
         model,
-        averaging.options_on(model, Step, weighs=False),
+        averaging.options_on(model, Step, weighs=False, last=True),
         name="afl",
         title="AFL",
         paper="Mohri et al., Agnostic Federated Learning, 2019",

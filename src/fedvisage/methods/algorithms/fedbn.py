@@ -77,7 +77,7 @@ def fedbn(model: Model) -> Method:
     """Return FedBN on a model."""
     parts = (*model.parts, "norms")
     plain = averaging.on_model(
-        model, averaging.options_on(model, Norms), name="fedbn", title="FedBN", paper=PAPER, check=check
+        model, averaging.options_on(model, Norms, last=True), name="fedbn", title="FedBN", paper=PAPER, check=check
     )
     turn = averaging.local_training(model.loss, *parts, fit=model.fit)
     return replace(
