@@ -21,7 +21,7 @@ from torch.nn.functional import normalize
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
-from fedvisage.federation.account import joint_of
+from fedvisage.federation.account import account_of
 from fedvisage.federation.compatible import check_protection
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
@@ -194,20 +194,20 @@ def test_the_report_says_what_both_cost_together_and_against_whom_it_holds(run: 
 
 def test_releases_made_once_are_counted_once_beside_noise_of_every_round(sets: Mapping[str, Path]) -> None:
     content = both(sets, method__releases="once", training__rounds=5)
-    joint = joint_of(recipe_of(content), METHODS["privacyface"])
-    assert joint is not None
-    times = {one.release: one.times for one in joint.charges(5)}
+    account = account_of(recipe_of(content), METHODS["privacyface"])
+    assert account is not None
+    times = {one.release: one.times for one in account.charges(5)}
     assert times == {"clusters, selection": 1, "clusters, sums": 1, "noise on the models": 5}
-    assert joint.charges(0) == ()
+    assert account.charges(0) == ()
 
 
 def test_algorithm_1_is_added_up_as_the_paper_counts_and_marked_so(sets: Mapping[str, Path]) -> None:
     recipe = recipe_of(both(sets, method__clustering="paper", method__clustered="trained", method__queries=2))
-    joint = joint_of(recipe, METHODS["privacyface"])
-    assert joint is not None
-    clusters = [one for one in joint.charges(ROUNDS) if one.release.startswith("clusters")]
+    account = account_of(recipe, METHODS["privacyface"])
+    assert account is not None
+    clusters = [one for one in account.charges(ROUNDS) if one.release.startswith("clusters")]
     assert sum(one.epsilon for one in clusters) == pytest.approx(2 * ROUNDS * 1.0)
-    assert joint.figures(ROUNDS)["relation"] == ["paper"]
+    assert account.figures(ROUNDS)["relation"] == ["paper"]
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ OF_A_PERSON: dict[Relation, Relation] = {"add-remove": "person", "replace-one": 
 
 
 @dataclass(frozen=True)
-class Joint:
+class Account:
     """The account of a recipe with both; it does not change with how the run goes, like the plan of its noise."""
 
     plan: Plan
@@ -75,7 +75,7 @@ def _spent(charges: tuple[Charge, ...], delta: float) -> Spent:
     return spent(charges, delta) if charges else Spent(0.0, 0.0, 0.0, delta)
 
 
-def joint_of(recipe: Recipe, method: Declared) -> Joint | None:
+def account_of(recipe: Recipe, method: Declared) -> Account | None:
     """Return the account of a recipe that puts noise on the models of a method whose sites release something, too."""
     plan, dp, own = plan_of(recipe), recipe.federation.dp, recipe.privacy
     prices = method.prices
@@ -84,17 +84,17 @@ def joint_of(recipe: Recipe, method: Declared) -> Joint | None:
     if own.delta is None:
         raise UserError("recipe.privacy", "names no budget; give epsilon and delta for all releases of the run")
     entropy = "derived" if "derived" in (dp.entropy, own.noise) else "system"
-    return Joint(plan, lambda times: prices(recipe, times), plan.delta + own.delta, entropy)
+    return Account(plan, lambda times: prices(recipe, times), plan.delta + own.delta, entropy)
 
 
 def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
     """Return what is promised of weights that so many rounds went into: nothing, without noise on them."""
-    plan, dp, joint = plan_of(recipe), recipe.federation.dp, joint_of(recipe, method)
+    plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
 
     def promise(rounds: int) -> str:
         if plan is None or dp is None or not rounds:
             return ""
-        together = [joint.guarantee(rounds)] if joint is not None else []
+        together = [account.guarantee(rounds)] if account is not None else []
         return "; ".join([plan.guarantee(rounds, dp.entropy), *together])
 
     return promise
@@ -102,8 +102,8 @@ def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
 
 def figures_of(recipe: Recipe, method: Declared, rounds: int, told: dict[str, Any]) -> dict[str, Any]:
     """Return what ``metrics.json`` says of differential privacy; ``told`` is what the site that released most spent."""
-    plan, dp, joint = plan_of(recipe), recipe.federation.dp, joint_of(recipe, method)
+    plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
     if plan is None or dp is None:
         return told
     models = plan.figures(rounds, dp.entropy)
-    return models if joint is None else joint.figures(rounds) | {"models": models, "releases": told}
+    return models if account is None else account.figures(rounds) | {"models": models, "releases": told}

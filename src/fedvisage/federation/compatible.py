@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedvisage.errors import UserError
-from fedvisage.federation.account import joint_of
+from fedvisage.federation.account import account_of
 from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.wire.upload import SUMMED
 from fedvisage.recipe import Recipe
@@ -65,8 +65,8 @@ def _check_noise(recipe: Recipe, method: Declared) -> None:
         raise UserError(place, "lets sites count alike: a site's weight has no bound; set method.weight: uniform")
     if method.releases and method.prices is None:
         raise UserError(place, f"and what {method.name} releases by itself cannot be accounted together; leave it out")
-    if (joint := joint_of(recipe, method)) is not None:
-        joint.charges(1)  # which refuses settings that no joint account covers
+    if (account := account_of(recipe, method)) is not None:
+        account.charges(1)  # which refuses settings that no joint account covers
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
         raise UserError(place, "does not cover a choice among rounds by held-out images; use keep: last, no early_stop")
     own = [part for one in method.calls[SUMMED].uploads for part in one.parts if part not in lent]

@@ -28,7 +28,7 @@ from fedvisage.nvflare.own_data import NotReady, first_at_server
 from fedvisage.nvflare.own_weights import at_server
 from fedvisage.nvflare.run_log import RunLog
 from fedvisage.nvflare.transport import CollabTransport
-from fedvisage.runs.train import federate
+from fedvisage.runs import train as training
 from fedvisage.tasks.setup import set_up
 
 logger = logging.getLogger("fedvisage.server")
@@ -85,7 +85,7 @@ def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any],
     files = at_server(recipe, own)
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
     try:
-        trained = federate(setup, directory, transport, schemas, log, first=first, files=files)
+        trained = training.train(setup, directory, transport, schemas, log, first=first, files=files)
     finally:
         transport.close()
     write_trained(directory, trained)

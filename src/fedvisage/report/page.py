@@ -9,8 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvisage.files import write_atomically
-from fedvisage.report import audits, content, privacy
-from fedvisage.report import recognition as faces
+from fedvisage.report import audits, content, privacy, recognition
 from fedvisage.report.drawing import INK, QUIET
 from fedvisage.report.promises import promises
 from fedvisage.report.run_files import Row, RunFiles, read_run
@@ -44,7 +43,7 @@ def context(run: RunFiles) -> dict[str, Any]:
     """Return everything that the template shows."""
     metrics = run.metrics
     recognises = metrics.get("task") == "recognition"
-    drawings = [*(faces.figures(run) if recognises else []), *content.figures(run)]
+    drawings = [*(recognition.figures(run) if recognises else []), *content.figures(run)]
     return {
         "title": str(
             run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
@@ -52,10 +51,10 @@ def context(run: RunFiles) -> dict[str, Any]:
         "run": run.path.name,
         "metrics": {name: metrics.get(name) for name in SHOWN},
         "sites": [str(site) for site in metrics.get("sites") or []],
-        "headlines": faces.headlines(metrics) if recognises else content.headlines(metrics),
-        "threshold": faces.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
+        "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
+        "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         "results": _present(
-            *(faces.results(metrics) if recognises else ()),
+            *(recognition.results(metrics) if recognises else ()),
             content.user_table(metrics),
             content.species_table(metrics),
             content.members_table(metrics),

@@ -27,6 +27,7 @@ from fedvisage.recipe import Federation, Recipe
 from fedvisage.report.page import write_report
 from fedvisage.report.tensorboard import write_events
 from fedvisage.runs import environment
+from fedvisage.runs import train as training
 from fedvisage.runs.directory import (
     DATA,
     ENVIRONMENT,
@@ -39,7 +40,6 @@ from fedvisage.runs.directory import (
     write_once,
     write_or_compare,
 )
-from fedvisage.runs.train import federate
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.setup import Setup, set_up
@@ -150,7 +150,7 @@ def _here(wire: Wire) -> Training:
 
     def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
         desks, schemas = _desks(setup, out, data)
-        return federate(setup, out, wire(desks), schemas, reporter, first=data.first)
+        return training.train(setup, out, wire(desks), schemas, reporter, first=data.first)
 
     return train
 
@@ -163,7 +163,7 @@ def adopting(trained: Path) -> Training:
         generations = generations_of(trained) if data.people is not None else {}
         for desk in desks:
             desk.store.take_over(trained / SITES / desk.name, generations.get(desk.name, 0))
-        return federate(setup, out, LocalTransport(desks), schemas, reporter, adopted=trained)
+        return training.train(setup, out, LocalTransport(desks), schemas, reporter, adopted=trained)
 
     return adopt
 

@@ -33,7 +33,7 @@ from fedvisage.tasks.task import Trained
 JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition")
 
 
-def federate(
+def train(
     setup: Setup,
     out: Path,
     transport: Transport,
