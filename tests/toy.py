@@ -36,7 +36,7 @@ FACES = {"name": "sphere20", "embedding": 16}
 FEW_PEOPLE = {"minimum": 2, "delta": 0.01}
 """What PrivacyFace's methods need where a site has three people."""
 
-NEEDS: Mapping[str, Mapping[str, Any]] = {name: {"name": "sgd", "lr": 0.05} for name in ("scaffold", "fednova")}
+NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}}
 """The sites' optimizer, of methods that are about one kind of it."""
 
 SETTLED = ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv", "recipe.yaml")

@@ -1,15 +1,16 @@
 """SCAFFOLD: control variates take the drift of each site out of its steps.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging
-for Federated Learning", ICML 2020, Algorithm 1. A site steps down g_i(y) − c_i + c; after K steps of rate η its variate
-becomes c_i⁺ = c_i − c + (x − y)/(Kη) (option II), its mean gradient, and it sends y and c_i⁺ − c_i. The server averages
-models, and moves c by |S|/N times the mean of what it gets. The correction is a term of the loss, ⟨c − c_i, y⟩, with
-that gradient; where a recipe takes only a part of it, only that part is taken back out of c_i⁺. With ``correction: 0``
-this is FedAvg, and so it is in the first round, where all variates are zero.
+for Federated Learning", ICML 2020, Algorithm 1. A site steps down g_i(y) − c_i + c, and its variate becomes the mean of
+the gradients g_i(y) that it met on the way; for plain SGD that is option II, c_i⁺ = c_i − c + (x − y)/(Kη). It sends y
+and c_i⁺ − c_i. The server averages models, and moves c by |S|/N times the mean of what it gets. The correction is a
+term of the loss, ⟨c − c_i, y⟩, with that gradient. With ``correction: 0`` this is FedAvg, and so it is in the first
+round, where all variates are zero.
 
-Deviations from the paper: the global rate is 1, and sites count as ``weight`` says. A reported loss contains the
-correction. Variates are of what is averaged and trained by a gradient; BatchNorm's statistics and a site's class
-centres have none. Where a round is lost its sites have moved c_i and the server has not moved c.
+Deviations from the paper: the global rate is 1, and sites count as ``weight`` says. The paper's theory is of plain SGD;
+other optimizers get the corrected gradient in the place of theirs. A reported loss contains the correction. Variates
+are of what is averaged and trained by a gradient; BatchNorm's statistics and a site's class centres have none. Where a
+round is lost its sites have moved c_i and the server has not moved c.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedvisage.errors import UserError
 from fedvisage.federation.method import Message, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import plain, under
 from fedvisage.methods import averaging
 from fedvisage.methods.model import Loss, Model
-from fedvisage.recipe import MethodOptions, Recipe
+from fedvisage.nn.gradients import gathered
+from fedvisage.recipe import MethodOptions
 
 PAPER = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020"
 CONTROL = "control/"
@@ -57,21 +58,20 @@ def corrected(own: Loss) -> Loss:
 
 
 def controlled(turn: averaging.Turn) -> averaging.Turn:
-    """Return a turn with the correction at hand, after which the site's variate is renewed (option II)."""
+    """Return a turn with the correction at hand, after which the site's variate is renewed."""
 
     def train(site: Site, message: Message) -> Message:
-        common = under(CONTROL, message)
+        common, strength = under(CONTROL, message), site.recipe.options(Correction).correction
         own = {name: site.kept.get(f"{CONTROL}{name}", torch.zeros_like(value).cpu()).to(value)
                for name, value in common.items()}  # fmt: skip
         site.held["correction"] = {name: value - own[name] for name, value in common.items()}
-        reply, weights = turn(site, message), dict(site.net.named_parameters())
-        reach, strength = len(site.losses) * site.rate, site.recipe.options(Correction).correction
-        renewed = {
-            name: strength * (own[name] - value) + (site.lent[name] - weights[name].detach()) / reach
-            for name, value in common.items()
-        }
-        site.kept.update({f"{CONTROL}{name}": plain(value) for name, value in renewed.items()})
-        return reply | {f"{CONTROL}{name}": value - own[name] for name, value in renewed.items()}
+        with gathered(dict(site.net.named_parameters())) as sums:
+            reply = turn(site, message)
+        for name, correction in site.held["correction"].items():
+            renewed = sums[name] / len(site.losses) - strength * correction
+            site.kept[f"{CONTROL}{name}"] = plain(renewed)
+            reply[f"{CONTROL}{name}"] = renewed - own[name]
+        return reply
 
     return train
 
@@ -89,14 +89,6 @@ def server(s: Server) -> Iterator[None]:
         yield
 
 
-def check(recipe: Recipe) -> None:
-    """Refuse optimizers whose steps are not the rate times a gradient."""
-    optimizer = recipe.training.optimizer
-    if optimizer.name != "sgd" or optimizer.momentum:
-        raise UserError("recipe.training.optimizer", "SCAFFOLD's variates follow from plain steps; set name: sgd "
-                        "and momentum: 0")  # fmt: skip
-
-
 def scaffold(model: Model) -> Method:
     """Return SCAFFOLD on a model."""
     moved = "what the site's control variate moved by"
@@ -109,6 +101,5 @@ def scaffold(model: Model) -> Method:
         loss=corrected(model.loss),
         around=controlled,
         more=(Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved),),
-        check=check,
     )
     return replace(averaged, server=server, averages=False, steps_at_server=False)

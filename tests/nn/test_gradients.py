@@ -1,0 +1,36 @@
+"""Gradients that are added up while something else trains the weights."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedvisage.nn.gradients import gathered
+
+
+def test_the_sums_are_of_the_gradients_before_they_are_clipped_and_stepped_by() -> None:
+    """For a loss that is linear in the weights its gradient is what they are multiplied with."""
+    layer = nn.Linear(3, 1, bias=False)
+    adam, given = torch.optim.Adam(layer.parameters(), lr=1.0), torch.arange(12.0).reshape(4, 3)
+    with gathered(dict(layer.named_parameters())) as sums:
+        for row in given:
+            adam.zero_grad()
+            layer(row).backward()
+            nn.utils.clip_grad_norm_(layer.parameters(), 0.1)
+            adam.step()
+    np.testing.assert_allclose(sums["weight"].numpy()[0], given.sum(dim=0).numpy())
+
+
+def test_nothing_listens_afterwards_not_even_if_training_broke() -> None:
+    layer = nn.Linear(2, 1)
+    try:
+        with gathered(dict(layer.named_parameters())) as sums:
+            layer(torch.ones(2)).backward()
+            raise FloatingPointError
+    except FloatingPointError:
+        pass
+    before = sums["weight"].clone()
+    layer(torch.ones(2)).backward()
+    assert torch.equal(sums["weight"], before)
+    assert torch.equal(before, torch.ones(1, 2))
