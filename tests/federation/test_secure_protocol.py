@@ -1,4 +1,4 @@
-"""Whatever happens on the way, a sum in secret is the sum in the clear, or there is none."""
+"""Whatever happens on the way, a secure sum is the sum in the clear, or there is none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums in secret in a run: the mean within rounding, survivors only, and no upload that shows a site's weights."""
+"""Secure sums in a run: the mean within rounding, survivors only, and no upload that shows a site's weights."""
 
 from __future__ import annotations
 

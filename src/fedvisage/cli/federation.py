@@ -76,13 +76,13 @@ def status(
     """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
     from fedvisage.nvflare.status import prometheus, status_of
 
-    found = status_of(kit, wait)
+    standing = status_of(kit, wait)
     if as_json:
-        print_json(asdict(found))
+        print_json(asdict(standing))
     elif metrics:
-        say(*prometheus(found))
+        say(*prometheus(standing))
     else:
-        _print_tables(found)
+        _print_tables(standing)
 
 
 def _print_tables(status: Status) -> None:

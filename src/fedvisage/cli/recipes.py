@@ -22,11 +22,11 @@ def recipes(context: typer.Context, as_json: AsJson = False) -> None:
     if context.invoked_subcommand is None:
         from fedvisage.shipped.listing import as_lines, entries
 
-        found = entries()
+        listed = entries()
         if as_json:
-            print_json([asdict(entry) for entry in found])
+            print_json([asdict(entry) for entry in listed])
         else:
-            say(*as_lines(found))
+            say(*as_lines(listed))
 
 
 @shipped.command()

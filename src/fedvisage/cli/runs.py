@@ -174,15 +174,15 @@ def predict_images(
     from fedvisage.tasks.recognition.predict import compare_faces
 
     opened = open_model(model)
-    found = (
+    results = (
         predict(opened, path, member=member, crop=crop)
         if against is None
         else compare_faces(opened, path, against, member=member, crop=crop)
     )
     if as_json:
-        print_json(found.as_values())
+        print_json(results.as_values())
     else:
-        say(*found.lines())
+        say(*results.lines())
 
 
 @app.command("compare")

@@ -15,7 +15,7 @@ class Verbs(TyperGroup):
 
     def format_commands(self, ctx: Context, formatter: Any) -> None:  # type: ignore[override]
         """Write each verb with the first sentence of its help."""
-        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
-        rows = [(name, verb.get_short_help_str(limit=LONGEST)) for name, verb in found if verb and not verb.hidden]
+        verbs = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        rows = [(name, verb.get_short_help_str(limit=LONGEST)) for name, verb in verbs if verb and not verb.hidden]
         with formatter.section("Commands"):
             formatter.write_dl(rows)

@@ -83,10 +83,10 @@ def _tree_of(recipe: Given) -> dict[str, Any]:
 
 def _entries(data: Mapping[str, Set]) -> dict[str, str]:
     """Return what stands in a recipe for sets that are handed in."""
-    found = {}
+    entries = {}
     for name, one in data.items():
         if not isinstance(one, PreparedSet | str | Path):
             raise UserError(f"data.{name}", f"must be a prepared set or where one lies, got {type(one).__name__}")
         key = f"data.{name}" if name in ("user", "public") else f"data.sites.{name}"
-        found[key] = str(one.path.resolve() if isinstance(one, PreparedSet) else one)
-    return found
+        entries[key] = str(one.path.resolve() if isinstance(one, PreparedSet) else one)
+    return entries

@@ -101,11 +101,11 @@ def plan_of(recipe: Recipe) -> Plan | None:
 
 def payments(recipe: Recipe) -> tuple[int, ...]:
     """Return for each round how often by then the site has been asked that was asked most."""
-    names, counts, found = sorted(recipe.data.sites), Counter[str](), []
+    names, counts, most = sorted(recipe.data.sites), Counter[str](), []
     for number in range(1, recipe.training.rounds + 1):
         counts.update(asked(names, recipe.federation, recipe.runtime.seed, number))
-        found.append(max(counts.values()))
-    return tuple(found)
+        most.append(max(counts.values()))
+    return tuple(most)
 
 
 def released(
@@ -120,23 +120,23 @@ def released(
     generator = torch_rng(recipe.runtime.seed, "server", round_number, "noise")
     draws = SystemDraws() if recipe.federation.dp.entropy == "system" else DerivedDraws(generator)
     name = f"round {round_number}"
-    found = log.release(
+    noised = log.release(
         name, lambda source: noisy(mean, lent, count, plan, source), [plan.charge(name)], plan.allowance(), draws
     )
     log.drop(f"round {round_number - out_of_reach(recipe)}")
-    return {key: value for key, value in found.items() if key != COST.name}
+    return {key: value for key, value in noised.items() if key != COST.name}
 
 
 def noisy(mean: Message, lent: Mapping[str, Tensor], count: int, plan: Plan, draws: Draws) -> Message:
     """Return the mean of ``count`` clipped uploads with noise on their sum, in the types of what was lent."""
-    found = {}
+    noised = {}
     for name, value in mean.items():
         before = lent[name]
         if not before.is_floating_point():
-            found[name] = before
+            noised[name] = before
             continue
         value = value + noise(tuple(value.shape), plan.sigma, draws) / count
         if name.endswith(VARIANCE):
             value = value.maximum(LEAST_VARIANCE * before.double())
-        found[name] = value.to(before.dtype)
-    return found
+        noised[name] = value.to(before.dtype)
+    return noised

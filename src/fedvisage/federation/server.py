@@ -157,12 +157,12 @@ class Server:
         to: Sequence[str] | None = None,
     ) -> dict[str, Message]:
         """Ask this round's sites, or only those named, and return their single replies by name."""
-        found = {}
+        replies = {}
         for reply in self.exchange.run(call, message or {}, each=each, to=to):
             if reply.message is not None:
-                found[reply.site] = reply.message
-        self.check_quorum(len(found))
-        return found
+                replies[reply.site] = reply.message
+        self.check_quorum(len(replies))
+        return replies
 
     def reduce(
         self,
@@ -178,9 +178,9 @@ class Server:
         from their names says.
         """
         secret = self.recipe.federation.secure is not None
-        assert not secret or (call == SUMMED and isinstance(weight, str) and to is None), "a sum in secret is of all"
-        found = self._in_secret(message or {}) if secret else self._singly(call, message or {}, weight, to)
-        return replace(found, value=self._settled(call, found.value, len(found.replied)))
+        assert not secret or (call == SUMMED and isinstance(weight, str) and to is None), "a secure sum is of all"
+        reduced = self._in_secret(message or {}) if secret else self._singly(call, message or {}, weight, to)
+        return replace(reduced, value=self._settled(call, reduced.value, len(reduced.replied)))
 
     def _singly(
         self, call: str, message: Message, weight: str | Mapping[str, float], to: Sequence[str] | None
@@ -208,11 +208,11 @@ class Server:
         """Have the sites add their uploads up; how they count is settled at the sites, and losses are summed too."""
         plain = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
         try:
-            found = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
+            mean = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
         except NoSum as error:
             raise NoQuorum(str(error)) from error
-        self.check_quorum(len(found.replied))
-        return Reduced(found.value, found.replied, found.failed, {})
+        self.check_quorum(len(mean.replied))
+        return Reduced(mean.value, mean.replied, mean.failed, {})
 
     def _settled(self, call: str, mean: Message, count: int) -> Message:
         """Return a mean of so many uploads in their own types, with the noise that the recipe asks for."""

@@ -202,10 +202,10 @@ class Site:
 
     def _prepared(self, view: View, positions: Positions, *stream: str | int) -> Batch:
         """Read and augment images of a view, and put them in the form that networks take."""
-        found = view.batch(positions)
+        batch = view.batch(positions)
         images, depth = augment(
-            as_float(found.images.to(self.compute.device)),
-            None if found.depth is None else found.depth.to(self.compute.device),
+            as_float(batch.images.to(self.compute.device)),
+            None if batch.depth is None else batch.depth.to(self.compute.device),
             self.recipe.training.augment,
             torch_rng(self.recipe.runtime.seed, self.name, "augment", *stream),
         )
@@ -213,31 +213,31 @@ class Site:
         classes = None
         if view.of_identities:
             classes = torch.from_numpy(self.classes_of(view.subjects[positions])).to(self.compute.device)
-        return Batch(ready, found.labels.to(self.compute.device), depth, found.species, classes)
+        return Batch(ready, batch.labels.to(self.compute.device), depth, batch.species, classes)
 
     def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
         """Return class numbers: the site's own identities, sorted, from 0, then the public ones."""
         own = self.data.identities
         at = np.minimum(np.searchsorted(own, subjects), len(own) - 1)
-        found = np.where(own[at] == subjects, at, -1)
-        if (found < 0).any():
+        classes = np.where(own[at] == subjects, at, -1)
+        if (classes < 0).any():
             assert self.public is not None, "an image of somebody who is neither the site's nor public"
             others = np.searchsorted(self.public.identities, subjects) + len(own)
-            found = np.where(found < 0, others, found)
-        return found.astype(np.int64)
+            classes = np.where(classes < 0, others, classes)
+        return classes.astype(np.int64)
 
     def embed(self, network: nn.Module, view: View) -> Tensor:
         """Return a network's features of a view's images in order, as plain floats on the CPU; nothing is trained."""
         was, size = network.training, self.recipe.evaluation.batch
         network.eval()
-        found = []
+        features = []
         with torch.inference_mode(), self.autocast():
             for start in range(0, len(view), size):
                 images = view.batch(np.arange(start, min(start + size, len(view)))).images
                 ready = prepare(images, self.recipe.input.colour, self.compute.device)
-                found.append(network(ready).float().cpu())
+                features.append(network(ready).float().cpu())
         network.train(was)
-        return torch.cat(found).clone()
+        return torch.cat(features).clone()
 
     def public_features(self, part: str) -> NDArray[np.float32]:
         """Return what a part, as it was lent, makes of the public images: worked out once for all sites of a process.
@@ -248,8 +248,8 @@ class Site:
         lent = digest_of(under(f"{part}.", self.lent))
         if self.common.get("lent") != lent:
             self.common["lent"], self.common["features"] = lent, self.embed(self.net[part], self.public).numpy()
-        found: NDArray[np.float32] = self.common["features"]
-        return found
+        features: NDArray[np.float32] = self.common["features"]
+        return features
 
     def own(self, name: str, make: Callable[[], Tensor]) -> nn.Parameter:
         """Return a parameter that is the site's alone, made in its first turn and kept from turn to turn.

@@ -149,14 +149,14 @@ def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
 
     What no gradient trains, such as BatchNorm's running statistics, is taken over from the mean.
     """
-    present, found = s.tensors(*s.net), dict(mean)
+    present, weights = s.tensors(*s.net), dict(mean)
     for name in trained_tensors(s.net):
         if name in mean:
             moments = {key: s.kept[f"{MOMENTS}{key}/{name}"] for key in ("first", "second")
                        if f"{MOMENTS}{key}/{name}" in s.kept}  # fmt: skip
-            found[name], moments = advance(settings, present[name], mean[name], moments)
+            weights[name], moments = advance(settings, present[name], mean[name], moments)
             s.kept |= {f"{MOMENTS}{key}/{name}": value for key, value in moments.items()}
-    return found
+    return weights
 
 
 def trained_tensors(net: nn.ModuleDict) -> list[str]:

@@ -79,22 +79,22 @@ def on(algorithm: str, model: str) -> Method:
 
 def method_named(name: str) -> Method | None:
     """Return a method of the list, or of another package's; None if nobody has one of that name."""
-    found: Method | None = METHODS.get(name) or extensions.load("methods", name, Method)
-    return found
+    method: Method | None = METHODS.get(name) or extensions.load("methods", name, Method)
+    return method
 
 
 def all_methods() -> dict[str, Method]:
     """Return all methods by name, those of other packages among them."""
-    return METHODS | {name: found for name in extensions.names("methods") if (found := method_named(name))}
+    return METHODS | {name: method for name in extensions.names("methods") if (method := method_named(name))}
 
 
 def model_named(name: str) -> Model:
     """Return a model of the list, or of another package's."""
-    found: Model | None = MODELS.get(name) or extensions.load("models", name, Model)
-    if found is None:
+    model: Model | None = MODELS.get(name) or extensions.load("models", name, Model)
+    if model is None:
         known = [*MODELS, *extensions.names("models")]
         raise UserError("recipe.method.model", f"{name!r} is no model{choice(name, known)}")
-    return found
+    return model
 
 
 def _on_hybrid(algorithm: str, title: str) -> Method:
@@ -104,8 +104,8 @@ def _on_hybrid(algorithm: str, title: str) -> Method:
 
 def _bare(algorithm: str) -> Method:
     """Return an algorithm on the model that its bare name stands for."""
-    found = on(algorithm, face.MODEL.name if algorithm in FOR_FACES else "resnet18")
-    return replace(found, title="FedAvg (recognition)", paper=face.PAPER) if algorithm in FOR_FACES else found
+    method = on(algorithm, face.MODEL.name if algorithm in FOR_FACES else "resnet18")
+    return replace(method, title="FedAvg (recognition)", paper=face.PAPER) if algorithm in FOR_FACES else method
 
 
 METHODS: dict[str, Method] = {

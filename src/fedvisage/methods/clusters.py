@@ -104,13 +104,13 @@ Mechanism = Callable[[Draws], Message]
 
 def _printed(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple[Mechanism, Sequence[Charge]]:
     """Algorithm 1; fewer clusters than Q are made up with rows of zeros."""
-    found = densest(centres, asked)
+    clusters = densest(centres, asked)
 
     def mechanism(draws: Draws) -> Message:
-        rows = sanitised(found, asked, centres.shape[1], draws)
+        rows = sanitised(clusters, asked, centres.shape[1], draws)
         return {CLUSTERS: filled(rows, asked.queries)}
 
-    return mechanism, paper_charges(found, asked, name)
+    return mechanism, paper_charges(clusters, asked, name)
 
 
 def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple[Mechanism, Sequence[Charge]]:
@@ -135,7 +135,7 @@ def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
         raise UserError("recipe.method.delta", f"is not known before sites tell it; {place} needs it for its account")
     asked = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, options.delta))
     if options.clustering == "paper":
-        found = paper_charges((Cluster(torch.zeros(0), options.minimum),) * options.queries, asked, CLUSTERS)
+        charges = paper_charges((Cluster(torch.zeros(0), options.minimum),) * options.queries, asked, CLUSTERS)
     elif options.clustered == "trained":
         raise UserError(
             place,
@@ -143,10 +143,11 @@ def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
             "them; set method.clustered: mean-features",
         )
     else:
-        found = private_charges(asked, Privately(**options.private.model_dump()), SEVERAL, CLUSTERS)
+        charges = private_charges(asked, Privately(**options.private.model_dump()), SEVERAL, CLUSTERS)
     number = min(times, 1) if options.releases == "once" else times
     return tuple(
-        replace(one, epsilon=one.epsilon * number, delta=one.delta * number, times=one.times * number) for one in found
+        replace(one, epsilon=one.epsilon * number, delta=one.delta * number, times=one.times * number)
+        for one in charges
     )
 
 
@@ -163,8 +164,8 @@ def public_directions(site: Site) -> tuple[Tensor, Tensor]:
         site.common["directions of"] = lent
         features = normalize(site.embed(site.net["model"], few))
         site.common["directions"] = face.means_of(features, few), features
-    found: tuple[Tensor, Tensor] = site.common["directions"]
-    return found
+    shared: tuple[Tensor, Tensor] = site.common["directions"]
+    return shared
 
 
 def turn_of(whose: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -57,8 +57,8 @@ def user(member: Member) -> Tensor:
 
 def features(member: Member) -> Tensor:
     """Return the histograms."""
-    found: Tensor = _model(member.net).texture(member.images)
-    return found
+    histograms: Tensor = _model(member.net).texture(member.images)
+    return histograms
 
 
 def _model(net: nn.ModuleDict) -> TextureClassifier:

@@ -64,8 +64,8 @@ def live_logit(maps: Tensor) -> Tensor:
 
 def features(member: Member) -> Tensor:
     """Return the estimated maps."""
-    found: Tensor = member.net["model"](member.images)
-    return found.flatten(1)
+    maps: Tensor = member.net["model"](member.images)
+    return maps.flatten(1)
 
 
 METHOD = Method(

@@ -146,8 +146,8 @@ def user(member: Member) -> Tensor:
 
 def features(member: Member) -> Tensor:
     """Return the domain-invariant features."""
-    found: Tensor = member.net["encoder"](member.images)[0]
-    return found
+    invariant: Tensor = member.net["encoder"](member.images)[0]
+    return invariant
 
 
 METHOD = Method(

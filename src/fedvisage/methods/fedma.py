@@ -170,7 +170,7 @@ def server(s: Server) -> Iterator[None]:
 
 def one_pass(s: Server) -> Message:
     """Algorithm 1: ask for a layer, match and average it, send it back with each site's order, go on to the next."""
-    found: Message = {}
+    weights: Message = {}
     orders: dict[str, Message] = {}
     down, names = s.lent(), s.present
     for layer in LAYERS:
@@ -180,22 +180,22 @@ def one_pass(s: Server) -> Message:
             down = averaged_by_class(_sound(s, replies), layer)
         else:
             down, orders = matched(replies, layer, s.recipe.options(Options))
-        found |= down
-    return found
+        weights |= down
+    return weights
 
 
 def _sound(s: Server, replies: Mapping[str, Message]) -> dict[str, Message]:
     """Refuse sites whose numbers of images a class cannot be: a site has some of each, and its examples in all."""
-    found = {}
+    sound = {}
     for name, reply in replies.items():
         classes, examples = reply[CLASSES.name], reply[EXAMPLES.name]
         if int(classes.min()) >= 1 and int(classes.sum()) == int(examples):
-            found[name] = reply
+            sound[name] = reply
         else:
             problem = f"are {classes.tolist()}, must be 1 or more each and add up to its {int(examples)} examples"
             s.exchange.note_failure(name, f"refused: {CLASSES.name}: {problem}")
-    s.check_quorum(len(found))
-    return found
+    s.check_quorum(len(sound))
+    return sound
 
 
 def matched(replies: Mapping[str, Message], layer: str, options: Options) -> tuple[Message, dict[str, Message]]:

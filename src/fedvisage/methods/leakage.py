@@ -136,9 +136,9 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
         raise TrainingBroke(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
     number = (site.round - 1) * site.batches_per_round + site.taken
     cost = guard.charges(named(number, kind), (number - 1) // site.batches_per_epoch + 1)
-    found = site.release(named(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
+    answer = site.release(named(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
     site.forget(named(number - out_of_reach(recipe) * site.batches_per_round, kind))
-    return found
+    return answer
 
 
 def named(number: int, kind: str) -> str:

@@ -30,8 +30,8 @@ def cluster(site: Site, message: Message) -> Message:
     """Find clusters of the site's class centres and tell them as they are."""
     options = site.recipe.options(Options)
     centres = centres_at_start(site, message)
-    found = densest(centres, Clustering(options.rho, options.queries, options.minimum, UNUSED))
-    rows = torch.stack([one.mean for one in found]) if found else centres[:0].double()
+    clusters = densest(centres, Clustering(options.rho, options.queries, options.minimum, UNUSED))
+    rows = torch.stack([one.mean for one in clusters]) if clusters else centres[:0].double()
     return {CLUSTERS: filled(directions(rows), options.queries)}
 
 

@@ -144,8 +144,8 @@ def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
 def finish(site: Site, message: Message) -> Message:
     """Learn from the last batch's gradient, and end the visit."""
     step_tokenizer(site, message)
-    found = site.statistics()
-    return {"examples": found["examples"]} if leakage.protected(site.recipe) else found
+    statistics = site.statistics()
+    return {"examples": statistics["examples"]} if leakage.protected(site.recipe) else statistics
 
 
 def step_tokenizer(site: Site, message: Message) -> None:
@@ -238,18 +238,18 @@ def converse(s: Server, site: Conversation, represent: Represent, step: tuple[st
     while left != 0:
         reply = ask_tokens(s, site, message)
         left = counted_down(s, site, left, int(reply["left"]))
-        found = unpack("tokens", reply).requires_grad_()
-        if len(found) > s.recipe.training.batch.of(site.name):
-            site.refuse("tokens", f"are of {len(found)} images, more than a batch")
+        received = unpack("tokens", reply).requires_grad_()
+        if len(received) > s.recipe.training.batch.of(site.name):
+            site.refuse("tokens", f"are of {len(received)} images, more than a batch")
         with s.autocast():
-            pseudo = represent(found).float()
+            pseudo = represent(received).float()
         reply = site.ask("head", pack("pseudo", pseudo, form), like={"gradient": pseudo})
         pseudo.backward(unpack("gradient", reply))  # type: ignore[no-untyped-call]
         visits.batches += 1
         if step:
             s.step(*step)
-        assert found.grad is not None
-        message = {} if noised else pack("gradient", found.grad, form, s.rng("rounding", site.name, left))
+        assert received.grad is not None
+        message = {} if noised else pack("gradient", received.grad, form, s.rng("rounding", site.name, left))
     visits.examples[site.name] = int(site.ask("finish", message)["examples"])
     s.kept[f"has/{site.name}"] = latest(s).clone()
 

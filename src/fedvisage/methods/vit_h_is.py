@@ -106,7 +106,7 @@ def shares(options: Options, images: int, generator: Generator) -> Tensor:
 
 def at_every_depth(net: nn.ModuleDict, images: Tensor, wanted: Tensor) -> Tensor:
     """Return pseudo-class tokens, images × blocks × width, from one pass through the blocks; zero where not wanted."""
-    tokens, found = net["tokenizer"](images), []
+    tokens, by_block = net["tokenizer"](images), []
     for number, block in enumerate(net["blocks"].children()):
         if not wanted[:, number:].any():
             break
@@ -114,8 +114,8 @@ def at_every_depth(net: nn.ModuleDict, images: Tensor, wanted: Tensor) -> Tensor
         pseudo = tokens.new_zeros(len(images), tokens.shape[2])
         if len(chosen):
             pseudo = pseudo.index_copy(0, chosen, net["adapter"](tokens[chosen]).to(pseudo))
-        found.append(pseudo)
-    return torch.stack(found, dim=1)
+        by_block.append(pseudo)
+    return torch.stack(by_block, dim=1)
 
 
 def user(member: Member) -> Tensor:

@@ -20,8 +20,8 @@ class Borrowed(nn.Module):
 
     def forward(self, values: Tensor) -> Tensor:
         """Compute what the layer computes."""
-        found: Tensor = self._layer[0](values)
-        return found
+        outputs: Tensor = self._layer[0](values)
+        return outputs
 
     def train(self, mode: bool = True) -> Borrowed:
         """Switch the layer as well, which normalises by its batch in training only."""
@@ -35,10 +35,10 @@ def split(network: nn.Module) -> tuple[nn.Module, nn.ModuleList]:
     They are its BatchNorm layers, or its layer and group norms where it has none of those. Nothing is copied or drawn:
     body and layers together compute the same numbers as before.
     """
-    found = _layers(network, (_BatchNorm,)) or _layers(network, (nn.LayerNorm, nn.GroupNorm))
-    for name, layer in found:
+    layers = _layers(network, (_BatchNorm,)) or _layers(network, (nn.LayerNorm, nn.GroupNorm))
+    for name, layer in layers:
         network.set_submodule(name, Borrowed(layer))
-    return network, nn.ModuleList(layer for _, layer in found)
+    return network, nn.ModuleList(layer for _, layer in layers)
 
 
 def _layers(network: nn.Module, kinds: tuple[type[nn.Module], ...]) -> list[tuple[str, nn.Module]]:

@@ -45,14 +45,14 @@ class Whole(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the outputs."""
-        found: Tensor = self.network(self._normalised(images))
-        return found
+        logits: Tensor = self.network(self._normalised(images))
+        return logits
 
     def pooled(self, images: Tensor) -> Tensor:
         """Return what the last layer sees."""
         network = cast(Any, self.network)
-        found: Tensor = network.forward_head(network.forward_features(self._normalised(images)), pre_logits=True)
-        return found
+        features: Tensor = network.forward_head(network.forward_features(self._normalised(images)), pre_logits=True)
+        return features
 
     def classify(self, features: Tensor) -> Tensor:
         """Return the outputs for what the last layer sees."""
@@ -97,11 +97,11 @@ def _try(whole: Whole, arch: str, images: Tensor) -> None:
     whole.eval()
     try:
         with torch.no_grad():
-            expected, found = whole(images), whole.classify(whole.pooled(images))
+            expected, classified = whole(images), whole.classify(whole.pooled(images))
     except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise UserError(place, f"{arch} cannot take images of {images.shape[-1]} pixels: {error}") from error
     whole.train()
-    if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
+    if classified.shape != expected.shape or not torch.allclose(classified, expected, atol=1e-4):
         raise UserError(place, f"{arch} does more to its features than its last layer does; choose another")
 
 
@@ -110,16 +110,16 @@ def load_weights(whole: Whole, path: Path) -> None:
     place = f"{PLACE}.weights"
     if not path.is_file():
         raise UserError(place, f"{path} does not exist; give a safetensors file of timm's, or leave it out")
-    found, _ = read_tensors(path)
+    weights, _ = read_tensors(path)
     state = whole.network.state_dict()
     last = {id(value) for value in cast(Any, whole.network).get_classifier().state_dict(keep_vars=True).values()}
     kept = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
     for name in (name for name in state if name not in kept):
-        if name not in found:
+        if name not in weights:
             raise UserError(place, f"{path} has no {name}; it is of another network")
-        value = _of_channels(found[name], state[name])
+        value = _of_channels(weights[name], state[name])
         if value.shape != state[name].shape:
-            shapes = f"{tuple(found[name].shape)}, the network's is {tuple(state[name].shape)}"
+            shapes = f"{tuple(weights[name].shape)}, the network's is {tuple(state[name].shape)}"
             raise UserError(place, f"{path}: {name} has shape {shapes}")
         state[name] = value
     whole.network.load_state_dict(state)

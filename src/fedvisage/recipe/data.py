@@ -16,22 +16,22 @@ MANY_SITES = re.compile(r"([A-Za-z0-9_-]+)\[(\d{1,5})-(\d{1,5})\]")
 
 def many_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
     """Write out a key such as ``client[1-40]``: a site for each number, which stands for each ``*`` in its entry."""
-    found: dict[str, Any] = {}
+    sites: dict[str, Any] = {}
     for key, entry in entries.items():
         match = MANY_SITES.fullmatch(str(key))
         if match is None:
-            found[str(key)] = entry
+            sites[str(key)] = entry
             continue
         name, first, last = match[1], int(match[2]), int(match[3])
         for number in range(first, last + 1):
             own = entry.replace("*", str(number)) if isinstance(entry, str) else entry
-            found[f"{name}{number:0{len(match[3])}d}"] = own
-    return found
+            sites[f"{name}{number:0{len(match[3])}d}"] = own
+    return sites
 
 
 def many_names(names: list[Any]) -> list[str]:
     """Write out names such as ``client[1-40]``."""
-    return [found for name in names for found in many_sites({name: None})]
+    return [written for name in names for written in many_sites({name: None})]
 
 
 class Data(Section):

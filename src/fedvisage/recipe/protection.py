@@ -1,4 +1,4 @@
-"""The sections under ``federation`` that decide how uploads meet: robust rules, sums in secret, noise, and poison."""
+"""The sections under ``federation`` on how uploads meet: robust rules, secure aggregation, noise, and poison."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Combine(Section):
 
 
 class Secure(Section):
-    """A sum in secret: the share of the asked sites that must take part to the end, two at least.
+    """Secure aggregation: the share of the asked sites that must take part to the end, two at least.
 
     Where sites count by their images, one counts as ``most_examples`` at most.
     """

@@ -74,13 +74,13 @@ class Course:
             return next(program, self) is None
 
     def _resume(self) -> None:
-        found = self.checkpoints.latest()
-        state, progress = found if found else ({}, Progress())
+        latest = self.checkpoints.latest()
+        state, progress = latest if latest else ({}, Progress())
         generations = dict(progress.generations) or dict.fromkeys(self.server.names, 0)
         self.server.exchange.transport.restore(generations)
         self.ledger.cut(progress.ledger)
         self.rounds.cut(progress.rounds)
-        if found:
+        if latest:
             self.server.restore(state, progress.round)
             self.watch = Watch(**progress.notes["watch"])
             self.server.stopped = bool(progress.notes["stopped"])

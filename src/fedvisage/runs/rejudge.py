@@ -27,16 +27,16 @@ def evaluate(model: FinishedModel, data: str | None, cache: Path, out: Path | No
         raise UserError("--data", "the run has no user; name a prepared set")
     name, part = without_part(entry)
     source, meant = without_selection(name)
-    found = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads))
-    if found.size != recipe.input.size:
-        raise UserError(entry, f"images are {found.size}×{found.size}, the model wants {recipe.input.size}")
-    task.check_set(found, recipe, entry)
-    view = View.of(found, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
+    prepared = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads))
+    if prepared.size != recipe.input.size:
+        raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
+    task.check_set(prepared, recipe, entry)
+    view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), meant, entry)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    figures = {"method": recipe.method.name, "user": found.name, "seed": recipe.runtime.seed}
-    figures |= task.rejudge(model.scorer, model.saved, view, found.name, out)
+    figures = {"method": recipe.method.name, "user": prepared.name, "seed": recipe.runtime.seed}
+    figures |= task.rejudge(model.scorer, model.saved, view, prepared.name, out)
     if out is not None:
         write_json(out / METRICS, figures)
     return figures

@@ -45,16 +45,16 @@ def definitions(
     """Return the definitions of these sections and of all within them, and under which name each of these stands."""
     listed = list(dict.fromkeys([*sections, *short_forms]))
     places, whole = models_json_schema([(section, "validation") for section in listed], schema_generator=_Untitled)
-    found = cast(Schema, whole["$defs"])
+    defined = cast(Schema, whole["$defs"])
     named = {section: places[section, "validation"]["$ref"].removeprefix(PLACE) for section in listed}
     for section in listed:
-        keys = found[named[section]].setdefault("properties", {})
+        keys = defined[named[section]].setdefault("properties", {})
         for key, said in _docstrings(section).items():
             if key in keys:
                 keys[key].setdefault("description", said)
         for key, short in short_forms.get(section, {}).items():
             keys[key] = _widened(keys[key], short)
-    return found, named
+    return defined, named
 
 
 def _widened(key: Schema, short: Schema) -> Schema:

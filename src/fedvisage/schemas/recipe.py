@@ -37,17 +37,17 @@ def recipe_definitions(methods: Mapping[str, Method]) -> Schema:
     """Return the definitions that a recipe's schema is made of."""
     options = {method.options for method in methods.values()}
     options |= {on(name, model).options for name in ALGORITHMS for model in MODELS}
-    found, named = definitions(sections_of(Recipe, *options), SHORT_FORMS)
-    found[named[Data]]["properties"]["sites"]["propertyNames"] = SITE_NAMES
-    found[named[MethodOptions]] = _any_method(methods)
-    found |= {f"method-{name}": _method(method, found[named[method.options]]) for name, method in methods.items()}
+    defined, named = definitions(sections_of(Recipe, *options), SHORT_FORMS)
+    defined[named[Data]]["properties"]["sites"]["propertyNames"] = SITE_NAMES
+    defined[named[MethodOptions]] = _any_method(methods)
+    defined |= {f"method-{name}": _method(method, defined[named[method.options]]) for name, method in methods.items()}
     for name in ALGORITHMS:
-        found[f"method-{name}"] = _on_any_model(
-            found[f"method-{name}"], [found[named[on(name, model).options]] for model in MODELS]
+        defined[f"method-{name}"] = _on_any_model(
+            defined[f"method-{name}"], [defined[named[on(name, model).options]] for model in MODELS]
         )
     for kind in options:
-        del found[named[kind]]
-    return found
+        del defined[named[kind]]
+    return defined
 
 
 def _any_method(methods: Mapping[str, Method]) -> Schema:

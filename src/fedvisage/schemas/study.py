@@ -17,8 +17,8 @@ FILE: Schema = {"type": "string", "description": "A path relative to this file, 
 
 def study_schema(methods: Mapping[str, Method]) -> Schema:
     """Return the schema of studies of these methods."""
-    found, named = definitions(sections_of(Study), {})
-    whole, row = found[named[Study]], found[named[Row]]
+    defined, named = definitions(sections_of(Study), {})
+    whole, row = defined[named[Study]], defined[named[Row]]
     recipes = recipe_definitions(methods)
     recipe: Schema = {"anyOf": [FILE, {"$ref": f"{PLACE}recipe-of-a-study"}]}
     needed = whole.pop("required")
@@ -37,4 +37,4 @@ def study_schema(methods: Mapping[str, Method]) -> Schema:
     row["properties"] |= {"set": CHANGES, "sites": {"anyOf": [SITES, {"type": "null"}]}}
     partly = {key: value for key, value in recipes["Recipe"].items() if key != "required"}
     return {"$schema": DIALECT, "title": "A study of fedvisage", "$ref": f"{PLACE}{named[Study]}",
-            "$defs": {**recipes, **found, "recipe-of-a-study": partly}}  # fmt: skip
+            "$defs": {**recipes, **defined, "recipe-of-a-study": partly}}  # fmt: skip

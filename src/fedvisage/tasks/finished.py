@@ -99,8 +99,8 @@ class FinishedModel:
     def _checked(self, images: Tensor) -> Tensor:
         size = self.recipe.input.size
         if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != (3, size, size):
-            found = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"
-            raise UserError("images", f"must be uint8 of shape (B, 3, {size}, {size}), got {found}")
+            got = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"
+            raise UserError("images", f"must be uint8 of shape (B, 3, {size}, {size}), got {got}")
         return images
 
 

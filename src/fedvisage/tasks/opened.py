@@ -54,13 +54,14 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
     return _checked(PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads, say=say)), place, recipe)
 
 
-def _checked(found: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
-    if found.size != recipe.input.size:
+def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
+    if prepared.size != recipe.input.size:
         raise UserError(
             place,
-            f"has {found.size}×{found.size} images, but input.size is {recipe.input.size}; prepare it at that size",
+            f"has {prepared.size}×{prepared.size} images, but input.size is {recipe.input.size}; "
+            "prepare it at that size",
         )
-    return found
+    return prepared
 
 
 def merged(sites: dict[str, SiteData]) -> dict[str, SiteData]:

@@ -48,11 +48,11 @@ class Scorer:
 
     def scores(self, finished: Message, view: View) -> dict[str, Logits]:
         """Return live logits by member; for methods that average members, only the average's."""
-        found = {}
+        logits = {}
         for name, member in sorted(members_of(finished).items()):
             self.load(member)
-            found[name] = self.logits(view)
-        return {"": mean_score(list(found.values()))} if self.method.members == "mean" else found
+            logits[name] = self.logits(view)
+        return {"": mean_score(list(logits.values()))} if self.method.members == "mean" else logits
 
     def logits(self, view: View) -> Logits:
         """Score a view's images in order with the weights that are loaded."""
@@ -80,14 +80,14 @@ class Scorer:
 
     def scatter(self, finished: Message, view: View) -> float:
         """Return how far mixed batches lie from each other in BatchNorm statistics, as a mean over members."""
-        found = []
+        distances = []
         for _, member in sorted(members_of(finished).items()):
             self.load(member)
             with torch.inference_mode(), StatisticsMeter(self.net) as meter:
                 for positions in mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED):
                     self.live(view, positions)
-            found.append(meter.scatter or 0.0)
-        return float(np.mean(found))
+            distances.append(meter.scatter or 0.0)
+        return float(np.mean(distances))
 
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""

@@ -81,11 +81,11 @@ def _given(federation: Federation) -> float | None:
 def within(upload: Message, base: Mapping[str, Tensor], bound: float) -> Message:
     """Return an upload in its own types whose update is no longer than the bound, also after rounding to them."""
     types, target = {name: value.dtype for name, value in upload.items()}, bound
-    found = upload
-    while (norm := norm_of_update(found, base)) > bound:
-        target *= 1 if found is upload else SHRINK * bound / norm
-        found = {name: cast(value, types[name]) for name, value in clipped(upload, base, target).items()}
-    return found
+    scaled = upload
+    while (norm := norm_of_update(scaled, base)) > bound:
+        target *= 1 if scaled is upload else SHRINK * bound / norm
+        scaled = {name: cast(value, types[name]) for name, value in clipped(upload, base, target).items()}
+    return scaled
 
 
 def _bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:

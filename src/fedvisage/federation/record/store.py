@@ -43,8 +43,8 @@ class Shelf:
 
     def get(self, owner: Path) -> dict[str, Tensor] | None:
         """Return copies, which the owner may change: a visit that fails must find them as they were."""
-        found = self._states.get(owner)
-        return None if found is None else {name: plain(value) for name, value in found.items()}
+        state = self._states.get(owner)
+        return None if state is None else {name: plain(value) for name, value in state.items()}
 
     def clear(self, owner: Path) -> None:
         """Forget what the owner had here."""

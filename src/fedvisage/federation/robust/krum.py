@@ -22,11 +22,11 @@ from fedvisage.federation.robust.norm_clip import Tensors, norm_of_update
 
 def squared_distances(uploads: Sequence[Tensors]) -> Tensor:
     """Return ‖Vᵢ − Vⱼ‖² of all pairs."""
-    found = torch.zeros(len(uploads), len(uploads), dtype=torch.float64)
+    distances = torch.zeros(len(uploads), len(uploads), dtype=torch.float64)
     for row, one in enumerate(uploads):
         for column, other in enumerate(uploads[:row]):
-            found[row, column] = found[column, row] = norm_of_update(one, other) ** 2
-    return found
+            distances[row, column] = distances[column, row] = norm_of_update(one, other) ** 2
+    return distances
 
 
 def scores(distances: Tensor, hostile: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The site's end of a sum in secret: four calls of the house, declared, checked and recorded like any other.
+"""The site's end of a secure sum: four calls of the house, declared, checked and recorded like any other.
 
 ``secure-keys`` and ``secure-shares`` come before training, ``train`` answers with a masked sum in place of weights, and
 ``secure-unmask`` reveals what takes the masks off the sum. Secrets live in the site's memory until the round is over.
@@ -59,7 +59,7 @@ def layout_of(schema: Schema) -> Layout:
 
 
 def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[str, Call]:
-    """Return a method's calls with the summed one in secret; ``schema`` is what that one would have uploaded."""
+    """Return a method's calls, the summed one securely aggregated; ``schema`` is what that one would have uploaded."""
     derived = recipe.federation.secure is not None and recipe.federation.secure.entropy == "derived"
     promise = "in a sum only" + (", but masks follow from the run's seed" if derived else "")
     most = fixed_point.MOST_SITES

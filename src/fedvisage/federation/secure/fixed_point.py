@@ -29,7 +29,7 @@ MOST_COUNT = 2**44
 def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
     """Return a tensor's numbers, multiplied by what the site counts."""
     if not value.is_floating_point() and value.numel() and int(value.max()) >= MOST_COUNT:
-        raise Refused(name, f"is a count beyond {MOST_COUNT}, the most that a sum in secret can hold")
+        raise Refused(name, f"is a count beyond {MOST_COUNT}, the most that a secure sum can hold")
     scaled = value.to(torch.float64, copy=True).mul_(weight * 2.0 ** _fraction(value.dtype)).round_()
     return scaled.to(torch.int64).reshape(-1).numpy().view(np.uint64)
 
@@ -42,12 +42,12 @@ def decode(total: Words, like: Tensor) -> Tensor:
 
 def encode_all(tensors: Mapping[str, Tensor], weight: float, loss: Tensor) -> Words:
     """Return a whole upload: its tensors, what the site counts, and its loss, which does not count by examples."""
-    found, start = np.empty(size_of(tensors), dtype=np.uint64), 0
+    words, start = np.empty(size_of(tensors), dtype=np.uint64), 0
     for name, value in tensors.items():
-        found[start : start + value.numel()] = encode(name, value, weight)
+        words[start : start + value.numel()] = encode(name, value, weight)
         start += value.numel()
-    found[-2:] = *encode("weight", torch.tensor(weight, dtype=torch.float64)), *encode("loss", loss)
-    return found
+    words[-2:] = *encode("weight", torch.tensor(weight, dtype=torch.float64)), *encode("loss", loss)
+    return words
 
 
 def size_of(like: Mapping[str, Tensor]) -> int:
@@ -59,11 +59,11 @@ def decode_mean(total: Words, like: Mapping[str, Tensor], count: int) -> tuple[d
     """Return the weighted mean of ``count`` uploads in float64, and the plain mean of their losses."""
     scalar = torch.zeros((), dtype=torch.float64)
     weight = decode(total[-2:-1], scalar)
-    found, start = {}, 0
+    mean, start = {}, 0
     for name, value in like.items():
-        found[name] = decode(total[start : start + value.numel()], value) / weight
+        mean[name] = decode(total[start : start + value.numel()], value) / weight
         start += value.numel()
-    return found, float(decode(total[-1:], scalar)) / count
+    return mean, float(decode(total[-1:], scalar)) / count
 
 
 def _fraction(dtype: torch.dtype) -> int:

@@ -81,12 +81,12 @@ def revealed(
 
     Never both: with both, the server could take the masks off a single upload.
     """
-    found = [NOTHING] * len(roster)
+    shares = [NOTHING] * len(roster)
     for sender, envelope in envelopes.items():
         content = opened(_envelope_key(secrets, roster, own, sender, own), envelope)
         if content is not None:
-            found[sender] = content[shamir.SHARE :] if sender in survivors else content[: shamir.SHARE]
-    return found
+            shares[sender] = content[shamir.SHARE :] if sender in survivors else content[: shamir.SHARE]
+    return shares
 
 
 def opened_sum(

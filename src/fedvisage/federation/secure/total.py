@@ -1,4 +1,4 @@
-"""The server's end of a sum in secret: it carries keys and envelopes between sites, adds, and takes the masks off."""
+"""The server's end of a secure sum: it carries keys and envelopes between sites, adds, and takes the masks off."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NoSum(RunFailed):
 
 @dataclass(frozen=True)
 class Summed:
-    """A mean out of a sum in secret, in float64, and whose uploads are in it."""
+    """A mean out of a secure sum, in float64, and whose uploads are in it."""
 
     value: Message
     replied: tuple[str, ...]
@@ -35,7 +35,7 @@ class Summed:
 
 
 def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -> Summed:
-    """Have the sites add their uploads up in secret, and return the mean."""
+    """Have the sites add their uploads up by secure aggregation, and return the mean."""
     keys = _ask(exchange, KEYS, {}, {})
     names, roster = tuple(keys), torch.stack([reply["public"] for reply in keys.values()]) if keys else torch.empty(0)
     _need(len(names), threshold, "published keys")
@@ -63,24 +63,24 @@ def _ask(
     exchange: Exchange, call: str, message: Message, each: Mapping[str, Message], *, late: bool = False
 ) -> dict[str, Message]:
     """Return replies by site; who is lost after its numbers are in the sum is still part of it, and recorded so."""
-    found = {}
+    replies = {}
     for reply in exchange.run(call, message, each=each, to=tuple(each) or None):
         if reply.message is not None:
-            found[reply.site] = reply.message
+            replies[reply.site] = reply.message
         elif late:
             exchange.note_failure(f"{reply.site} (after its upload)", exchange.record.failed.pop(reply.site))
-    return found
+    return replies
 
 
 def _tables(exchange: Exchange, replies: Mapping[str, Message], field: str, rows: int) -> dict[str, Tensor]:
     """Return a field of the replies; refuse those that have not one row for each site of the roster."""
-    found = {}
+    tables = {}
     for name, reply in replies.items():
         if len(reply[field]) == rows:
-            found[name] = reply[field]
+            tables[name] = reply[field]
         else:
             exchange.note_failure(name, f"refused: {field}: has {len(reply[field])} rows, must have {rows}, one a site")
-    return found
+    return tables
 
 
 def _addressed(sealed: Mapping[str, Tensor], names: tuple[str, ...], present: list[int], to: int) -> Message:
@@ -105,4 +105,4 @@ def _sum(
 
 def _need(count: int, threshold: int, what: str) -> None:
     if count < threshold:
-        raise NoSum(f"{count} sites {what}, {threshold} needed for a sum in secret")
+        raise NoSum(f"{count} sites {what}, {threshold} needed for a secure sum")

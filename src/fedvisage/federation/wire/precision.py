@@ -53,8 +53,8 @@ def unpack(name: str, message: Mapping[str, Tensor]) -> Tensor:
 
 def fields(name: str, shape: tuple[int, ...], form: Form) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
     """Return shape and type of every tensor that a value of this shape travels as."""
-    found = {name: (shape, TYPES[form])}
-    return found | ({f"{name}{SCALE}": ((*shape[:-1], 1), torch.float32)} if form == "int8" else {})
+    tensors = {name: (shape, TYPES[form])}
+    return tensors | ({f"{name}{SCALE}": ((*shape[:-1], 1), torch.float32)} if form == "int8" else {})
 
 
 def bytes_of(shape: tuple[int, ...], form: Form) -> int:

@@ -44,10 +44,10 @@ def server(s: Server) -> Iterator[None]:
     for _ in s.rounds():
         with s.quorum():
             mixture = _mixture(s)
-            found = s.reduce("train", s.lent(), weight=relative(mixture))
-            s.load(found.value)
+            reduced = s.reduce("train", s.lent(), weight=relative(mixture))
+            s.load(reduced.value)
             if options.step:
-                raised = ascend(mixture, found.losses, options.step)
+                raised = ascend(mixture, reduced.losses, options.step)
                 s.kept[MIXTURE] = torch.tensor([raised[name] for name in s.names], dtype=torch.float64)
         yield
 

@@ -178,10 +178,10 @@ def local_model(site: Site, finished: Message) -> Message:
 
 def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
     """Return what the site does to features afterwards: Π, or nothing if the site never trained."""
-    found = site.kept.get("own/Pi")
-    if found is None:
+    own = site.kept.get("own/Pi")
+    if own is None:
         return lambda features: features
-    matrix = found.to(site.compute.device)
+    matrix = own.to(site.compute.device)
     return lambda features: features.float() @ matrix.T
 
 

@@ -21,26 +21,26 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
     meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
-    sites = {name: _site(found, f"data.sites.{name}", meant[name]) for name, found in opened.items()}
+    sites = {name: _site(prepared, f"data.sites.{name}", meant[name]) for name, prepared in opened.items()}
     user = _user(recipe, cache, say, opened)
-    digests = {f"data.sites.{name}": found.digest for name, found in opened.items()}
+    digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
     return Opened(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
 
 
 def _user(recipe: Recipe, cache: Path, say: Callable[[str], None], sites: dict[str, PreparedSet]) -> View | None:
     if recipe.data.user is None:
         return None
-    found = open_set(recipe.data.user, "data.user", recipe, cache, say)
-    _check_unseen(found, sites)
-    user = View.of(found, None if recipe.data.user_split == "all" else recipe.data.user_split)
+    prepared = open_set(recipe.data.user, "data.user", recipe, cache, say)
+    _check_unseen(prepared, sites)
+    user = View.of(prepared, None if recipe.data.user_split == "all" else recipe.data.user_split)
     user = select(user, without_selection(recipe.data.user)[1], "data.user")
     if len(user) == 0:
         raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
     return user
 
 
-def _site(found: PreparedSet, place: str, meant: Selection = ALL) -> SiteData:
-    train, heldout = (select(View.of(found, split), meant, place) for split in ("train", "heldout"))
+def _site(prepared: PreparedSet, place: str, meant: Selection = ALL) -> SiteData:
+    train, heldout = (select(View.of(prepared, split), meant, place) for split in ("train", "heldout"))
     check_view(train, place)
     check_view(heldout, f"{place} (held-out subjects)")
     return SiteData(train, heldout)
@@ -49,11 +49,11 @@ def _site(found: PreparedSet, place: str, meant: Selection = ALL) -> SiteData:
 def _check_unseen(user: PreparedSet, sites: dict[str, PreparedSet]) -> None:
     """Refuse a user whose images, or rendered people, are also a site's."""
     own = set(np.unique(user.rows.subject).tolist())
-    for name, found in sites.items():
-        if found.digest == user.digest:
+    for name, site in sites.items():
+        if site.digest == user.digest:
             raise UserError("data.user", f"is the same data as site {name}: a user must be unseen in training")
-        both = own & set(np.unique(found.rows.subject).tolist())
-        if both and found.name == user.name:
+        both = own & set(np.unique(site.rows.subject).tolist())
+        if both and site.name == user.name:
             raise UserError("data.user", f"shares {len(both)} subjects with site {name}, such as {min(both)!r}")
 
 

@@ -37,8 +37,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         return {"histogram": torch.from_numpy(counts)}
 
     def scatter(site: Site, finished: Message) -> Message:
-        found = scorer.scatter(finished, site.data)
-        return {"scatter": torch.tensor(found, dtype=torch.float64)}
+        distance = scorer.scatter(finished, site.data)
+        return {"scatter": torch.tensor(distance, dtype=torch.float64)}
 
     return {
         SCORES: Call(scores, (UPLOADS[SCORES],), exact=True),

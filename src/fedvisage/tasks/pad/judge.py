@@ -79,10 +79,10 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     adapt = scorer.recipe.evaluation.adapt
     outcomes: dict[str, Outcome] = {}
     if adapt is None:
-        found = scorer.scores(saved.finished, view)
+        by_member = scorer.scores(saved.finished, view)
     else:
-        found, outcomes = adapted_scores(scorer, saved.finished, view, adapt, _sources(scorer.method, saved))
-    for name, logits in found.items():
+        by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, _sources(scorer.method, saved))
+    for name, logits in by_member.items():
         scores = as_scores(logits, view, user, name)
         threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)
@@ -152,9 +152,9 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
     if recipe.evaluation.resamples:
         figures["intervals"] = {
             level: intervals(
-                found, threshold.value, recipe.evaluation.resamples, numpy_rng(recipe.runtime.seed, "bootstrap", level)
+                scored, threshold.value, recipe.evaluation.resamples, numpy_rng(recipe.runtime.seed, "bootstrap", level)
             ).as_json()
-            for level, found in levels.items()
+            for level, scored in levels.items()
         }
     return figures
 

@@ -86,12 +86,12 @@ def _chosen(
 
 def _predict(scorer: Scorer, finished: Message, threshold: Threshold, path: Path, cropper: Cropper) -> Prediction:
     try:
-        found = cropper(open_picture(path))
+        cropped = cropper(open_picture(path))
     except BadFile as error:
         return Prediction(str(path), reason=str(error))
-    if found.upscaled:
+    if cropped.upscaled:
         return Prediction(str(path), reason="the face is too small: enlarging it would blur what tells attacks apart")
-    images = torch.from_numpy(np.ascontiguousarray(found.image)).permute(2, 0, 1)[None]
+    images = torch.from_numpy(np.ascontiguousarray(cropped.image)).permute(2, 0, 1)[None]
     logits = []
     for _, one in sorted(members_of(finished).items()):
         scorer.load(one)

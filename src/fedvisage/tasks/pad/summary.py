@@ -15,18 +15,20 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
         f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
     ]
     for level in ("frame", "video"):
-        found = figures if level == figures["level"] else figures[level]
-        rates = [f"{name.upper():6}{percent(found[name])}" for name in ("hter", "eer", "auc", "acer")]
-        lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {percent(found['tpr_at_fpr_1pct'])}")
+        at_level = figures if level == figures["level"] else figures[level]
+        rates = [f"{name.upper():6}{percent(at_level[name])}" for name in ("hter", "eer", "auc", "acer")]
+        lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {percent(at_level['tpr_at_fpr_1pct'])}")
     species = "  ".join(f"{name} {percent(value)}" for name, value in figures["apcer"].items())
     lines.append(f"  APCER {species}  BPCER {percent(figures['bpcer'])}")
-    lines += [f"  adaptation of {name}: {_adaptation(found)}" for name, found in figures.get("adaptation", {}).items()]
+    lines += [
+        f"  adaptation of {name}: {_adaptation(outcome)}" for name, outcome in figures.get("adaptation", {}).items()
+    ]
     return lines
 
 
-def _adaptation(found: Mapping[str, Any]) -> str:
+def _adaptation(adaptation: Mapping[str, Any]) -> str:
     """Say what became of an adaptation, in images."""
-    said = [f"{found['adapted']} images adapted to"]
-    said += [f"{count} skipped ({reason})" for reason, count in found["skipped"].items()]
-    said += [f"{count} taken back ({reason})" for reason, count in found["taken_back"].items()]
+    said = [f"{adaptation['adapted']} images adapted to"]
+    said += [f"{count} skipped ({reason})" for reason, count in adaptation["skipped"].items()]
+    said += [f"{count} taken back ({reason})" for reason, count in adaptation["taken_back"].items()]
     return ", ".join(said)

@@ -54,12 +54,12 @@ def filled(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> Recipe:
                 "recipe.data.public_identities", "is given, but no data.public; name the set or leave it out"
             )
         return recipe
-    found = _public_identities(recipe, data.public, cache, say)
-    if data.public_identities not in (None, found):
+    identities = _public_identities(recipe, data.public, cache, say)
+    if data.public_identities not in (None, identities):
         raise UserError(
-            "recipe.data.public_identities", f"is {data.public_identities}, but the set has {found} to train on"
+            "recipe.data.public_identities", f"is {data.public_identities}, but the set has {identities} to train on"
         )
-    return recipe.model_copy(update={"data": data.model_copy(update={"public_identities": found})})
+    return recipe.model_copy(update={"data": data.model_copy(update={"public_identities": identities})})
 
 
 def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[str], None]) -> int:

@@ -97,11 +97,11 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             weights = personal.weights(site, finished)
             transform = personal.transform(site) if personal.transform else None
             faces = faces_of(scorer, weights, site.data, site.test, site.strangers, transform)
-            found = figures_of_site(*faces, *rates(scorer.recipe), counting)
+            measured = figures_of_site(*faces, *rates(scorer.recipe), counting)
             rows.append(
-                [UNMEASURED if value is None else value for value in (*found.tar.values(), *found.tpir.values())]
+                [UNMEASURED if value is None else value for value in (*measured.tar.values(), *measured.tpir.values())]
             )
-            counts = found.counts
+            counts = measured.counts
         return {"figures": torch.tensor(rows, dtype=torch.float64), "pairs": torch.tensor(counts)}
 
     runs = {SCORES: pairs, PERSONAL: figures}

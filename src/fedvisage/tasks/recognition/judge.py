@@ -52,21 +52,21 @@ def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str,
     groups = {name: [counts] for name, counts in sorted(histograms.items())}
     if method.members != "each":
         groups = {"": [counts for _, counts in sorted(histograms.items())]}
-    found = {name: threshold_at_fmr(counts, fmr) for name, counts in groups.items()}
-    return {name: threshold for name, threshold in found.items() if threshold is not None}
+    chosen = {name: threshold_at_fmr(counts, fmr) for name, counts in groups.items()}
+    return {name: threshold for name, threshold in chosen.items() if threshold is not None}
 
 
 def collect_personal(server: Server, finished: Message) -> dict[str, dict[str, OfSite]]:
     """Ask the sites how well their own models know their own people: figures by model and site."""
     fars, fpirs = rates(server.recipe)
-    found: dict[str, dict[str, OfSite]] = {name: {} for name in models_of(server.method)}
+    figures: dict[str, dict[str, OfSite]] = {name: {} for name in models_of(server.method)}
     for site, reply in sorted(ask_about(server, PERSONAL, finished).items()):
         counts = tuple(int(value) for value in reply["pairs"])
-        for model, row in zip(found, reply["figures"].tolist(), strict=True):
+        for model, row in zip(figures, reply["figures"].tolist(), strict=True):
             values = [None if value == UNMEASURED else float(value) for value in row]
             tar, tpir = dict(zip(fars, values, strict=False)), dict(zip(fpirs, values[len(fars) :], strict=True))
-            found[model][site] = OfSite(tar, tpir, counts)  # type: ignore[arg-type]
-    return found
+            figures[model][site] = OfSite(tar, tpir, counts)  # type: ignore[arg-type]
+    return figures
 
 
 def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dict[str, dict[str, OfSite]]:
@@ -159,7 +159,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
     settings = recipe.evaluation.people
     probe = np.concatenate([part.set.rows.split[part.indices] for part in view.slices]) == "test"
     verified = generic.verification(faces, settings.far)
-    found = generic.identification(faces, probe, settings.fpir, settings.counting)
+    identified = generic.identification(faces, probe, settings.fpir, settings.counting)
     pairs = generic.on_fixed_pairs(faces, settings.folds_of)
     listed = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
     counts, by_group = {"": within_counts(faces)}, {}
@@ -176,7 +176,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
                 **_decided(counts[group], threshold),
             }
     figures = {
-        **_rates(verified.tar if verified else {}, found),
+        **_rates(verified.tar if verified else {}, identified),
         "accuracy_on_ten_folds": pairs.folds.mean if pairs.folds else None,
         "accuracy_std": pairs.folds.std if pairs.folds else None,
         "identities": len(np.unique(faces.identity)),
@@ -193,16 +193,16 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
     return JudgedGeneric(figures, pairs, view.items.tolist(), counts, listed)
 
 
-def _listed_figures(path: str, found: OnPairs) -> dict[str, Any]:
+def _listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
     """Return what metrics.json says of a list of pairs: its name, what there was of it, and the figures."""
     return {
         "list": Path(path).name,
-        "pairs": len(found.pairs),
-        "left_out": found.pairs.left_out,
-        "folds": len(found.folds.accuracy) if found.folds else 0,
-        "accuracy": found.folds.mean if found.folds else None,
-        "accuracy_std": found.folds.std if found.folds else None,
-        "tar_at_far": named(found.tar),
+        "pairs": len(listed.pairs),
+        "left_out": listed.pairs.left_out,
+        "folds": len(listed.folds.accuracy) if listed.folds else 0,
+        "accuracy": listed.folds.mean if listed.folds else None,
+        "accuracy_std": listed.folds.std if listed.folds else None,
+        "tar_at_far": named(listed.tar),
     }
 
 
@@ -226,14 +226,14 @@ def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float 
 
 def judge_run(scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
     """Judge a run's generic model on its benchmark, and put the sites' figures beside it."""
-    recipe, saved, found = scorer.recipe, trained.saved, trained.personal
+    recipe, saved, personal = scorer.recipe, trained.saved, trained.personal
     if scorer.method.pooled and data.people is not None:
-        found = personal_of_merged(scorer, saved.finished, data.people)
+        personal = personal_of_merged(scorer, saved.finished, data.people)
     figures = judge(out, scorer, saved.finished, data.user, saved.thresholds)
     return {
         **threshold_figures(recipe, saved.thresholds),
         **figures,
-        "personalised": personal_figures(recipe, found),
+        "personalised": personal_figures(recipe, personal),
         "steps_per_epoch": _steps_per_epoch(out, recipe),
         "sites_heldout": trained.heldout,
         "counted": data.people.counted if data.people else {},
@@ -271,12 +271,12 @@ def _pairs_as_csv(judged: JudgedGeneric) -> str:
     return text.getvalue()
 
 
-def _listed_as_csv(items: list[str], found: OnPairs) -> str:
+def _listed_as_csv(items: list[str], listed: OnPairs) -> str:
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")
     table.writerow(("first", "second", "same", "fold", "similarity"))
-    pairs = found.pairs
-    rows = zip(pairs.first, pairs.second, pairs.same, pairs.fold, found.similarity, strict=True)
+    pairs = listed.pairs
+    rows = zip(pairs.first, pairs.second, pairs.same, pairs.fold, listed.similarity, strict=True)
     for a, b, same, fold, value in rows:
         table.writerow((items[a], items[b], int(same), int(fold) + 1, f"{value:.9g}"))
     return text.getvalue()
@@ -284,15 +284,15 @@ def _listed_as_csv(items: list[str], found: OnPairs) -> str:
 
 def threshold_figures(recipe: Recipe, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
     """Return what metrics.json says of the threshold of a yes or no."""
-    found = thresholds.get("") or next(iter(thresholds.values()), None)
-    if found is None:
+    threshold = thresholds.get("") or next(iter(thresholds.values()), None)
+    if threshold is None:
         return {
             "threshold_rule": f"source-fmr {recipe.evaluation.people.fmr:g}",
             "threshold": None,
             "threshold_source": None,
         }
     return {
-        "threshold_rule": found.rule,
-        "threshold": found.value,
-        "threshold_source": {"fmr": found.far, "fnmr": found.frr},
+        "threshold_rule": threshold.rule,
+        "threshold": threshold.value,
+        "threshold_source": {"fmr": threshold.far, "fnmr": threshold.frr},
     }

@@ -64,9 +64,9 @@ def compare_faces(model: FinishedModel, path: Path, against: Path, *, member: st
         face = feature_of(scorer, path, aligner)
     except BadFile as bad:
         raise UserError(str(path), str(bad)) from None
-    found = [match(scorer, face, other, aligner, threshold) for other in others]
-    found.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
-    return Matches(threshold, str(path), found)
+    matches = [match(scorer, face, other, aligner, threshold) for other in others]
+    matches.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
+    return Matches(threshold, str(path), matches)
 
 
 def _line(one: Match) -> str:

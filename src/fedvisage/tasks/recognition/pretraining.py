@@ -52,14 +52,14 @@ def pretrained(
     compute.place(net)
     with scoped(recipe.runtime.seed, "pretraining", "library draws"):
         _train(net.train(), recipe, settings, public, compute, say)
-    found = state_of(net, "model", "centres")
-    if not all(torch.isfinite(value).all() for value in found.values()):
+    weights = state_of(net, "model", "centres")
+    if not all(torch.isfinite(value).all() for value in weights.values()):
         raise RunFailed(
             "pre-training did not converge: its weights are not finite; lower training.pretrain.optimizer.lr"
         )
     cache.mkdir(parents=True, exist_ok=True)
-    write_tensors(path, found)
-    return found
+    write_tensors(path, weights)
+    return weights
 
 
 def _train(

@@ -14,9 +14,11 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
     lines = [f"{figures['method']} on benchmark {figures['user']}"]
     if figures.get("threshold") is not None:
         lines[0] += f" (threshold {figures['threshold']:.4f} by rule {figures['threshold_rule']})"
-    for name, found in (("generic", generic), (f"personal, {personal.get('model')} model", personal)):
+    for name, measured in (("generic", generic), (f"personal, {personal.get('model')} model", personal)):
         for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR")):
-            rates = [f"{rate} {percent(value)}" for rate, value in (found.get(kind) or {}).items() if value is not None]
+            rates = [
+                f"{rate} {percent(value)}" for rate, value in (measured.get(kind) or {}).items() if value is not None
+            ]
             lines += [f"  {name}: {title} {'  '.join(rates)}"] if rates else []
     if generic.get("accuracy_on_ten_folds") is not None:
         lines.append(f"  ten folds: {percent(generic['accuracy_on_ten_folds'])}")

@@ -75,10 +75,10 @@ class Learner:
 
 def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
     """Return the scale and shift of all normalisation layers of a kind."""
-    found: list[nn.Module] = list(batchnorms(net))
+    layers: list[nn.Module] = list(batchnorms(net))
     if over == "layernorm":
-        found = [module for module in net.modules() if isinstance(module, nn.LayerNorm)]
-    parameters = [parameter for layer in found for parameter in layer.parameters(recurse=False)]
+        layers = [module for module in net.modules() if isinstance(module, nn.LayerNorm)]
+    parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
     if not parameters:
         other = "layernorm" if over == "batchnorm" else "batchnorm"
         raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; try {other}")
