@@ -26,7 +26,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
 from fedvisage.federation.wire.message import load_parts
 from fedvisage.federation.wire.precision import Form, pack, unpack
-from fedvisage.methods import leakage, split
+from fedvisage.methods import leakage, split_site
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.privacy.gaussian import Budget, standard_deviation
 from fedvisage.recipe import Privacy
@@ -54,7 +54,7 @@ class Pairs:
 
 def obstacle(subject: Subject) -> str:
     """Only methods that send tokens can be looked into."""
-    return "" if issubclass(subject.method.options, split.Options) else "no tokens cross the wire"
+    return "" if issubclass(subject.method.options, split_site.Options) else "no tokens cross the wire"
 
 
 def attack(subject: Subject) -> Finding:
@@ -94,7 +94,7 @@ def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
         budget = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
         passes = min(leakage.passes_of(recipe, name, len(data.train)) for name, data in subject.data.sites.items())
         guard = leakage.guard_of(clip, "tokens", budget, passes, recipe.privacy.count)
-        noised, formed = _noise(guard.length, guard.sigma), _formed(split.form_of(recipe))
+        noised, formed = _noise(guard.length, guard.sigma), _formed(split_site.form_of(recipe))
         changes["as in this run"] = lambda tokens, rng: formed(noised(tokens, rng), rng)
     return changes
 
@@ -141,7 +141,7 @@ def _public(subject: Subject) -> Pairs:
 def _overheard(subject: Subject) -> Pairs:
     """Return tokens that sites would send without noise and in fp32, with their images."""
     recipe = subject.recipe
-    plain = recipe.options(split.Options).model_copy(update={"wire": "fp32", "leakage": None})
+    plain = recipe.options(split_site.Options).model_copy(update={"wire": "fp32", "leakage": None})
     bare = recipe.model_copy(update={"method": plain, "privacy": Privacy()})
     heard = overhear(replace(subject, setup=replace(subject.setup, recipe=bare)), rounds_for(subject, IMAGES))
     answers = heard.of("tokens")

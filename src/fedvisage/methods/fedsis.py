@@ -17,11 +17,11 @@ from dataclasses import replace
 
 from fedvisage.federation.method import Home
 from fedvisage.federation.server import Server
-from fedvisage.methods import split, vit_h_is
+from fedvisage.methods import split, split_site, vit_h_is
 from fedvisage.methods.vit_h_is import draw, pseudo_class_token
 
 
-class Options(split.Options, vit_h_is.Options):
+class Options(split_site.Options, vit_h_is.Options):
     """The options of ViT-H-IS and of split learning."""
 
 
@@ -37,7 +37,7 @@ METHOD = replace(
     title="FedSIS",
     options=Options,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "adapter": Home.SERVER, "head": Home.SITE},
-    calls=split.calls(class_token=False),
+    calls=split_site.calls(class_token=False),
     server=split.program(split.ServerSide(represent, encoder=("blocks",), every_batch=("adapter",))),
     delivered=vit_h_is.PARTS,
     pooled=False,

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from fedvisage.federation.method import Home
 from fedvisage.federation.server import Server
-from fedvisage.methods import split, vit_h
+from fedvisage.methods import split, split_site, vit_h
 from fedvisage.methods.models.vit import PARTS
 from fedvisage.methods.models.vit_h import Options as HybridOptions
 from fedvisage.nn.vit import class_token
 
 
-class Options(split.Options, HybridOptions):
+class Options(split_site.Options, HybridOptions):
     """The options of ViT-H and of split learning."""
 
 
@@ -41,7 +41,7 @@ METHOD = replace(
     paper="Park et al., Federated Split Task-Agnostic Vision Transformer for COVID-19 CXR Diagnosis, 2021",
     options=Options,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
-    calls=split.calls(class_token=True),
+    calls=split_site.calls(class_token=True),
     server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
     delivered=PARTS,
     pooled=False,

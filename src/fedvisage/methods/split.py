@@ -25,49 +25,25 @@ tokens and returns the loss's gradient by it, ``tokens`` brings the gradient by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
 
 import torch
-from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedvisage.federation.combine import Mean
 from fedvisage.federation.conversation import Conversation, SiteLost
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Message, Upload
+from fedvisage.federation.method import Message
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.wire.precision import Form, pack, unpack
+from fedvisage.federation.wire.precision import pack, unpack
 from fedvisage.methods import leakage
-from fedvisage.methods.models import vit
-from fedvisage.nn.vit import token_count
-from fedvisage.recipe import Recipe
+from fedvisage.methods.split_site import BEHIND, HAS, SHARED, Options, form_of
 
-SHARED = ("tokenizer", "head")
-"""The parts that live at the sites and are averaged now and then."""
-
-MOST = 1 << 26
-LEFT = Upload("left", "statistic", dtype="int64", guarantee="number of batches that the site has left in this round")
 SERVER_SEES = (
     "tokens and head gradients of every batch of every site: labels can be read off, and faces perhaps rebuilt"
 )
 
-HAS = "average"
-"""Under this name a site keeps, and an order says, of which round the average is; 0 stands for the initial model."""
-BEHIND = "does not have the latest average of tokenizers and heads"
-
 Represent = Callable[[Tensor], Tensor]
 """What the server makes of tokens for the head: one vector an image."""
-
-
-class Options(leakage.Options):
-    """What split methods share: averages, how sites count, how the encoder learns, in which numbers tensors travel."""
-
-    unify_every: int = Field(10, ge=1)
-    weight: Literal["uniform", "examples"] = "examples"
-    encoder_update: Literal["gradient", "average"] = "gradient"
-    wire: Form = "fp32"
 
 
 @dataclass(frozen=True)
@@ -85,110 +61,6 @@ class Visits:
 
     examples: dict[str, int] = field(default_factory=dict)
     batches: int = 0
-
-
-def tokens(site: Site, message: Message) -> Message:
-    """Take over the shared parts, or learn from the last batch's gradient; return the next batch's tokens."""
-    if HAS in message:
-        take_over(site, message)
-    else:
-        step_tokenizer(site, message)
-    if site.taken == site.batches_per_round:
-        raise TrainingBroke("has no batch left in this round")
-    site.held["batch"] = site.next_batch()
-    with site.autocast():
-        site.held["tokens"] = site.net["tokenizer"](site.held["batch"].images).float()
-    left = torch.tensor(site.batches_per_round - site.taken)
-    return sent(site, "tokens", site.held["tokens"]) | {"left": left}
-
-
-def take_over(site: Site, message: Message) -> None:
-    """Begin a visit with the shared parts as they were lent, or with the site's own if they come of that average."""
-    lent = {name: value for name, value in message.items() if name != HAS}
-    if lent:
-        site.load(lent)
-        site.kept[HAS] = message[HAS].cpu()
-    elif HAS not in site.kept or not torch.equal(site.kept[HAS], message[HAS].cpu()):
-        raise TrainingBroke(BEHIND)
-
-
-def head(site: Site, message: Message) -> Message:
-    """Classify what the server made of the tokens, learn, and return the gradient by it."""
-    pseudo = unpack("pseudo", message)
-    return sent(site, "gradient", learn_head(site, pseudo, learn=not leakage.protected(site.recipe)))
-
-
-def sent(site: Site, kind: str, rows: Tensor) -> Message:
-    """Return values of images as they travel: in the recipe's numbers, and with noise if it wants that."""
-    rounding = site.rng("rounding", site.taken) if kind == "gradient" else None
-
-    def packed(values: Tensor) -> Message:
-        return pack(kind, values, form_of(site.recipe), rounding)
-
-    return leakage.release(site, kind, rows, packed) if leakage.protected(site.recipe) else packed(rows)
-
-
-def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
-    """Take the head's step down the loss of Eq. 4, and return the loss's gradient by what the head saw."""
-    pseudo.requires_grad_()
-    with site.autocast():
-        two = site.net["head"](pseudo)
-    loss = cross_entropy(two.float(), site.held["batch"].labels.long())
-    if not learn:
-        return torch.autograd.grad(loss, pseudo)[0]
-    site.step(site.optimizer("head"), loss)
-    assert pseudo.grad is not None
-    return pseudo.grad
-
-
-def finish(site: Site, message: Message) -> Message:
-    """Learn from the last batch's gradient, and end the visit."""
-    step_tokenizer(site, message)
-    statistics = site.statistics()
-    return {"examples": statistics["examples"]} if leakage.protected(site.recipe) else statistics
-
-
-def step_tokenizer(site: Site, message: Message) -> None:
-    """Carry the gradient on through the tokenizer; what is sent with noise brings none back."""
-    if leakage.protected(site.recipe):
-        return
-    site.step(site.optimizer("tokenizer"), site.held["tokens"], unpack("gradient", message))
-
-
-def unify(site: Site, message: Message) -> Message:
-    """Upload tokenizer and head."""
-    return site.tensors(*SHARED)
-
-
-def form_of(recipe: Recipe) -> Form:
-    """Return in which numbers tokens, what is made of them and their gradients travel."""
-    return recipe.options(Options).wire
-
-
-def calls(*, class_token: bool) -> dict[str, Call]:
-    """Return what a site answers; the tokens' shape depends on whether a class token is among them."""
-
-    def token_shape(recipe: Recipe) -> tuple[int, ...]:
-        count = token_count(recipe.input.size, class_token=class_token)
-        return (-1, count, recipe.options(vit.Options).network.width)
-
-    def gradient_shape(recipe: Recipe) -> tuple[int, ...]:
-        return (-1, recipe.options(vit.Options).network.width)
-
-    return {
-        "tokens": Call(
-            tokens,
-            (
-                Upload("tokens", "activation", shape=token_shape, most=MOST, form=form_of, noised=leakage.protected),
-                LEFT,
-            ),
-        ),
-        "head": Call(
-            head, (Upload("gradient", "gradient", shape=gradient_shape, form=form_of, noised=leakage.protected),)
-        ),
-        "finish": Call(finish, (EXAMPLES, replace(LOSS, left_out=leakage.protected))),
-        "unify": Call(unify, (Upload("weights", "weights", parts=SHARED),)),
-    }
 
 
 def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:

@@ -86,5 +86,5 @@ def test_shapes_of_fields_follow_from_the_recipe(recipe: Recipe) -> None:
 def test_every_method_declares_each_tensor_once() -> None:
     for method in METHODS.values():
         for call in method.calls.values():
-            names = [name for upload in call.uploads for name in (upload.parts or (upload.name,))]
+            names = [f"{upload.prefix}{name}" for upload in call.uploads for name in (upload.parts or (upload.name,))]
             assert len(names) == len(set(names))

@@ -22,6 +22,7 @@ from fedvisage.tasks.model import SavedModel
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.recognition import heldout, judge
 from fedvisage.tasks.recognition.data import PUBLIC, check_recognition, filled, open_data
+from fedvisage.tasks.recognition.personal import collect_personal
 from fedvisage.tasks.recognition.pretraining import pretrained
 from fedvisage.tasks.recognition.summary import summary_lines
 from fedvisage.tasks.scoring import Scorer
@@ -76,7 +77,7 @@ class Recognising:
         thresholds = judge.choose_thresholds(method, recipe, histograms)
         saved = SavedModel(tree_of(recipe), finished, thresholds, {}, self.name)
         strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
-        personal = judge.collect_personal(server, finished) if strangers and not method.pooled else {}
+        personal = collect_personal(server, finished) if strangers and not method.pooled else {}
         return Trained(saved, server.round, judge.heldout_table(histograms), personal)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
