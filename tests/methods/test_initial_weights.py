@@ -73,4 +73,4 @@ def test_two_sources_of_initial_weights_are_refused(sets: Mapping[str, Path], tm
 @pytest.mark.parametrize("name", ["vit", "vit-h-is"])
 def test_images_that_do_not_divide_into_tokens_are_refused(sets: Mapping[str, Path], name: str) -> None:
     with pytest.raises(UserError, match="multiple of 16"):
-        METHODS[name].network(recipe_of(tree(sets, name, input__size=40)))
+        METHODS[name].check(recipe_of(tree(sets, name, input__size=40)))

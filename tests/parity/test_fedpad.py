@@ -23,8 +23,9 @@ def test_equation_1_and_its_gradient(seed: int) -> None:
     expected = -np.mean(labels * np.log(live) + (1 - labels) * np.log(1 - live))
 
     images = torch.from_numpy(logits)[:, None].requires_grad_()
-    site = SimpleNamespace(net={"model": nn.Identity()})
-    value = resnet18.MODEL.loss(site, Batch(images, torch.from_numpy(labels).float(), None, np.array([])))  # type: ignore[arg-type]
+    site = SimpleNamespace(net={"model": nn.ModuleDict({"fc": nn.Identity()})})
+    batch = Batch(images, torch.from_numpy(labels).float(), None, np.array([]))
+    value = resnet18.supervise(site, batch, images)  # type: ignore[arg-type]
     value.backward()
     assert value.item() == pytest.approx(expected, rel=1e-6)
     assert images.grad is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
-from tests.test_course import network
+from tests.runs.plain import plain
 from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
@@ -213,20 +213,19 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
 
 
 def test_members_are_judged_again_only_if_they_were_trained_the_same_way(
-    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Nothing is learned at such a rate, so that errors stay as they are and training stops after the second round."""
-    for name in ("single", "fused"):
-        monkeypatch.setitem(METHODS, name, replace(METHODS[name], network=network, features=None))
+    fused = plain("fused")
     stopping = {"training__early_stop": {"patience": 1}, "training__optimizer": {"lr": 1e-30}, "training__rounds": 6}
-    assert run_toy(tree(sets, "single", **stopping), tmp_path / "single")["rounds"] == 2
+    assert run_toy(tree(sets, "single", **stopping), tmp_path / "single", method=plain("single"))["rounds"] == 2
     same = recipe_of(tree(sets, "fused", **stopping))
-    metrics = run(same, tmp_path / "fused", tmp_path, silent(), training=adopting(tmp_path / "single"))
-    assert metrics["rounds"] == 2
+    judge = partial(run, method=fused, training=adopting(tmp_path / "single"))
+    assert judge(same, tmp_path / "fused", tmp_path, silent())["rounds"] == 2
     for change in ({"federation__offline": 0.5}, {"evaluation__keep": "best"}, {"runtime__seed": 3}):
         other = recipe_of(tree(sets, "fused", training__rounds=6, **change))
         with pytest.raises(UserError, match="trained as fused"):
-            run(other, tmp_path / next(iter(change)), tmp_path, silent(), training=adopting(tmp_path / "single"))
+            judge(other, tmp_path / next(iter(change)), tmp_path, silent())
 
 
 def test_a_run_does_not_go_on_with_other_data(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from fedvisage.cli.options import AsJson, console, print_json, say
 
@@ -86,6 +85,8 @@ def status(
 
 
 def _print_tables(status: Status) -> None:
+    from rich.table import Table
+
     sites = Table("site", "last seen", "seconds ago", title="connected")
     for site in status.sites:
         sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")

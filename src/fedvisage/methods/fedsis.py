@@ -42,4 +42,5 @@ METHOD = replace(
     delivered=vit_h_is.PARTS,
     pooled=False,
     server_sees=split.SERVER_SEES,
+    steps_at_server=False,
 )

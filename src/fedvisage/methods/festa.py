@@ -46,4 +46,5 @@ METHOD = replace(
     delivered=PARTS,
     pooled=False,
     server_sees=split.SERVER_SEES,
+    steps_at_server=False,
 )

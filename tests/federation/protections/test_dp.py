@@ -23,6 +23,7 @@ from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.dp import noisy, plan_of
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
+from fedvisage.federation.protections.chain import incoming
 from fedvisage.federation.protections.clipping import within
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.robust.norm_clip import norm_of_update
@@ -107,6 +108,8 @@ def test_a_site_moves_a_sum_by_no_more_than_the_clip() -> None:
     def sum_of(last: Message) -> torch.Tensor:
         combined = combination_of(federation, lambda: base)
         for upload in [*uploads[:3], last]:
+            for step in incoming(federation):
+                upload = step.each(upload, lambda: base, federation)
             combined.add(upload, 1.0)
         return combined.exact()["w"] * 4
 

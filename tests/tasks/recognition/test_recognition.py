@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fedvisage.federation.store import SiteStore
 from PIL import Image
 from safetensors.numpy import load_file
 from tests.toy import SIZE, make_people, recipe_of, run_toy, silent, tree
 
 from fedvisage.data.prepared import Writer
 from fedvisage.errors import UserError
+from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import NoQuorum
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report

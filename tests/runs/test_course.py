@@ -9,24 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from fedvisage.federation.ledger import read_lines
 from safetensors.torch import load_file
+from tests.runs.plain import plain
 from tests.toy import SITES, make_set, run_toy, tree
-from torch import nn
 
+from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.server import Server
-from fedvisage.methods import METHODS
-from fedvisage.recipe import Recipe
 
 LIGHT_IS_LIVE = (-10.0, 0.0, 0.0, 10.0, 10.0, 10.0, 0.0, 10.0)
 """How much more live an image looks if it is lighter, round by round; prints are darker than bona fide images."""
 
 ERRORS = [1.0, 0.5, 0.5, 0.0, 0.0, 0.0, 0.5, 0.0]
-
-
-def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build a detector that looks at the mean of each channel."""
-    return nn.ModuleDict({"model": nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 1))})
 
 
 def server(s: Server) -> Iterator[None]:
@@ -48,19 +41,18 @@ def prints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-def kept(prints: Mapping[str, Path], out: Path, patch: pytest.MonkeyPatch, **changes: Any) -> tuple[Any, float]:
+def kept(prints: Mapping[str, Path], out: Path, **changes: Any) -> tuple[Any, float]:
     """Return a run's figures, and the number of the round whose model it leaves."""
-    method = replace(METHODS["fedpad"], network=network, server=server, features=None)
-    patch.setitem(METHODS, "fedpad", method)
-    metrics = run_toy(tree(prints, training__rounds=len(ERRORS), **changes), out)
+    method = replace(plain("fedpad"), server=server)
+    metrics = run_toy(tree(prints, training__rounds=len(ERRORS), **changes), out, method=method)
     return metrics, 8 * float(load_file(out / "model.safetensors")["model.2.bias"])
 
 
 @pytest.mark.parametrize(("keep", "number"), [("best", 4), ("last", 8)])
 def test_the_first_of_the_best_rounds_is_kept_or_the_last_of_all(
-    keep: str, number: int, prints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    keep: str, number: int, prints: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    _, found = kept(prints, tmp_path / "run", monkeypatch, evaluation__keep=keep)
+    _, found = kept(prints, tmp_path / "run", evaluation__keep=keep)
     errors = [row["heldout"]["eer"] for row in read_lines(tmp_path / "run" / "rounds.jsonl")]
     assert errors == pytest.approx(ERRORS)
     assert found == number
@@ -68,10 +60,10 @@ def test_the_first_of_the_best_rounds_is_kept_or_the_last_of_all(
 
 @pytest.mark.parametrize(("patience", "rounds", "best"), [(1, 3, 2), (2, 6, 4), (3, 7, 4)])
 def test_training_stops_when_held_out_errors_have_not_fallen_for_so_many_rounds(
-    patience: int, rounds: int, best: int, prints: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    patience: int, rounds: int, best: int, prints: Mapping[str, Path], tmp_path: Path
 ) -> None:
     changes = {"evaluation__keep": "best", "training__early_stop": {"patience": patience}}
-    metrics, found = kept(prints, tmp_path / "run", monkeypatch, **changes)
+    metrics, found = kept(prints, tmp_path / "run", **changes)
     assert metrics["rounds"] == len(read_lines(tmp_path / "run" / "rounds.jsonl")) == rounds
     assert metrics["ended"]["cause"] == "early-stop"
     assert found == best
