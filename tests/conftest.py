@@ -14,3 +14,16 @@ torch.set_num_threads(THREADS)
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Three sites and a user, for attack detection and for recognition."""
     return make_sets(tmp_path_factory.mktemp("sets"))
+
+
+WHOLE = ("contract", "distributed", "faults", "audit", "test_extensions.py", "test_processors.py", "test_wheel.py",
+         "methods/test_algorithms_on_models.py")  # fmt: skip
+"""Below this folder: tests that run whole recipes or processes again and again."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what ``make quick`` leaves out."""
+    root = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(root).as_posix().startswith(WHOLE):
+            item.add_marker("whole")

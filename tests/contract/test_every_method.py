@@ -48,7 +48,13 @@ class Recorded:
     sent: list[tuple[str, Message]]
 
 
-@pytest.fixture(scope="module", params=list(ALL))
+ALIKE = ("fedprox-vit-h", "moon-vit-h", "fedyogi", "distillation", "privacyface-global")
+"""Methods that share all code with another one of the list but a loss, a rule of Adam's, or whose data is merged."""
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in ALL]
+)
 def method(request: pytest.FixtureRequest) -> Method:
     return ALL[request.param]
 

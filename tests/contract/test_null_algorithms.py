@@ -19,6 +19,8 @@ from fedvisage.nn.norms import Borrowed
 
 ARCH = {"timm": {"arch": "mobilenetv3_small_050"}}
 KINDS = ("vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")
+PARAMETERS = [pytest.param(kind, marks=pytest.mark.slow) if kind in ("iresnet18", "timm-embedding") else kind
+              for kind in KINDS]  # fmt: skip
 NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("fedavg", {"training__server_optimizer": {"name": "sgd", "lr": 1.0}},
      {"training__server_optimizer": {"name": "sgd", "lr": 0.5}}),
@@ -41,7 +43,7 @@ def recipe(sets: Mapping[str, Path], algorithm: str, model: str, **changes: Any)
     return found
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=PARAMETERS)
 def model(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -84,7 +86,7 @@ def test_fednova_with_as_many_steps_everywhere_is_fedavg_to_rounding(
 
 
 @pytest.mark.parametrize(("norms", "sites"), [("shared", 3), ("private", 1)])
-@pytest.mark.parametrize("kind", [name for name in KINDS if name != "sphere20"])
+@pytest.mark.parametrize("kind", [one for one in PARAMETERS if one != "sphere20"])
 def test_fedbn_with_nothing_of_a_site_s_own_is_fedavg(
     kind: str, norms: str, sites: int, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
