@@ -16,8 +16,12 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     return make_sets(tmp_path_factory.mktemp("sets"))
 
 
-WHOLE = ("contract", "distributed", "faults", "audit", "test_extensions.py", "test_processors.py", "test_wheel.py",
-         "methods/test_algorithms_on_models.py")  # fmt: skip
+WHOLE = (
+    *("contract", "distributed", "faults", "audit", "studies", "datasets/rendered", "parity/test_algorithms.py"),
+    *("federation/test_secure_run.py", "federation/test_admission.py", "methods/test_algorithms_on_models.py"),
+    *("methods/test_split.py", "methods/test_leakage.py", "methods/test_fedbn.py", "methods/test_fedma_passes.py"),
+    *("test_documentation.py", "test_extensions.py", "test_processors.py", "test_shipped.py", "test_wheel.py"),
+)
 """Below this folder: tests that run whole recipes or processes again and again."""
 
 
