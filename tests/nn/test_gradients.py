@@ -34,3 +34,12 @@ def test_nothing_listens_afterwards_not_even_if_training_broke() -> None:
     layer(torch.ones(2)).backward()
     assert torch.equal(sums["weight"], before)
     assert torch.equal(before, torch.ones(1, 2))
+
+
+def test_frozen_weights_add_up_to_zero() -> None:
+    layer = nn.Linear(2, 1)
+    layer.bias.requires_grad_(requires_grad=False)
+    with gathered(dict(layer.named_parameters())) as sums:
+        layer(torch.tensor([2.0, 3.0])).backward()
+    assert sums["bias"].tolist() == [0.0]
+    assert sums["weight"].tolist() == [[2.0, 3.0]]
