@@ -289,3 +289,17 @@ def test_scaffold_corrects_whatever_optimizer_steps(
             run_toy(combined(sets, name, "resnet18", **changes), tmp_path / f"{name}-{rounds}")
         first, second = (weights(tmp_path / f"{name}-{rounds}") for name in ("fedavg", "scaffold"))
         assert (first == second) is alike
+
+
+@pytest.mark.parametrize(
+    ("model", "more"), [("timm", {}), ("timm-embedding", {"embedding": 16})], ids=["detection", "recognition"]
+)
+def test_an_unknown_architecture_is_refused_before_any_data_is_opened(
+    model: str, more: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = combined(sets, "fedprox", model)
+    content["method"]["network"] = {"arch": "mobilenetv9", **more}
+    content["data"]["sites"] = {"A": "/nowhere"}
+    with pytest.raises(UserError, match="did you mean") as caught:
+        run_toy(content, tmp_path / "run")
+    assert caught.value.place == "recipe.method.network.arch"

@@ -65,14 +65,21 @@ class Whole(nn.Module):
         return (images - self.mean) / self.std
 
 
+def check_architecture(arch: str) -> None:
+    """Refuse what is no name of timm's list: other names would be looked for elsewhere."""
+    import timm
+
+    if not timm.is_model(arch):
+        near = get_close_matches(arch, timm.list_models(), n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else "; `timm.list_models()` names them"
+        raise UserError(f"{PLACE}.arch", f"{arch!r} is no architecture of timm's{hint}")
+
+
 def timm_network(settings: TimmNetwork, image: Input, outputs: int) -> Whole:
     """Build a network with random weights; 0 outputs leave its last layer out."""
     import timm
 
-    if not timm.is_model(settings.arch):
-        near = get_close_matches(settings.arch, timm.list_models(), n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else "; `timm.list_models()` names them"
-        raise UserError(f"{PLACE}.arch", f"{settings.arch!r} is no architecture of timm's{hint}")
+    check_architecture(settings.arch)
     published = timm.get_pretrained_cfg(settings.arch)
     fixed = {"img_size": image.size} if published is not None and published.fixed_input_size else {}
     channels = CHANNELS[image.colour]

@@ -29,6 +29,7 @@ from fedvisage.methods.classes import classes_of, sampling
 from fedvisage.methods.model import Loss, Model
 from fedvisage.nn.embedder import Centres, FaceNetwork, NetworkName, face_network, load_backbone
 from fedvisage.nn.losses.cosface import cosface
+from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
@@ -65,8 +66,10 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse two sources of initial weights."""
+    """Refuse an unknown architecture, and two sources of initial weights."""
     settings = recipe.options(FaceOptions).network
+    if settings.arch is not None:
+        check_architecture(settings.arch)
     if settings.weights is not None and (recipe.training.pretrain or recipe.training.start):
         raise UserError("recipe.method.network.weights", "and training.pretrain or training.start all give initial "
                         "weights; leave all but one out")  # fmt: skip

@@ -13,7 +13,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods.averaging import AveragingOptions
 from fedvisage.methods.model import Model
-from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, load_weights, timm_network
+from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, check_architecture, load_weights, timm_network
 from fedvisage.recipe import MethodOptions, Recipe
 
 
@@ -33,7 +33,8 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse two sources of initial weights."""
+    """Refuse an unknown architecture, and two sources of initial weights."""
+    check_architecture(recipe.options(Options).network.arch)
     if recipe.options(Options).network.weights is not None and recipe.training.start is not None:
         raise UserError(f"{PLACE}.weights", "and training.start both give initial weights; leave one of them out")
 
