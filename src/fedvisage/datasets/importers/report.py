@@ -10,6 +10,10 @@ from fedvisage.data.writer import Writer
 from fedvisage.errors import UserError
 
 
+DATASET_SPLITS = ("train", "dev", "test", "all")
+"""Where published counts have a dataset's videos; other places are optional parts, such as enrolment."""
+
+
 @dataclass(frozen=True)
 class Skipped:
     """A file that was not imported, and why."""
@@ -59,6 +63,56 @@ class ImportReport:
             lines.append(f"{len(self.skipped)} files were skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
+
+
+@dataclass(frozen=True)
+class DatasetReport(ImportReport):
+    """What was imported of a dataset that is known: its videos beside the published counts, and other files."""
+
+    kind: str = ""
+    found: dict[str, tuple[int, int]] = field(default_factory=dict)
+    expected: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stray: dict[str, int] = field(default_factory=dict)
+    strangers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    short: int = 0
+    turned: int = 0
+    without_box: int = 0
+
+    @property
+    def incomplete(self) -> bool:
+        """Tell whether videos of a whole copy are missing; what was not asked for, such as enrolment, is not."""
+        return any(
+            count < wanted
+            for place, both in self.expected.items()
+            if place in self.found or place in DATASET_SPLITS
+            for count, wanted in zip(self.found.get(place, (0, 0)), both, strict=True)
+        )
+
+    def lines(self) -> list[str]:
+        """Return the report as lines to print."""
+        lines = super().lines()
+        counted = [self._counted(place) for place in self.expected if place in self.found or place in DATASET_SPLITS]
+        counted += [self._counted(place) for place in self.found if place not in self.expected]
+        if self.incomplete:
+            counted.append("this is an incomplete copy: the published counts are higher")
+        lines[1:1] = [*counted, *self.notes]
+        if self.stray:
+            others = ", ".join(f"{count:,} {reason}" for reason, count in self.stray.items())
+            lines.append(f"other files were passed over: {others}")
+            lines += [f"  {name}" for name in self.strangers]
+        counts = (
+            (self.short, "videos have fewer frames with a face than asked for: their last one was taken"),
+            (self.turned, "videos stood upside down and were turned"),
+            (self.without_box, "frames had no box: their faces were sought"),
+        )
+        return lines + [f"{count} {what}" for count, what in counts if count]
+
+    def _counted(self, place: str) -> str:
+        (real, attacks), wanted = self.found.get(place, (0, 0)), self.expected.get(place)
+        if wanted is None:
+            return f"{place}: {real:,} bona fide, {attacks:,} attacks"
+        return f"{place}: {real:,} of {wanted[0]:,} bona fide, {attacks:,} of {wanted[1]:,} attacks"
 
 
 @dataclass
