@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.data.growing import ArrayFile, RowsFile
+from fedvisage.data.journal import EVERY, JOURNAL, Journal, Record
 from fedvisage.data.manifest import (
     DEPTH,
     DEPTH_SIZE,
@@ -32,8 +34,6 @@ from fedvisage.data.manifest import (
     Manifest,
     file_digest,
 )
-from fedvisage.data.growing import ArrayFile, RowsFile
-from fedvisage.data.journal import EVERY, JOURNAL, Journal, Record
 from fedvisage.data.partial import PartialDirectory
 from fedvisage.data.rows import COLUMNS, GROUP, Row, RowRules, are_further, rows_of
 from fedvisage.errors import RunFailed, UserError
@@ -46,8 +46,8 @@ class Writer:
     Everything goes to a temporary directory beside the destination, which is renamed at the end of the block.
     If the block raises, nothing is left. `species` and `splits` count what was added.
 
-    With a `key`, a process that is killed or interrupted leaves what it noted as done, and the next writer with the same
-    key begins behind it: `done` has the notes.
+    With a `key`, a process that is killed or interrupted leaves what it noted as done, and the next writer with the
+    same key begins behind it: `done` has the notes.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ set's identities, or in ``part=1-6/40``, the first six together, so that one set
 
 import hashlib
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +20,9 @@ from fedvisage.errors import UserError
 SYNTHETIC = "synth:"
 _PART = re.compile(r"\s+part=(\d{1,6})(?:-(\d{1,6}))?/(\d{1,6})$")
 _STEPS = 10
+_SILENCE = 30.0
+_SOON = 2.0
+"""Seconds after which somebody wants to hear something, and before which a rate means nothing."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +85,33 @@ def _complete(path: Path) -> bool:
     return (path / SET).is_file()
 
 
-def in_steps(what: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Return a progress function that says how far the work is, about every tenth of it."""
-    said = -1
+def in_steps(
+    what: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+) -> Callable[[int, int], None]:
+    """Return a progress function that says how far the work is, and for how long yet, about every tenth of it.
+
+    What goes on for minutes is heard of every half minute as well.
+    """
+    said, begun, heard = -1, clock(), clock()
+    first: int | None = None
 
     def progress(done: int, total: int) -> None:
-        nonlocal said
+        nonlocal said, heard, first
+        now = clock()
+        first = done - 1 if first is None else first  # work that an earlier attempt did took no time
         step = done * _STEPS // max(total, 1)
-        if step > said:
-            said = step
-            say(f"{what}: {done} of {total}")
+        if step > said or now - heard >= _SILENCE:
+            said, heard = step, now
+            say(f"{what}: {done} of {total}{_pace(done - first, total - done, now - begun)}")
 
     return progress
+
+
+def _pace(done: int, left: int, seconds: float) -> str:
+    """Say how fast it goes and how long it will take, once that means something."""
+    if seconds < _SOON or not left:
+        return ""
+    rate = done / seconds
+    remaining = left / rate
+    span = f"{remaining / 60:.0f} min" if remaining >= 90 else f"{remaining:.0f} s"
+    return f", {rate:.{1 if rate < 100 else 0}f} a second, {span} left"

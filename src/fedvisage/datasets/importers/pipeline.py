@@ -30,7 +30,7 @@ from fedvisage.errors import UserError
 from fedvisage.streams import numpy_rng
 
 PIPELINE_VERSION = 1
-"""Changes whenever the same files give other pixels, so that an unfinished import is not continued by another version."""
+"""Changes whenever the same files give other pixels: an unfinished import is not continued by another version."""
 
 TURNED = "turned"
 """A further column: degrees by which a video was turned to stand upright."""
@@ -59,8 +59,8 @@ def import_items(
 
     Of each video the `frames` are taken that are asked for (see ``importers.frames``). About a share `heldout` of the
     subjects is held out. `depth` says where depth maps come from (see ``importers.depth``), `boxes` whether faces are
-    sought or cut out by boxes that came with the dataset. If more than a share `max_bad` of the files is bad, the import
-    stops with a UserError.
+    sought or cut out by boxes that came with the dataset. If more than a share `max_bad` of the files is bad, the
+    import stops with a UserError.
     """
     if not 0 <= heldout <= 0.99:
         raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")

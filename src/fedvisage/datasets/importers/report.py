@@ -9,7 +9,6 @@ from fedvisage.data.rows import BONA_FIDE
 from fedvisage.data.writer import Writer
 from fedvisage.errors import UserError
 
-
 DATASET_SPLITS = ("train", "dev", "test", "all")
 """Where published counts have a dataset's videos; other places are optional parts, such as enrolment."""
 
@@ -101,18 +100,19 @@ class DatasetReport(ImportReport):
             others = ", ".join(f"{count:,} {reason}" for reason, count in self.stray.items())
             lines.append(f"other files were passed over: {others}")
             lines += [f"  {name}" for name in self.strangers]
-        counts = (
-            (self.short, "videos have fewer frames with a face than asked for: their last one was taken"),
-            (self.turned, "videos stood upside down and were turned"),
-            (self.without_box, "frames had no box: their faces were sought"),
-        )
-        return lines + [f"{count} {what}" for count, what in counts if count]
+        counts = {
+            "videos with fewer frames with a face than asked for, whose last one was taken": self.short,
+            "videos that stood upside down and were turned": self.turned,
+            "frames without a box, whose faces were sought": self.without_box,
+        }
+        return lines + [f"{what}: {count}" for what, count in counts.items() if count]
 
     def _counted(self, place: str) -> str:
         (real, attacks), wanted = self.found.get(place, (0, 0)), self.expected.get(place)
         if wanted is None:
             return f"{place}: {real:,} bona fide, {attacks:,} attacks"
-        return f"{place}: {real:,} of {wanted[0]:,} bona fide, {attacks:,} of {wanted[1]:,} attacks"
+        both = ((real, wanted[0], "bona fide"), (attacks, wanted[1], "attacks"))
+        return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in both if n or most)}"
 
 
 @dataclass

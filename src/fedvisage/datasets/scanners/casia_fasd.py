@@ -38,6 +38,7 @@ test_release/1/ … test_release/30/""",
     names=(Name(VIDEO, _read),),
     columns=("clip", "quality"),
     counts={"train": (60, 180), "test": (90, 270)},
+    beside=("*.face",),
     boxes=BoxFiles(("face-locations/{name}.face", "{name}.face"), "sides"),
     example=(
         Clip("train_release/1/1.avi", 1),

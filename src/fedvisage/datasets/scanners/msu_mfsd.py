@@ -62,6 +62,7 @@ train_sub_list.txt  test_sub_list.txt                    compared where they are
     names=(Name(REAL, _real), Name(ATTACK, _attack)),
     columns=("device", "medium"),
     counts={"train": (30, 90), "test": (40, 120)},
+    beside=("*.face", "*_sub_list.txt"),
     boxes=BoxFiles(("{name}.face", "{file}.face"), "corners"),
     check=check_lists,
     turned=True,

@@ -40,6 +40,7 @@ Protocols/Protocol_1/{Train,Dev,Test}.txt … Protocol_4/  compared with the nam
     names=(Name(VIDEO, _read),),
     columns=("phone", "session", "file"),
     counts={"train": (360, 1440), "dev": (270, 1080), "test": (360, 1440)},
+    beside=("*_files/*.txt", "*protocol*/*.txt"),
     lists=LabelLists(r"Protocols/Protocol_[1-4]/(?:Train|Dev|Test)(?:_[1-6])?\.txt", _line,
                      lambda label: not label.startswith("-")),
     example=(

@@ -68,6 +68,7 @@ enroll/{train,devel,test}/…, face-locations/…            where they are ther
     names=(Name(REAL, _real), Name(ATTACK, _attack), Name(ENROLMENT, _enrolment)),
     columns=("session", "light", "device", "support", PURPOSE),
     counts={"train": (60, 300), "dev": (60, 300), "test": (80, 400), ENROL: (100, 0)},
+    beside=("*.face", "*protocol/*"),
     boxes=BoxFiles(("face-locations/{name}.face",), "sides"),
     enrolment=True,
     example=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
 
 from fedvisage.datasets.importers import pictures
@@ -64,6 +65,8 @@ class Scanner:
     """What items say beyond the known columns."""
     counts: Mapping[str, Count] = field(default_factory=dict)
     """Videos in a whole copy by `Item.place`."""
+    beside: tuple[str, ...] = ()
+    """Patterns for the paths of known files that are no items, such as ``*.face``: nobody needs to hear of them."""
     lists: LabelLists | None = None
     boxes: BoxFiles | None = None
     check: Callable[[Tree, Sequence[Item]], None] | None = None
@@ -176,6 +179,8 @@ class _Seen:
         return None
 
     def _pass_over(self, file: str) -> None:
+        if any(fnmatch(file.casefold(), pattern.casefold()) for pattern in self.scanner.beside):
+            return
         if file in self.others:
             self.stray[f"files that end in {printable(ending_of(file)) or 'nothing'}"] += 1
         else:
