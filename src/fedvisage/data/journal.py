@@ -63,10 +63,6 @@ class Journal:
         self._lines += self._waiting
         self._waiting, self._last = [], time.monotonic()
 
-    def __bool__(self) -> bool:
-        """Tell whether there is something to go on from."""
-        return bool(self._lines)
-
     def remove(self) -> None:
         """Remove the file: the set is whole."""
         self._path.unlink(missing_ok=True)

@@ -28,6 +28,8 @@ COLUMNS = ("item", "label", "species", "subject", "video", "frame", "split")
 GROUP = "group"
 OFFICIAL = "official"
 """A further column: the split that the dataset's authors made."""
+PURPOSE, ENROL = "purpose", "enroll"
+"""A further column, and its value for videos that enrol a person."""
 
 _FURTHER = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _FURTHER_LIMIT = 32

@@ -19,14 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.data.batches import View
-from fedvisage.data.rows import are_further
+from fedvisage.data.rows import ENROL, PURPOSE, are_further
 from fedvisage.errors import UserError
 from fedvisage.streams import numpy_rng
 
 ONLY = " only:"
-PURPOSE, ENROL = "purpose", "enroll"
-"""A further column, and its value for videos that enrol a person."""
-
 _SHARE, _RANGE = re.compile(r"(\d{1,3})/(\d{1,3})"), re.compile(r"(\d{1,3})-(\d{1,3})")
 
 

@@ -126,7 +126,7 @@ class Writer:
 
     def note(self, **record: Any) -> None:
         """Note that a piece of work is done, all its images added: a later attempt begins behind it."""
-        if self._journal:
+        if self._journal is not None:
             with _disk(self.path):
                 self._journal.note(record, self.count, self._rows.length, self._make_files_durable)
 
@@ -196,11 +196,11 @@ class Writer:
             if kind is None:
                 with _disk(self.path):
                     self._finish()
-            elif self._journal and kind is KeyboardInterrupt:
+            elif self._journal is not None and kind is KeyboardInterrupt:
                 with _disk(self.path):
                     self._journal.settle(self._make_files_durable)
         finally:
-            self._discard(keep=kind is KeyboardInterrupt and bool(self._journal))
+            self._discard(keep=kind is KeyboardInterrupt and self._journal is not None)
 
     @property
     def _partial(self) -> Path:

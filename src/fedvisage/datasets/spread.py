@@ -10,7 +10,6 @@ from threading import current_thread, main_thread
 from typing import TypeVar
 
 import cv2
-import torch
 
 Progress = Callable[[int, int], None]
 Work = TypeVar("Work")
@@ -20,11 +19,17 @@ _AHEAD = 4
 """Results a process that may wait to be taken: more would only fill memory."""
 
 
-def spread(work: Callable[[Work], Result], items: Iterable[Work], workers: int) -> Iterator[Result]:
-    """Do the work for every item, here or in other processes, one thread each; results come in order."""
+def spread(
+    work: Callable[[Work], Result], items: Iterable[Work], workers: int, *, torch: bool = True
+) -> Iterator[Result]:
+    """Do the work for every item, here or in other processes, one thread each; results come in order.
+
+    Work that does not compute with torch says so: loading it takes each process seconds.
+    """
     if workers > 1:
         context = get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread) as pool:
+        first = _use_one_thread_of_torch if torch else _use_one_thread
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=first) as pool:
             yield from _in_order(pool, work, iter(items), _AHEAD * workers)
         return
     for item in items:
@@ -65,15 +70,23 @@ def _children_ignore_interrupts() -> Iterator[None]:
 
 
 def _use_one_thread() -> None:
-    torch.set_num_threads(1)
     cv2.setNumThreads(1)
+
+
+def _use_one_thread_of_torch() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    _use_one_thread()
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Work as a worker process does: sums over several threads may round otherwise."""
+    import torch
+
     before = torch.get_num_threads(), cv2.getNumThreads()
-    _use_one_thread()
+    _use_one_thread_of_torch()
     try:
         yield
     finally:

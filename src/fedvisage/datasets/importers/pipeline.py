@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedvisage.data.journal import EVERY
 from fedvisage.data.prepared import Writer
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
@@ -52,6 +53,7 @@ def import_items(
     max_bad: float = 0.05,
     choices: Choices | None = None,
     workers: int = 1,
+    every: float = EVERY,
     progress: Progress | None = None,
     **_: object,
 ) -> ImportReport:
@@ -60,7 +62,7 @@ def import_items(
     Of each video the `frames` are taken that are asked for (see ``importers.frames``). About a share `heldout` of the
     subjects is held out. `depth` says where depth maps come from (see ``importers.depth``), `boxes` whether faces are
     sought or cut out by boxes that came with the dataset. If more than a share `max_bad` of the files is bad, the
-    import stops with a UserError.
+    import stops with a UserError. `every` so many seconds what is done is made safe against a kill.
     """
     if not 0 <= heldout <= 0.99:
         raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")
@@ -79,14 +81,14 @@ def import_items(
     origin = _origin(scanner, source, reading, heldout, seed, choices or Choices())
     out = Writer(
         destination, name=name, size=size, source=origin, depth=has_depth, points=reading.points,
-        further=_columns(scanner), key=_key(origin, name, items),
+        further=_columns(scanner), key=_key(origin, name, items), every=every,
     )  # fmt: skip
     with out:
         seen = Seen(tally)
         for item, noted in zip(items, out.done, strict=False):
             seen.replay(item, noted)
         rest = items[len(out.done) :]
-        outcomes = spread(partial(read_item, reading=reading), rest, workers)
+        outcomes = spread(partial(read_item, reading=reading), rest, workers, torch=False)
         for done, (item, outcome) in enumerate(zip(rest, outcomes, strict=True), len(out.done) + 1):
             record = seen.take(item, outcome)
             for picture in [] if record["fault"] else outcome.pictures:

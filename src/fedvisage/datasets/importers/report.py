@@ -1,13 +1,18 @@
 """What an import did: counts, and every file that was skipped with the reason."""
 
+from __future__ import annotations
+
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedvisage.data.rows import BONA_FIDE
-from fedvisage.data.writer import Writer
 from fedvisage.errors import UserError
+
+if TYPE_CHECKING:  # the writer loads torch, which processes that only read need not
+    from fedvisage.data.writer import Writer
 
 DATASET_SPLITS = ("train", "dev", "test", "all")
 """Where published counts have a dataset's videos; other places are optional parts, such as enrolment."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from fedvisage.data.rows import BONA_FIDE
-from fedvisage.data.selection import PURPOSE
+from fedvisage.data.rows import BONA_FIDE, PURPOSE
 from fedvisage.datasets.importers.report import Skipped
 
 Kind = Literal["video", "image", "frames"]

@@ -7,7 +7,7 @@ out unless they are asked for.
 
 from collections.abc import Mapping
 
-from fedvisage.data.selection import ENROL, PURPOSE
+from fedvisage.data.rows import ENROL, PURPOSE
 from fedvisage.datasets.scanners.boxes import BoxFiles
 from fedvisage.datasets.scanners.example import Clip
 from fedvisage.datasets.scanners.grammar import Grammar
