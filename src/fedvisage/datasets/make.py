@@ -44,19 +44,19 @@ EVERYTHING = "all"
 class Importing:
     """How a dataset is imported; what does not apply to its kind is not looked at."""
 
-    size: int
-    frames: str
-    crop: str
-    depth: str
-    boxes: str
-    heldout: float
-    test: float
-    least: int
-    max_bad: float
-    seed: int
-    workers: int
-    enroll: bool
-    labels: str
+    size: int = 256
+    frames: str = "10"
+    crop: str = "face"
+    depth: str = "auto"
+    boxes: str = "detect"
+    heldout: float = 0.25
+    test: float = 0.4
+    least: int = 1
+    max_bad: float = 0.05
+    seed: int = 0
+    workers: int = 1
+    enroll: bool = False
+    labels: str = ""
 
 
 def synthesise_set(
@@ -178,8 +178,10 @@ def _import_all(root: Path, destination: Path, say: Say, options: Importing) -> 
             continue
         lines += [f"{kind}: {done[0]}", *(f"  {line}" for line in done[1:])]
     if failed:
-        say_all = "; ".join(failed)
-        raise UserError(str(root), f"{len(failed)} of {len(found.datasets)} datasets were not imported: {say_all}")
+        for line in lines:
+            say(line)
+        message = f"{len(failed)} of {len(found.datasets)} datasets were not imported: {'; '.join(failed)}"
+        raise UserError(str(root), message)
     return lines
 
 

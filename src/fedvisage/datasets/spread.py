@@ -3,8 +3,9 @@
 import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
+from itertools import islice
 from multiprocessing import get_context
 from threading import current_thread, main_thread
 from typing import TypeVar
@@ -42,15 +43,12 @@ def _in_order(
     pool: ProcessPoolExecutor, work: Callable[[Work], Result], items: Iterator[Work], ahead: int
 ) -> Iterator[Result]:
     """Keep a few items in work; yield the results in the order of the items."""
-    waiting: deque[Future[Result]] = deque()
+    with _children_ignore_interrupts():  # once: an interruption of our own in this time is lost
+        waiting = deque(pool.submit(work, item) for item in islice(items, ahead))
     try:
-        for item in items:
-            with _children_ignore_interrupts():
-                waiting.append(pool.submit(work, item))
-            if len(waiting) >= ahead:
-                yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
+            waiting.extend(pool.submit(work, item) for item in islice(items, 1))
     finally:
         for future in waiting:
             future.cancel()
