@@ -5,8 +5,7 @@ from pathlib import Path
 
 from fedvisage.datasets.pretend import pretend
 from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.example import Clip
-from fedvisage.datasets.scanners.item import Choices, Listing
+from fedvisage.datasets.scanners.item import Choices, Item, Listing
 from fedvisage.datasets.scanners.tree import walk
 
 PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
@@ -26,7 +25,11 @@ def listed(kind: str, root: Path, choices: Choices | None = None) -> Listing:
     return SCANNERS[kind].list(walk(root), choices or Choices())
 
 
+def files_of(item: Item) -> list[Path]:
+    """Return the files that hold an item's pictures."""
+    return sorted(item.path.iterdir()) if item.kind == "frames" else [item.path]
+
+
 def media(kind: str, root: Path) -> list[Path]:
     """Return the files with faces that a plain import takes."""
-    taken = {item.path for item in listed(kind, root).items}
-    return [root / one.path for one in SCANNERS[kind].example if isinstance(one, Clip) and root / one.path in taken]
+    return [path for item in listed(kind, root).items for path in files_of(item)]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.datasets.scanners.copies import PUBLISHED, changeable, listed, media
+from tests.datasets.scanners.copies import PUBLISHED, changeable, files_of, listed, media
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importers.pipeline import import_items
@@ -20,6 +20,7 @@ from fedvisage.datasets.importers.report import DatasetReport
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Item
+from fedvisage.datasets.scanners.tree import MEDIA_ENDINGS, walk
 from fedvisage.errors import UserError
 
 EVERY = pytest.mark.parametrize("kind", SCANNERS)
@@ -75,8 +76,6 @@ def swapped(lines: list[str], live: str, attack: str, numbers: range) -> str:
 
 def first_list(kind: str, root: Path) -> tuple[Path, list[str], str, str]:
     """Return a list of a copy, its lines, and the labels that it has for bona fide items and for attacks."""
-    from fedvisage.datasets.scanners.tree import walk
-
     lists = SCANNERS[kind].lists
     assert lists
     path = root / lists.of(walk(root))[0]
@@ -101,8 +100,7 @@ def test_labels_that_are_all_the_other_way_round_say_which_option_turns_them(
     kind: str, copies: Mapping[str, Path], tmp_path: Path
 ) -> None:
     root = changeable(copies[kind], tmp_path / "copy")
-    for number, _ in enumerate(lists_of(kind, root)):
-        path = lists_of(kind, root)[number]
+    for path in lists_of(kind, root):
         lines, (live, attack) = path.read_text().splitlines(), first_list(kind, copies[kind])[2:]
         path.write_text(swapped(lines, live, attack, range(len(lines))))
     with pytest.raises(UserError, match=re.escape(f"--labels live={attack}")):
@@ -111,8 +109,6 @@ def test_labels_that_are_all_the_other_way_round_say_which_option_turns_them(
 
 
 def lists_of(kind: str, root: Path) -> list[Path]:
-    from fedvisage.datasets.scanners.tree import walk
-
     lists = SCANNERS[kind].lists
     assert lists
     return [root / name for name in lists.of(walk(root))]
@@ -155,7 +151,8 @@ def test_other_files_are_counted_and_videos_with_other_names_are_an_error(
     (root / "sums.md5").write_text("x")
     assert listed(kind, root).stray["files that end in .pdf"] == 1
     first = media(kind, root)[0]
-    first.with_name(f"holiday{first.suffix}").write_bytes(first.read_bytes())
+    (root / "holiday").mkdir()
+    (root / f"holiday/holiday{first.suffix}").write_bytes(first.read_bytes())
     with pytest.raises(UserError, match=r"1 of \d+ videos and images have names .*holiday"):
         listed(kind, root)
 
@@ -165,11 +162,14 @@ def test_truncated_and_empty_files_are_counted_and_the_others_imported(
     kind: str, copies: Mapping[str, Path], tmp_path: Path
 ) -> None:
     root = changeable(copies[kind], tmp_path / "copy")
-    truncated, empty, *_ = media(kind, root)
-    truncated.write_bytes(truncated.read_bytes()[:40])
-    empty.write_bytes(b"")
+    damaged = listed(kind, root).items[:2]
+    for item, length in zip(damaged, (40, 0), strict=True):
+        for path in files_of(item):
+            path.write_bytes(path.read_bytes()[:length])
     report = import_items(SCANNERS[kind], root, tmp_path / "set", name=kind, size=16, frames=1, max_bad=1.0)
-    assert sorted(one.path.rpartition("/")[2] for one in report.skipped) == sorted([truncated.name, empty.name])
+    told_of = {item.name for item in damaged for one in report.skipped if item.name in one.path}
+    assert told_of == {item.name for item in damaged}
+    assert all(any(item.name in one.path for item in damaged) for one in report.skipped)
     assert report.images == len(expected(kind)) - 2
     with pytest.raises(UserError, match="max_bad"):
         import_items(SCANNERS[kind], root, tmp_path / "other", name=kind, size=16, frames=1, max_bad=0.0)
@@ -185,7 +185,7 @@ def test_another_parent_endings_in_capitals_windows_lines_and_hidden_copies_chan
         (path.parent / f"._{path.name}").write_bytes(b"\x00\x05\x16\x07")
         if path.suffix == ".txt":
             path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"))
-        elif path in media(kind, copies[kind]) or path.suffix in (".avi", ".mov", ".mp4", ".png", ".jpg"):
+        elif path.suffix in MEDIA_ENDINGS:
             path.rename(path.with_suffix(path.suffix.upper()))
     (root / ".DS_Store").write_bytes(b"x")
     found = listed(kind, tmp_path / "disk")
