@@ -96,9 +96,9 @@ def _print_tables(status: Status) -> None:
     sites = Table("site", "last seen", "seconds ago", title="connected")
     for site in status.sites:
         sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")
-    runs = Table("run", "round", "without", "MB up", "MB down", title="runs")
+    runs = Table("run", "state", "round", "without", "MB up", "MB down", title="runs")
     for run in status.runs:
         sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
-        runs.add_row(run.run, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
+        runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
     console().print(sites)
     console().print(runs)

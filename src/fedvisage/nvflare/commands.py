@@ -10,6 +10,7 @@ from fedvisage.federation.compatible import check_real
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.certificates import check, papers_in
 from fedvisage.nvflare.federation_file import read_federation
+from fedvisage.nvflare.following import PATIENCE
 from fedvisage.nvflare.front import Front
 from fedvisage.nvflare.greeting import address_in, wait_for_greeting
 from fedvisage.nvflare.holding import held, port_held
@@ -28,19 +29,29 @@ from fedvisage.tasks.task import Trained
 
 
 def run_over_nvflare(
-    recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool, kit: Path | None, wait: float
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    reporter: Reporter,
+    *,
+    resume: bool,
+    kit: Path | None,
+    wait: float,
+    patience: float = PATIENCE,
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
     if kit is None:
         return run_and_report(recipe, out, cache, reporter, resume=resume, training=train_in_rehearsal)
     check_real(recipe)
-    training = partial(_train, open_kit(kit, "operator"), wait)
+    training = partial(_train, open_kit(kit, "operator"), wait, patience)
     return run_and_report(recipe, out, cache, reporter, resume=resume, training=training, opening=at_operator)
 
 
-def _train(kit: Kit, wait: float, setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
-    return operator.train(setup.recipe, out, reporter, kit, wait=wait)
+def _train(
+    kit: Kit, wait: float, patience: float, setup: Setup, out: Path, data: Opened, reporter: Reporter
+) -> Trained:
+    return operator.train(setup.recipe, out, reporter, kit, wait=wait, patience=patience)
 
 
 def provision_from_file(path: Path, directory: Path) -> dict[Path, str]:
