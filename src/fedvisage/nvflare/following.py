@@ -60,6 +60,8 @@ class Course:
     patience: float = PATIENCE
     heard: float = field(default_factory=time.monotonic)
     """When the run's program answered last; later by the time in which it could not have answered."""
+    answering: str = ""
+    """The job whose program has answered."""
     told: str = ""
     """What was last said of what is waited for."""
     quiet: tuple[float, float] = (0.0, QUIET)
@@ -108,10 +110,16 @@ def report(session: Session, course: Course, number: str) -> None:
     """Report rounds that are new, or what is waited for."""
     reply, total = ask(session, number, course.round), course.job.recipe.training.rounds
     if reply is None:
-        course.tell(f"begun at the server; waiting for {', '.join(sorted(course.job.recipe.data.sites))} to start")
+        if course.answering != number:
+            names = ", ".join(sorted(course.job.recipe.data.sites))
+            course.tell(f"begun at the server; waiting for {names} to start")
+        elif course.round == total:
+            course.tell("the last round is over; waiting for the server to hand out the result")
         return
     now = course.heard = time.monotonic()
-    course.tell("started")
+    if course.answering != number:
+        course.answering = number
+        course.tell("started")
     for row in reply["rounds"]:
         course.round = int(row["round"])
         course.missing = tuple(name for name in row["asked"] if name not in row["replied"])
