@@ -102,8 +102,10 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
                 papers = papers_in(kit.path, at_server=False)
                 raise _refused(address_in(kit), papers.certificate, "it hangs up") from reason
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hung else PAUSES[0]
-            if until is not None and time.monotonic() + pause > until:
-                raise
+            if until is not None:
+                if time.monotonic() >= until:
+                    raise
+                pause = min(pause, until - time.monotonic())
             if said != str(reason) and not hung:
                 said = str(reason)
                 say(f"{said}; trying again until it answers")
