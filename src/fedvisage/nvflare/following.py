@@ -120,12 +120,13 @@ def report(session: Session, course: Course, number: str) -> None:
     if course.answering != number:
         course.answering = number
         course.tell("started")
+        course.quiet = (now, QUIET)
     for row in reply["rounds"]:
         course.round = int(row["round"])
         course.missing = tuple(name for name in row["asked"] if name not in row["replied"])
         course.reporter.advance(course.round, total, note_of(row))
     began, after = course.quiet
-    if reply["rounds"] or not began:
+    if reply["rounds"]:
         course.quiet = (now, QUIET)
     elif now - began > after and course.round < total:
         course.reporter.say(f"round {course.round + 1} of {total} goes on since {now - began:.0f} s")
