@@ -71,7 +71,7 @@ def start_server(
     opened = open_kit(kit, "server")
     check(papers_in(opened.path, at_server=True), opened.name)
     port = address_in(opened).port
-    with held(opened.path, runs_in(opened, state)), port_held(port):
+    with front.stoppable(), held(opened.path, runs_in(opened, state)), port_held(port):
         prepare_server(opened, state, _entry(public), weights)
         serve_quietly(opened, front, verbose=verbose, port=port)
 
@@ -80,7 +80,7 @@ def start_site(kit: Path, data: Path, state: Path | None, public: Path | None, f
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
     check(papers_in(opened.path, at_server=False), opened.name)
-    with held(opened.path, kept_in(opened, state)):
+    with front.stoppable(), held(opened.path, kept_in(opened, state)):
         prepare_site(opened, str(data.resolve()), state, _entry(public))
         wait_for_greeting(opened, front.say)
         serve_quietly(opened, front, verbose=verbose)

@@ -37,6 +37,15 @@ class Front:
         self.complain(str(error))
         self.leave(2 if isinstance(error, UserError) else 1)
 
+    @contextmanager
+    def stoppable(self) -> Iterator[None]:
+        """Turn Ctrl-C into an end on request."""
+        try:
+            yield
+        except KeyboardInterrupt:
+            self.say("stopped")
+            self.leave(0)
+
     def leave(self, code: int) -> NoReturn:
         """End this process with all that it started."""
         for child in psutil.Process().children(recursive=True):

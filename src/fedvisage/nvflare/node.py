@@ -63,11 +63,7 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
     arguments = module.parse_arguments()
-    try:
-        MainProcessMonitor.run(main_func=_guarded(module.main, kit, front), run_dir=str(kit.path), args=arguments)
-    except KeyboardInterrupt:
-        front.say("stopped")
-        front.leave(0)
+    MainProcessMonitor.run(main_func=_guarded(module.main, kit, front), run_dir=str(kit.path), args=arguments)
 
 
 def serve_quietly(kit: Kit, front: Front, *, verbose: bool, port: int | None = None) -> None:
