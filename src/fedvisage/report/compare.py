@@ -5,7 +5,6 @@ much more than methods do, so a method is compared with the first one pair by pa
 the same seed. The test flips the signs of the differences: if the methods were alike, either sign would be as likely.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fedvisage.errors import UserError
+from fedvisage.files import json_key
 from fedvisage.report.compared import Columns, figures_of, sheets_of
 from fedvisage.report.page import flat
 from fedvisage.report.run_files import read_mapping
@@ -99,7 +99,7 @@ def read_member(path: Path) -> Member:
     if not figures:
         raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
     settings = tuple((key, value) for key, value in flat(read_mapping(path / "recipe.yaml")) if _is_setting(key))
-    pair = (json.dumps(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
+    pair = (json_key(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
     return Member(str(metrics.get("method")), settings or (("method.name", str(metrics.get("method"))),), pair, figures)
 
 
