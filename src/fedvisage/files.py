@@ -137,7 +137,7 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
         size = path.stat().st_size
         if size > most:
             raise UserError(str(path), f"has {size:,} bytes; no such file of a run has more than {most:,}")
-        return path.read_text(encoding="utf-8")
+        return path.read_bytes().decode()
     except UnicodeDecodeError as error:
         raise UserError(str(path), f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
     except FileNotFoundError:

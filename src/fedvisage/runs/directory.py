@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.files import json_text, read_tensors, write_atomically
+from fedvisage.files import json_text, read_json, read_tensors, read_text, write_atomically
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 
 RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
     *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
 )
+JUDGE_AGAIN = "delete it and continue with --resume, which judges the model again"
 
 
 def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
@@ -32,12 +32,12 @@ def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
     if not _says(out / RECIPE, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path, JUDGE_AGAIN) if path.exists() else None
 
 
 def _says(path: Path, recipe: Recipe) -> bool:
     """Tell whether a file says what a recipe says; keys that came later than the file have their defaults."""
-    if path.read_text(encoding="utf-8") == recipes.text_of(recipe):
+    if read_text(path) == recipes.text_of(recipe):
         return True
     try:
         return recipes.load(path, [], read_method) == recipe
@@ -54,7 +54,7 @@ def write_once(path: Path, text: str) -> None:
 def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
     """Record what the data was, and refuse to go on with other data than a run began with."""
     write_once(path, json_text(digests))
-    known = json.loads(path.read_text(encoding="utf-8"))
+    known = read_json(path)
     changed = sorted(name for name in known.keys() | digests.keys() if known.get(name) != digests.get(name))
     if changed:
         raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
-from fedvisage.files import json_text, locked, needing_room, sweep, write_json
+from fedvisage.files import json_text, locked, needing_room, read_json, sweep, write_json
 from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
@@ -118,7 +117,7 @@ def run(
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
         trained = (training or _here(wire))(setup, out, data, reporter)
         write_json(out / METRICS, {**_judge(setup, out, trained, data), **_costs(out)})
-    return json.loads((out / METRICS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+    return read_json(out / METRICS)
 
 
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
