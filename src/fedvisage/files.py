@@ -1,5 +1,6 @@
-"""Files: written so that a reader, or a killed process's successor, sees the old content or the new, never half, and
-read as what a stranger may have written. All JSON of this project is written and read here.
+"""Files, written so that a reader, or a killed process's successor, sees the old content or the new, never half.
+
+They are read as what a stranger may have written. All JSON of this project is written and read here.
 """
 
 from __future__ import annotations

@@ -142,9 +142,9 @@ def test_figures_that_are_undefined_are_dashes(finished: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metrics.json", "{", "cannot be read"),
-        ("metrics.json", "[]", "must hold a mapping"),
-        ("rounds.jsonl", "{}\nnot json\n", "not JSON"),
+        ("metrics.json", "{", "not whole JSON"),
+        ("metrics.json", "[]", "no mapping"),
+        ("rounds.jsonl", "{}\nnot json\n", "line 2 is not"),
         ("features.safetensors", "short", "safetensors"),
         ("scores.csv", "a,b\n", "has no column"),
     ],

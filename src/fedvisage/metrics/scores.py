@@ -173,7 +173,7 @@ def read_scores(path: Path) -> Scores:
 
 
 def whole_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Read the names and the rows of a table with a line of names, whose last line may not have been cut off: half a number is another one."""
+    """Read the names and rows of a table that was not cut off in its last line: half a number is another one."""
     text = read_text(path, LARGEST)
     try:
         table = csv.reader(io.StringIO(text, newline=""), strict=True)

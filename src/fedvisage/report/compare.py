@@ -96,14 +96,12 @@ def read_member(path: Path) -> Member:
     """Read a run's figures and settings; a run without figures of a user cannot be compared."""
     with as_written(path):
         metrics = read_mapping(path / "metrics.json")
-        figures = figures_of(metrics)
+        figures, method = figures_of(metrics), str(metrics.get("method"))
         if not figures:
             raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
         settings = tuple((key, value) for key, value in flat(read_mapping(path / "recipe.yaml")) if _is_setting(key))
         pair = (json_key(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
-        return Member(
-            str(metrics.get("method")), settings or (("method.name", str(metrics.get("method"))),), pair, figures
-        )
+        return Member(method, settings or (("method.name", method),), pair, figures)
 
 
 def _names_of_one_task(members: Sequence[Member], runs: Sequence[Path]) -> list[str]:

@@ -8,6 +8,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedvisage.federation.record.attendance import trained_by
 from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.files import write_atomically
 from fedvisage.report import audits, content, privacy, recognition
@@ -52,7 +53,7 @@ def context(run: RunFiles) -> dict[str, Any]:
         ),
         "run": run.path.name,
         "metrics": {name: metrics.get(name) for name in SHOWN},
-        "sites": [str(site) for site in metrics.get("sites") or []],
+        "trained_by": trained_by(metrics),
         "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
         "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         "results": _present(
@@ -100,9 +101,7 @@ def nothing_left(run: RunFiles) -> str:
     if any(LEDGER in sentence for sentence in run.lacking):
         return "Without a whole ledger.jsonl nobody can say what left the sites."
     if run.metrics.get("bytes_up") or any(row.get("replied") for row in run.rounds):
-        return (
-            "ledger.jsonl is empty, although sites replied: its lines are lost, and what left the sites is not known."
-        )
+        return "ledger.jsonl is empty, although sites replied: its lines are lost, so what left the sites is not known."
     return "The ledger is empty: nothing left a site."
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
+from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.files import json_text, read_json, read_tensors, read_text, write_atomically
 from fedvisage.methods import read_method
@@ -21,7 +24,7 @@ JUDGE_AGAIN = "delete it and continue with --resume, which judges the model agai
 
 def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
     """Return a finished run's figures; refuse a directory that is in use for something else."""
-    if not out.exists() or (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
+    if not out.exists() or (out.is_dir() and not _shown(out)):
         return None  # a run that was killed before it wrote its recipe leaves hidden files only
     if not out.is_dir():
         raise UserError(str(out), "is a file; --out names a directory")
@@ -33,6 +36,31 @@ def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
     return read_json(path, JUDGE_AGAIN) if path.exists() else None
+
+
+@contextmanager
+def taken_back(out: Path) -> Iterator[None]:
+    """Leave a directory as empty as it was, when a mistake of the user's ends its first run before the first round.
+
+    With the mistake mended, the recipe is another one: what the failed start left would refuse it. What sites or the
+    server have told under differential privacy stays told, and is never removed.
+    """
+    fresh = not _shown(out)
+    try:
+        yield
+    except UserError:
+        if fresh and not any(out.glob("checkpoints/*")) and not any(out.rglob(CHARGES)):
+            for path in _shown(out):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        raise
+
+
+def _shown(directory: Path) -> list[Path]:
+    """Return what lies in a directory, but for hidden files."""
+    return [path for path in directory.iterdir() if not path.name.startswith(".")]
 
 
 def _says(path: Path, recipe: Recipe) -> bool:

@@ -14,6 +14,7 @@ from fedvisage.federation.compatible import check_protection
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Method
+from fedvisage.federation.record.attendance import attendance_of, exceptions
 from fedvisage.federation.record.checkpoint import generations_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
 from fedvisage.federation.record.store import Shelf, SiteStore
@@ -36,6 +37,7 @@ from fedvisage.runs.directory import (
     SITES,
     finished,
     start_digest,
+    taken_back,
     write_once,
     write_or_compare,
 )
@@ -105,18 +107,22 @@ def run(
     setup = set_up(recipe, method)
     _check_fits(setup)
     data = (opening or _whole)(task, recipe, method, cache, reporter.say)
+    digests = {**data.digests, **start_digest(recipe)}
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out), needing_room(out):
+    with locked(out), needing_room(out), taken_back(out):
         if (done := finished(out, recipe, resume=True)) is not None:
             return done  # by another process, while this one opened its data
         sweep(out)
         write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
-        write_or_compare(out / DATA, {**data.digests, **start_digest(recipe)})
+        write_or_compare(out / DATA, digests)
         write_once(out / ENVIRONMENT, json_text(environment.describe(setup.compute, recipe.runtime.threads)))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
         trained = (training or _here(wire))(setup, out, data, reporter)
-        write_json(out / METRICS, {**_judge(setup, out, trained, data), **_costs(out)})
+        metrics = {**_judge(setup, out, trained, data), **_costs(out)}
+        write_json(out / METRICS, metrics)
+    for sentence in exceptions(metrics):
+        reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
 
 
@@ -197,6 +203,9 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
+    attendance = attendance_of(read_lines(out / ROUNDS))
+    if attendance.counted:  # a run that took over another one's members had no rounds of its own
+        metrics["attendance"] = attendance.as_json()
     if trained.ended:
         metrics["ended"] = trained.ended
     if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):
