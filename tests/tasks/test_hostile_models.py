@@ -119,7 +119,7 @@ def test_settings_that_are_none_are_refused(text: str, copy: Path) -> None:
     ("change", "said"),
     [
         (lambda recipe: recipe["method"]["network"].update(width=16), model.WEIGHTS),
-        (lambda recipe: recipe["method"]["network"].update(width=8192), model.WEIGHTS),
+        (lambda recipe: recipe["method"]["network"].update(width=8192), model.SETTINGS),
         (lambda recipe: recipe["method"].update(name="vit", network={}), model.SETTINGS),
         (lambda recipe: recipe.update(method="fedavg"), model.SETTINGS),
         (lambda recipe: recipe.update(method="nothing-like-it"), model.SETTINGS),

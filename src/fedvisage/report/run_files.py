@@ -143,6 +143,17 @@ def _lines(path: Path, lacking: list[str]) -> list[Row]:
         lacking.append(f"{path.name} is missing: what it said is not known.")
         return []
     rows, rest = lines_and_rest(path)
+    if path.name == LEDGER:
+        for number, row in enumerate(rows, 1):
+            if not _is_entry(row):
+                raise UserError(str(path), f"line {number} is no entry of a ledger; put the file back as it was")
     if rest:
         lacking.append(f"The last line of {path.name} was cut off and is left out: there may have been more.")
     return rows
+
+
+def _is_entry(row: Row) -> bool:
+    """Tell whether a line says what crossed, where and how much: a line that does not would leave something unsaid."""
+    size, names = row.get("bytes"), ("site", "field", "kind")
+    counted = isinstance(size, int) and not isinstance(size, bool) and size >= 0
+    return counted and row.get("direction") in ("up", "down") and all(isinstance(row.get(one), str) for one in names)

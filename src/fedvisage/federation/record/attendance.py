@@ -45,7 +45,7 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
             continue
         counted[number] = tuple(names)
         for name in row.get("asked") or ():
-            if name in row["failed"] and name not in names:
+            if names and name in row["failed"] and name not in names:
                 missed.setdefault(name, []).append(number)
     return Attendance(counted, {name: tuple(missed[name]) for name in sorted(missed)}, tuple(lost))
 
