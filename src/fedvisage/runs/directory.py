@@ -10,6 +10,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
+from fedvisage.federation.record.checkpoint import FOLDER
 from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.files import json_text, read_json, read_tensors, read_text, write_atomically
@@ -19,6 +20,9 @@ from fedvisage.recipe import Recipe
 RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
     *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
 )
+NAME = "federation.json"
+"""The name that a run has in the federation that trains it."""
+
 JUDGE_AGAIN = "delete it and continue with --resume, which judges the model again"
 
 
@@ -43,13 +47,15 @@ def taken_back(out: Path) -> Iterator[None]:
     """Leave a directory as empty as it was, when a mistake of the user's ends its first run before the first round.
 
     With the mistake mended, the recipe is another one: what the failed start left would refuse it. What sites or the
-    server have told under differential privacy stays told, and is never removed.
+    server have told under differential privacy stays told, and is never removed; a federation may still be at work on
+    a run that has a name there.
     """
     fresh = not _shown(out)
     try:
         yield
     except UserError:
-        if fresh and not any(out.glob("checkpoints/*")) and not any(out.rglob(CHARGES)):
+        begun = (out / NAME).exists() or any(out.glob(f"{FOLDER}/*")) or any(out.rglob(CHARGES))
+        if fresh and not begun:
             for path in _shown(out):
                 if path.is_dir():
                     shutil.rmtree(path)
