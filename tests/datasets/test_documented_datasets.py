@@ -39,6 +39,7 @@ def test_the_commands_run_one_after_another_and_say_what_the_page_says(
         said += result.output
     (printed,) = blocks("")
     assert printed in said
+    assert "official: dev, test, train\nphone: 1, 2\n" in said  # what can be selected by
     assert len(PreparedSet.open(tmp_path / "sets/O")) == 16
     assert {path.name for path in (tmp_path / "sets/all").iterdir()} == {"oulu-npu", "msu-mfsd"}
 

@@ -6,12 +6,13 @@ that are true, perhaps not the last ones.
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from fedvisage.files import json_line, parse_json
 
 JOURNAL = "journal.jsonl"
 EVERY = 1.0
@@ -25,20 +26,21 @@ class Journal:
     """The lines of an unfinished set; those that are not safe yet wait in memory."""
 
     def __init__(self, path: Path, every: float = EVERY) -> None:
-        """Read what an earlier attempt wrote; a last line that is torn does not count."""
+        """Read what an earlier attempt wrote, up to a line that is torn or damaged."""
         self._path, self._every, self._last = path, every, time.monotonic()
         self._waiting: list[Record] = []
         self._lines: list[Record] = []
         for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
-            if not line.endswith(b"\n"):
+            try:
+                self._lines.append(parse_json(line))
+            except ValueError:
                 break
-            self._lines.append(json.loads(line))
 
     def keep_reached(self, images: int, length: int) -> tuple[int, int]:
         """Forget lines beyond what the files hold; return how many images and bytes of rows the others reach."""
         while self._lines and (self._lines[-1][_COUNT] > images or self._lines[-1][_LENGTH] > length):
             self._lines.pop()
-        text = "".join(f"{json.dumps(line)}\n" for line in self._lines)
+        text = "".join(json_line(line) for line in self._lines)
         self._path.write_text(text, encoding="utf-8")
         return (self._lines[-1][_COUNT], self._lines[-1][_LENGTH]) if self._lines else (0, 0)
 
@@ -57,7 +59,7 @@ class Journal:
         """Write the lines that wait, after the files that they speak of."""
         make_durable()
         with self._path.open("a", encoding="utf-8") as file:
-            file.writelines(f"{json.dumps(line)}\n" for line in self._waiting)
+            file.writelines(json_line(line) for line in self._waiting)
             file.flush()
             os.fsync(file.fileno())
         self._lines += self._waiting

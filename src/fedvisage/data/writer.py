@@ -100,7 +100,8 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         """Create the temporary directory and its files, or take up those of an earlier attempt."""
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._discard)
             with _disk(self.path):
                 self._directory = PartialDirectory(self.path, self._key)
                 count, length = self._take_up() if self._key else (0, 0)
@@ -108,9 +109,7 @@ class Writer:
                     opened = ArrayFile(self._partial / file, shape, dtype, count)
                     self._arrays[file] = self._open_files.enter_context(opened)
                 self._rows = self._open_files.enter_context(RowsFile(self._partial / ROWS, self._columns, length))
-        except BaseException:
-            self._discard()
-            raise
+            failing.pop_all()
         return self
 
     def _take_up(self) -> tuple[int, int]:

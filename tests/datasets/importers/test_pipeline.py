@@ -12,9 +12,11 @@ import pytest
 from tests.datasets.importers.making import make_folder, picture, save
 from tests.datasets.scanners.copies import changeable, media
 
+from fedvisage.data.manifest import read_manifest
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importers.pipeline import import_items
 from fedvisage.datasets.importers.report import DatasetReport, ImportReport
+from fedvisage.datasets.pretend import looks, write_video
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.item import Choices
 from fedvisage.errors import UserError
@@ -27,14 +29,39 @@ def imported(kind: str, source: Path, to: Path, **options: object) -> tuple[Prep
 
 
 def test_a_folder_gives_the_bytes_of_earlier_versions(tmp_path: Path) -> None:
-    """The digest was computed with the importer of folders as it was before there were scanners."""
+    """The digests were computed with the importer of folders as it was before there were scanners."""
     root = make_folder(tmp_path / "plain")
     for number in range(2):
         save(root / f"real/s4/clip/{number}.png", picture(90 + number))
     (root / "real/s0/bad.jpg").write_text("x")
-    found, _ = imported("folder", root, tmp_path / "set", size=24, frames=4, seed=3)
-    assert found.digest == "40d4b0a804a94db1427d0f45bf3f211adaea688d2932db71cbf55f02bc03d953"
-    assert '"format": 1' in (tmp_path / "set/set.json").read_text()
+    imported("folder", root, tmp_path / "set", size=24, frames=4, seed=3)
+    manifest = read_manifest(tmp_path / "set")
+    assert manifest.source == "folder plain crop=centre depth=auto frames=4 heldout=0.25 seed=3"
+    assert manifest.format == 1
+    assert {name: entry.sha256 for name, entry in manifest.files.items() if name != "import-report.json"} == {
+        "images.npy": "aca5c500da21e4cb2de771c66f647090da8340f6c56a74dde81dd8de4f1ff447",
+        "rows.csv": "eee4546c67d2b72cacc1d80a153d9a746aa35bfa83966a4968c0c1e8040e2091",
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_places_are_counted_among_the_frames_with_a_face(tmp_path: Path) -> None:
+    """Two frames of a wall, then three with a face, then the wall again."""
+    faces, _ = looks(1, "bonafide")
+    wall = np.full_like(faces[0], 120)
+    path = tmp_path / "f/Train_files/1_1_01_1.avi"
+    path.parent.mkdir(parents=True)
+    write_video(path, (wall, wall, *faces, wall))
+    options = {"size": 32, "crop": "face", "depth": "none"}
+    found, _ = imported("oulu-npu", tmp_path / "f", tmp_path / "set", frames="0,n/2", **options)
+    assert found.rows.frame.tolist() == [2, 3]
+    last, report = imported("oulu-npu", tmp_path / "f", tmp_path / "late", frames="6,", **options)
+    assert last.rows.frame.tolist() == [4]
+    assert isinstance(report, DatasetReport)
+    assert report.short == 1
+    equidistant, plain = imported("oulu-npu", tmp_path / "f", tmp_path / "plain", frames=6, **options)
+    assert equidistant.rows.frame.tolist() == [2, 3, 4]
+    assert plain.lost_frames == 3
 
 
 def test_two_processes_write_the_bytes_of_one(copies: Mapping[str, Path], tmp_path: Path) -> None:
@@ -83,6 +110,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from fedvisage.datasets.importers.pipeline import import_items
+from fedvisage.datasets.pretend import looks, write_video
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 source, destination = map(Path, sys.argv[1:])
 def kill(done, total):

@@ -7,7 +7,7 @@ the same command is given again. Any number of processes read and crop; one writ
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -18,9 +18,9 @@ from fedvisage.data.prepared import Writer
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.datasets.importers.cropping import Crop
-from fedvisage.datasets.importers.depth import directory_of_maps, make_depth
+from fedvisage.datasets.importers.depth import directory_of_maps
 from fedvisage.datasets.importers.frames import read_choice
-from fedvisage.datasets.importers.reading import Boxes, Picture, Reading, read_item
+from fedvisage.datasets.importers.reading import Boxes, Outcome, Picture, Reading, read_item
 from fedvisage.datasets.importers.report import ImportReport, Tally, printable
 from fedvisage.datasets.importers.seen import Seen
 from fedvisage.datasets.scanners.item import Choices, Item
@@ -67,36 +67,43 @@ def import_items(
     if not 0 <= heldout <= 0.99:
         raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")
     reading = _reading(scanner, frames, size, crop, depth, boxes)
-    has_depth = make_depth(reading.maps, crop, size) is not None
-    listing = scanner.list(walk(source, leave_out=directory_of_maps(depth)), choices or Choices())
-    items = listing.items
-    splits = split_subjects(
-        [item.subject for item in items],
-        [item.label for item in items],
-        heldout,
-        numpy_rng(seed, "import", "heldout"),
-    )
-    tally = Tally(source, len(items) + len(listing.skipped), max_bad, list(listing.skipped))
+    choices = choices or Choices()
+    listing = scanner.list(walk(source, leave_out=directory_of_maps(depth)), choices)
+    splits = _splits(listing.items, heldout, seed)
+    tally = Tally(source, len(listing.items) + len(listing.skipped), max_bad, list(listing.skipped))
     tally.stop_if_too_many()
-    origin = _origin(scanner, source, reading, heldout, seed, choices or Choices())
+    origin, seen = _origin(scanner, source, reading, heldout, seed, choices), Seen(tally)
     out = Writer(
-        destination, name=name, size=size, source=origin, depth=has_depth, points=reading.points,
-        further=_columns(scanner), key=_key(origin, name, items), every=every,
+        destination, name=name, size=size, source=origin, depth=reading.has_depth, points=reading.points,
+        further=_columns(scanner), key=_key(origin, name, listing.items), every=every,
     )  # fmt: skip
     with out:
-        seen = Seen(tally)
-        for item, noted in zip(items, out.done, strict=False):
-            seen.replay(item, noted)
-        rest = items[len(out.done) :]
-        outcomes = spread(partial(read_item, reading=reading), rest, workers, torch=False)
-        for done, (item, outcome) in enumerate(zip(rest, outcomes, strict=True), len(out.done) + 1):
-            record = seen.take(item, outcome)
-            for picture in [] if record["fault"] else outcome.pictures:
+        for item, outcome in _outcomes(out, seen, listing.items, reading, workers, progress):
+            for picture in outcome.pictures:
                 _add(out, item, picture, splits[item.subject], outcome.turned)
-            out.note(**record)
-            if progress:
-                progress(done, len(items))
         return seen.report(out, scanner, listing)
+
+
+def _outcomes(
+    out: Writer, seen: Seen, items: Sequence[Item], reading: Reading, workers: int, progress: Progress | None
+) -> Iterator[tuple[Item, Outcome]]:
+    """Read the items behind those that were done before; yield what is to be written, and note it when it is."""
+    for item, noted in zip(items, out.done, strict=False):
+        seen.replay(item, noted)
+    rest = items[len(out.done) :]
+    outcomes = spread(partial(read_item, reading=reading), rest, workers, torch=False)
+    for done, (item, outcome) in enumerate(zip(rest, outcomes, strict=True), len(out.done) + 1):
+        record = seen.take(item, outcome)
+        if not record["fault"]:
+            yield item, outcome
+        out.note(**record)
+        if progress:
+            progress(done, len(items))
+
+
+def _splits(items: Sequence[Item], heldout: float, seed: int) -> dict[str, str]:
+    subjects, labels = [item.subject for item in items], [item.label for item in items]
+    return split_subjects(subjects, labels, heldout, numpy_rng(seed, "import", "heldout"))
 
 
 def _add(out: Writer, item: Item, picture: Picture, split: str, turned: bool) -> None:

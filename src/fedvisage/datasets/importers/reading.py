@@ -51,6 +51,11 @@ class Reading:
         return self.crop == "face" and self.boxes == "detect"
 
     @property
+    def has_depth(self) -> bool:
+        """Tell whether every picture comes with a depth map; an impossible choice raises UserError."""
+        return _depth(self.maps, self.crop, self.size) is not None
+
+    @property
     def maps(self) -> str:
         """Where depth maps come from; the dataset's boxes have no points to fit a face to."""
         return "none" if self.depth == "auto" and self.boxes == "dataset" else self.depth

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -47,7 +46,9 @@ class ImportReport:
 
     def json(self) -> str:
         """Return the report as it is kept in the set."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        from fedvisage.files import json_text  # which loads torch's file format
+
+        return json_text(asdict(self))
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
