@@ -118,11 +118,14 @@ def import_identities(
     return report
 
 
-def make_aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
-    """Return the function that makes an aligned crop of a photograph, or says why it cannot."""
+def make_aligner(crop: Crop, size: int, threads: int = 1) -> Callable[[Image], Aligned]:
+    """Return the function that makes an aligned crop of a photograph, or says why it cannot.
+
+    `threads` are for the detector.
+    """
     if crop == "centre":
         raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
-    detect = make_detector()
+    detect = make_detector(threads)
     if crop == "face":
         return lambda image: _found_and_aligned(image, detect, size)
     cropper = make_cropper(crop, size)
@@ -132,7 +135,7 @@ def make_aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
         faces = detect(image)  # as it came: at the size of a small crop the detector misses faces
         if not faces:
             raise BadFile("no face found")
-        points = max(faces, key=lambda face: face.box[2] * face.box[3]).points * (size / len(image))
+        points = max(faces, key=lambda face: face.area).points * (size / len(image))
         if misalignment(points, size) > FURTHEST:
             raise BadFile("not aligned by five points; import it with --crop face")
         return cut, points.astype(np.float32)
