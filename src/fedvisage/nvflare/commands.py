@@ -24,15 +24,23 @@ from fedvisage.tasks.task import Trained
 
 
 def run_over_nvflare(
-    recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool, kit: Path | None, wait: float
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    reporter: Reporter,
+    *,
+    resume: bool,
+    kit: Path | None,
+    wait: float,
+    allow_mixed_crops: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
+    carried = partial(run_and_report, recipe, out, cache, reporter, resume=resume, allow_mixed_crops=allow_mixed_crops)
     if kit is None:
-        return run_and_report(recipe, out, cache, reporter, resume=resume, training=train_in_rehearsal)
+        return carried(training=train_in_rehearsal)
     check_real(recipe)
-    training = partial(_train, open_kit(kit, "operator"), wait)
-    return run_and_report(recipe, out, cache, reporter, resume=resume, training=training, opening=at_operator)
+    return carried(training=partial(_train, open_kit(kit, "operator"), wait), opening=at_operator)
 
 
 def _train(kit: Kit, wait: float, setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:

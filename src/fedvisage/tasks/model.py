@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedvisage.data.crops import CropRecord
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Message, TaskName
 from fedvisage.federation.wire.message import digest_of
@@ -52,11 +53,18 @@ class SavedModel:
     thresholds: dict[str, Threshold]
     scatter: dict[str, float]
     task: TaskName = "pad"
+    crops: tuple[CropRecord, ...] | None = None
+    """How the sets that it was trained on were cropped; None if that was not known where it was written."""
 
 
 def save(run: Path, saved: SavedModel) -> None:
     """Write weights and settings; the settings name the weights' digest."""
     write_tensors(run / WEIGHTS, saved.finished)
+    save_settings(run, saved)
+
+
+def save_settings(run: Path, saved: SavedModel) -> None:
+    """Write the settings alone, of a model whose weights lie there."""
     recipe = saved.recipe
     words = WORDS[saved.task]
     settings = {
@@ -75,6 +83,7 @@ def save(run: Path, saved: SavedModel) -> None:
             for name, t in sorted(saved.thresholds.items())
         },
         "heldout_scatter": dict(sorted(saved.scatter.items())),
+        **({} if saved.crops is None else {"crops": [one.model_dump() for one in saved.crops]}),
         "recipe": recipe,
     }
     write_json(run / SETTINGS, settings)
@@ -90,6 +99,8 @@ def load(directory: Path) -> SavedModel:
         recipe, digest = settings["recipe"], settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
+        crops = settings.get("crops")
+        known = None if crops is None else tuple(CropRecord.model_validate(one) for one in crops)
         thresholds = {
             name: Threshold(float(t[WORDS[task].score]), str(t["rule"]), t["far"], t["frr"])
             for name, t in settings["thresholds"].items()
@@ -101,7 +112,7 @@ def load(directory: Path) -> SavedModel:
     finished, _ = read_tensors(directory / WEIGHTS)
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
-    return SavedModel(recipe, finished, thresholds, scatter, task)
+    return SavedModel(recipe, finished, thresholds, scatter, task, known)
 
 
 def start_weights(path: Path, expected: Message) -> Message:

@@ -8,9 +8,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.data.crops import CropRecord, DetectorRecord
 from fedvisage.datasets.importers.report import BadFile
 from fedvisage.errors import UserError
-from fedvisage.faces.detection import Detector, Face
+from fedvisage.faces.detection import NAME, VERSION, Detector, Face, digest
 
 Image = npt.NDArray[np.uint8]
 Crop = Literal["centre", "face", "none"]
@@ -55,6 +56,17 @@ def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
         detect = make_detector(threads)
         return lambda image: crop_face(image, detect(image), size)
     raise UserError("crop", f"must be centre, face or none, got {crop!r}")
+
+
+def record_of(crop: Crop, *, aligned: bool = False) -> CropRecord:
+    """Return what a set says of crops that were made in the named way; `aligned` by five points or cut by a box."""
+    if crop == "face":
+        detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest())
+        if aligned:
+            return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
+        return CropRecord(how="detected", detector=detector, margin=MARGIN, alignment="box")
+    how: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
+    return CropRecord(how=how, rotation=aligned, alignment="points" if aligned else "none")
 
 
 def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedvisage.data.manifest import file_digest
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, make_detector
+from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, make_detector, record_of
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.pictures import open_picture
 from fedvisage.datasets.importers.portraits import Photograph, list_photographs
@@ -91,7 +91,8 @@ def import_identities(
     origin += f" least={least}" if least > 1 else ""
     single, done, seen = 0, 0, dict[str, Photograph]()
     people_out, out_of_use = len(everybody) - len(albums), len(photographs) - sum(map(len, albums.values()))
-    with Writer(destination, name=name, size=size, source=origin, points=True, identities=True) as out:
+    record = record_of(crop, aligned=True)
+    with Writer(destination, name=name, size=size, source=origin, points=True, identities=True, crop=record) as out:
         for person, album in sorted(albums.items()):
             pictures = [picture for one in album for picture in _read(one, aligner, seen, tally)]
             done += len(album)

@@ -79,4 +79,4 @@ def _net(content: bytes, threads: int) -> Net:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     name = session.get_inputs()[0].name
-    return lambda images: session.run(None, {name: images})  # type: ignore[no-any-return]
+    return lambda images: session.run(None, {name: images})
