@@ -47,7 +47,7 @@ def evaluate(
     for line in notice_of_set(prepared.crop, entry):
         say(line)
     if data is not None:
-        check_for_model(model.saved.crops or (), prepared.crop, entry, allow_mixed_crops)
+        check_for_model(model.saved.crops, prepared.crop, entry, allow_mixed_crops)
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), meant, entry)
     if out is not None:

@@ -125,8 +125,8 @@ def run(
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
         trained = (training or _here(wire))(setup, out, data, reporter)
-        if data.sites:
-            model.save_settings(out, replace(trained.saved, crops=_crops_trained_on(data)))
+        if crops := _crops_trained_on(data):
+            model.save_settings(out, replace(trained.saved, crops=crops))
         write_json(out / METRICS, {**_judge(setup, out, trained, data), **_costs(out)})
     return json.loads((out / METRICS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 

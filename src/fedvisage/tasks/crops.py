@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from itertools import combinations
+from pathlib import Path
 
 from fedvisage.data.crops import CropRecord, clash
+from fedvisage.data.manifest import read_manifest
+from fedvisage.data.selection import without_selection
+from fedvisage.datasets.sources import SYNTHETIC, without_part
 from fedvisage.errors import UserError
 
 ALLOW = "--allow-mixed-crops"
+_FOUND_ASIDE = "of the detector of earlier versions, which lie about 2 % of a face beside today's"
 
 
 def check_alike(crops: Mapping[str, CropRecord | None], allowed: bool) -> None:
-    """Refuse sets, by their places in the recipe, whose crops do not go together."""
-    for (place, one), (other_place, other) in combinations(sorted(crops.items()), 2):
+    """Refuse sets, by their places in the recipe, whose crops do not go together; sites are what others differ from."""
+    ordered = sorted(crops, key=lambda place: (not place.startswith("data.sites."), place))
+    for place, other_place in combinations(ordered, 2):
+        one, other = crops[place], crops[other_place]
         if clash(one, other) and not allowed:
             raise UserError(other_place, _otherwise(other, f"those of {place}", one))
 
@@ -29,23 +36,28 @@ def notice_of_set(crop: CropRecord | None, place: str) -> list[str]:
     """Return the line about a set whose crops lie aside, if it is one."""
     if crop is None or not crop.outdated:
         return []
-    return [f"{place}: {OUTDATED}; import it again"]
+    return [f"{place}: has crops {_FOUND_ASIDE}; import it again"]
 
 
-def notices_of_model(trained: Iterable[CropRecord] | None, entries: Iterable[str], place: str) -> list[str]:
-    """Return the line about a model that was trained on crops that lie aside, or, from before it was said, may have.
+def notices_of_model(trained: Iterable[CropRecord], entries: Iterable[str], place: str) -> list[str]:
+    """Return the line about a model that was trained on crops that lie aside, or may have been.
 
-    ``entries`` are the sets of its recipe: rendered ones were cut exactly.
+    Where the model does not say how they were made, the sets of its recipe may: rendered ones were cut exactly, and
+    directories that are at hand have records, or were made by something that is not known.
     """
-    if trained is not None:
-        return [f"{place}: was trained on crops {_FOUND_ASIDE}"] if any(one.outdated for one in trained) else []
-    if all(entry.strip().startswith("synth:") for entry in entries):
-        return []
-    return [f"{place}: does not say how its training crops were made; it may have been trained on crops {_FOUND_ASIDE}"]
+    crops = list(trained)
+    if not crops:
+        try:
+            crops = [crop for entry in entries if (crop := _crop_of(entry)) is not None]
+        except UserError:
+            unsure = "does not say how its training crops were made, and their sets are not here; it may have been"
+            return [f"{place}: {unsure} trained on crops {_FOUND_ASIDE}"]
+    return [f"{place}: was trained on crops {_FOUND_ASIDE}"] if any(one.outdated for one in crops) else []
 
 
-_FOUND_ASIDE = "of the detector of earlier versions, which lie about 2 % of a face beside today's"
-OUTDATED = f"has crops {_FOUND_ASIDE}"
+def _crop_of(entry: str) -> CropRecord | None:
+    source = without_selection(without_part(entry.strip())[0])[0]
+    return None if source.startswith(SYNTHETIC) else read_manifest(Path(source).expanduser()).crops
 
 
 def _otherwise(crop: CropRecord | None, others: str, other: CropRecord | None) -> str:

@@ -53,8 +53,8 @@ class SavedModel:
     thresholds: dict[str, Threshold]
     scatter: dict[str, float]
     task: TaskName = "pad"
-    crops: tuple[CropRecord, ...] | None = None
-    """How the sets that it was trained on were cropped; None if that was not known where it was written."""
+    crops: tuple[CropRecord, ...] = ()
+    """In which ways the sets that it was trained on were cropped, as far as that was known where it was written."""
 
 
 def save(run: Path, saved: SavedModel) -> None:
@@ -83,7 +83,7 @@ def save_settings(run: Path, saved: SavedModel) -> None:
             for name, t in sorted(saved.thresholds.items())
         },
         "heldout_scatter": dict(sorted(saved.scatter.items())),
-        **({} if saved.crops is None else {"crops": [one.model_dump() for one in saved.crops]}),
+        **({"crops": [one.model_dump() for one in saved.crops]} if saved.crops else {}),
         "recipe": recipe,
     }
     write_json(run / SETTINGS, settings)
@@ -99,8 +99,7 @@ def load(directory: Path) -> SavedModel:
         recipe, digest = settings["recipe"], settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
-        crops = settings.get("crops")
-        known = None if crops is None else tuple(CropRecord.model_validate(one) for one in crops)
+        crops = tuple(CropRecord.model_validate(one) for one in settings.get("crops", ()))
         thresholds = {
             name: Threshold(float(t[WORDS[task].score]), str(t["rule"]), t["far"], t["frr"])
             for name, t in settings["thresholds"].items()
@@ -112,7 +111,7 @@ def load(directory: Path) -> SavedModel:
     finished, _ = read_tensors(directory / WEIGHTS)
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
-    return SavedModel(recipe, finished, thresholds, scatter, task, known)
+    return SavedModel(recipe, finished, thresholds, scatter, task, crops)
 
 
 def start_weights(path: Path, expected: Message) -> Message:
