@@ -46,12 +46,12 @@ def test_points_lie_on_the_true_ones_and_to_no_side_of_them(rendered: Faces, det
     images, truth, width = rendered
     missed = np.array([face.points for face in only(detector.detect(list(images)))]) - truth
     missed /= width[:, None, None]
-    # Measured over 300 faces: 0.3 % to the right and 1.2 % above, 2.1 % in each axis. On OpenCV 5's engine and cut to
-    # whole pixels it was 2.0 % to the right and 2.5 %, so either bound below would have told.
+    # Measured over 1,200 faces: 0.2 % to the right and 1.1 % above, 2.1 % in each direction. On OpenCV 5's engine and
+    # cut to whole pixels it was 2.0 % to the right and 2.4 to 2.7 %, so the first and the last bound would have told.
     across, down = missed.mean(axis=(0, 1))
     assert abs(across) < 0.010
     assert abs(down) < 0.020
-    assert np.sqrt((missed**2).mean()) < 0.024
+    assert np.sqrt((missed**2).mean()) < 0.0225
 
 
 def test_a_mirrored_picture_has_mirrored_points(rendered: Faces, detector: Detector) -> None:

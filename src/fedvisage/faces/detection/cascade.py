@@ -7,7 +7,7 @@ moved by what the network says and overlapping ones are suppressed. What the net
 section II-B: face or not (Eq. 1), the box's corners as shares of its sides (Eq. 2), the points likewise (Eq. 3).
 
 The paper names no thresholds; these are those of its authors' released program. Boxes and points stay fractions of
-pixels: of a square box the pixels that it touches most are cut out, and what a network says is taken from their edges.
+pixels: a square box is cut out at the nearest whole pixels, and what a network says of it is taken from their edges.
 
 Pictures are looked at one by one, so that what is found does not depend on their company: R-Net and O-Net take as long
 for a box alone among three as among forty, and P-Net fills the processor with one picture.
