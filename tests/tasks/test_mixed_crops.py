@@ -188,3 +188,15 @@ def test_an_old_model_whose_sets_are_away_says_that_it_may_be(without_record: Pa
 def test_an_old_model_of_rendered_faces_has_nothing_to_say(without_record: Path) -> None:
     recipe_says(without_record, {"A": "synth: O subjects=4", "B": "synth: C only: attacks=print"})
     assert open_model(without_record).notices == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [3, {"how": "whole"}, ["whole"], [{"how": "guessed"}], [{"how": "whole", "margin": -1}]]
+)
+def test_a_record_that_makes_no_sense_ends_in_one_line(without_record: Path, wrong: object) -> None:
+    path = without_record / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"crops": wrong}))
+    with pytest.raises(UserError) as caught:
+        open_model(without_record)
+    assert caught.value.place == str(path)
+    assert "\n" not in str(caught.value)

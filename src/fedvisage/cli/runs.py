@@ -62,6 +62,9 @@ def run(
     ] = "local",
     kit: Kit = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server and the sites.", min=1.0)] = 300.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without an answer of a submitted run before it is ended.", min=1.0)
+    ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     allow_mixed_crops: MixedCrops = False,
     cache: Cache = CACHE,
@@ -90,7 +93,7 @@ def run(
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait,
+                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience,
                 allow_mixed_crops=allow_mixed_crops,
             )  # fmt: skip
     if figures["user"] is not None:
