@@ -22,6 +22,9 @@ IMPORTS_CONTINUE = "the same command goes on where it stopped; an import of iden
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+MixedCrops = Annotated[
+    bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
@@ -45,6 +48,12 @@ def say(*lines: str) -> None:
     """Print lines as they are: names in square brackets are names, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def note(*lines: str) -> None:
+    """Print lines beside the result, where they disturb no program that reads it."""
+    for line in lines:
+        typer.echo(f"note: {line}", err=True)
 
 
 def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.growing import ArrayFile, RowsFile
 from fedvisage.data.journal import EVERY, JOURNAL, Journal, Record
 from fedvisage.data.manifest import (
@@ -60,11 +61,12 @@ class Writer:
         depth: bool = False,
         points: bool = False,
         identities: bool = False,
+        crop: CropRecord | None = None,
         further: Sequence[str] = (),
         key: str | None = None,
         every: float = EVERY,
     ) -> None:
-        """Check the destination; `depth` and `points` say whether every image comes with them.
+        """Check the destination; `depth` and `points` say whether every image comes with them, `crop` how it was cut.
 
         With `identities` it is an identity set, for face recognition, and every image comes with a group.
         `further` names further columns. `every` so many seconds what is done is made durable.
@@ -79,7 +81,7 @@ class Writer:
             raise ValueError(f"source must be at most {SOURCE_LIMIT} printable characters")
         if not are_further(further):
             raise ValueError(f"{further} cannot be the names of further columns")
-        self.path, self.name, self.size, self.source = path, name, size, source
+        self.path, self.name, self.size, self.source, self.crop = path, name, size, source, crop
         self.done: list[Record] = []
         self.further = tuple(further)
         self._key, self._every = key, every
@@ -238,8 +240,9 @@ class Writer:
             "size": self.size,
             "count": self.count,
         }
-        manifest = Manifest.model_validate(content | {"source": self.source, "files": files})
-        (self._partial / SET).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        manifest = Manifest.model_validate(content | {"source": self.source, "crop": self.crop, "files": files})
+        text = manifest.model_dump_json(indent=1, exclude={"crop"} if self.crop is None else None)
+        (self._partial / SET).write_text(text + "\n", encoding="utf-8")
         _make_durable(self._partial / SET)
         sync_directory(self._partial)
         self._publish()

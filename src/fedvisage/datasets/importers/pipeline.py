@@ -75,7 +75,8 @@ def import_items(
     origin, seen = _origin(scanner, source, reading, heldout, seed, choices), Seen(tally)
     out = Writer(
         destination, name=name, size=size, source=origin, depth=reading.has_depth, points=reading.points,
-        further=_columns(scanner), key=_key(origin, name, listing.items), every=every,
+        crop=reading.record, further=_columns(scanner), every=every,
+        key=_key(f"{origin} {reading.record!r}", name, listing.items),
     )  # fmt: skip
     with out:
         for item, outcome in _outcomes(out, seen, listing.items, reading, workers, progress):

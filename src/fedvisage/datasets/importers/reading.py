@@ -9,13 +9,15 @@ from typing import Literal
 
 import numpy as np
 
+from fedvisage.data.crops import CropRecord
 from fedvisage.datasets.importers.cropping import (
+    MARGIN,
     Crop,
     Cropped,
-    Face,
     Image,
     crop_face,
     make_cropper,
+    record_of,
 )
 from fedvisage.datasets.importers.depth import DepthMaker, Map, make_depth
 from fedvisage.datasets.importers.films import Film, open_film
@@ -24,6 +26,7 @@ from fedvisage.datasets.importers.report import BadFile
 from fedvisage.datasets.importers.videos import Frame, equidistant
 from fedvisage.datasets.scanners.boxes import Box, Form, read_boxes
 from fedvisage.datasets.scanners.item import Item
+from fedvisage.faces.detection import Face
 
 Boxes = Literal["detect", "dataset"]
 Finder = Callable[[int, Image], Cropped]
@@ -49,6 +52,13 @@ class Reading:
     def points(self) -> bool:
         """Tell whether every picture comes with five points."""
         return self.crop == "face" and self.boxes == "detect"
+
+    @property
+    def record(self) -> CropRecord:
+        """What the set says of its crops; where the dataset's boxes lack one, the detector helps out."""
+        if self.boxes == "dataset":
+            return CropRecord(how="boxes", margin=MARGIN, alignment="box")
+        return record_of(self.crop)
 
     @property
     def has_depth(self) -> bool:
