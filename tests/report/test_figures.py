@@ -78,6 +78,25 @@ def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:
     assert np.linalg.norm(place - middle, axis=1).max() < np.linalg.norm(ends[1] - ends[0])
 
 
+def test_one_heap_of_both_classes_gets_no_line_from_far_away() -> None:
+    place = np.random.default_rng(3).normal(size=(60, 2)).astype(np.float32)
+    label = np.array([0] * 50 + [1] * 10)
+    ends = boundary(place, label)
+    reach = np.linalg.norm(place - place.mean(0), axis=1).max()
+    assert ends is None or np.linalg.norm(ends.mean(0) - place.mean(0)) <= 1.5 * reach
+
+
+def test_the_frame_of_placed_features_is_that_of_the_points() -> None:
+    """Both classes of each site are one heap, which no line parts: the dots still spread over the drawing."""
+    rng = np.random.default_rng(1)
+    site = np.repeat(np.array(["A", "B"]), 40)
+    features = Features(rng.normal(size=(80, 8)).astype(np.float32), np.arange(80) // 6 % 2, site)
+    drawing = tsne_figure(features)
+    assert drawing is not None
+    across = [float(x) for x in re.findall(r'<use xlink:href="#\w+" x="([\d.-]+)"', drawing)]
+    assert np.ptp(across) > 150
+
+
 def test_a_set_with_hardly_any_attacks_gets_no_line() -> None:
     place = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
     assert boundary(place, np.array([0] * 4 + [1] * 36)) is None

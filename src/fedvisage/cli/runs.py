@@ -207,13 +207,25 @@ def compare_runs(
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="The directory of a finished run.")]) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    images: Annotated[
+        bool | None,
+        typer.Option(
+            "--images/--no-images",
+            help="Show the worst images of the user's set; default: what the recipe says, or those of rendered people"
+            " only.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Cache = CACHE,
+) -> None:
     """Draw a run's report and TensorBoard files again from its files."""
     from fedvisage.report.page import write_report
     from fedvisage.report.tensorboard import write_events
 
     write_events(run)
-    say(str(write_report(run)))
+    say(str(write_report(run, cache, images)))
 
 
 @app.command()

@@ -17,8 +17,7 @@ from typing import Any
 from fedvisage.data.selection import without_selection
 from fedvisage.errors import UserError
 from fedvisage.report.compared import figures_of
-from fedvisage.report.page import flat
-from fedvisage.report.run_files import Row, read_mapping
+from fedvisage.report.run_files import Row, flat, read_mapping
 
 Settings = tuple[tuple[str, str], ...]
 NOT_SETTINGS = (

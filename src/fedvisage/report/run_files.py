@@ -1,7 +1,7 @@
 """What a report is drawn from: the files of a finished run directory, read and nothing else."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from fedvisage.federation.record.ledger import read_lines
 from fedvisage.files import read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
+from fedvisage.tasks.counts import read_counts
 
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
@@ -45,6 +46,10 @@ class RunFiles:
     similarities: dict[str, NDArray[np.int64]]
     """Recognition: counts of impostor (row 0) and genuine pairs by similarity, of all pairs and by group."""
     audits: tuple[Row, ...] = ()
+    heldout: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    """Histograms of the sites' held-out scores, by site."""
+    digests: Row = field(default_factory=dict)
+    """What the data was, by its place in the recipe."""
 
     @property
     def user_scores(self) -> Scores | None:
@@ -74,6 +79,8 @@ def read_run(path: Path) -> RunFiles:
         features=read_features(path / "features.safetensors"),
         similarities=read_similarities(path / "similarities.safetensors"),
         audits=_audits(path / AUDIT),
+        heldout=read_counts(path),
+        digests=read_mapping(path / "data.json"),
     )
 
 
@@ -89,6 +96,15 @@ def read_mapping(path: Path) -> Row:
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
     return value
+
+
+def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
+    """Return a nested mapping as pairs of dotted key and text."""
+    pairs = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        pairs += flat(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
+    return pairs
 
 
 def _audits(path: Path) -> tuple[Row, ...]:
