@@ -158,6 +158,9 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
         if many:
             handles = [handles[0], *axes.plot(*mean_by_round(series), color=colour(0), linewidth=2)]
         axes.set(xlabel="round", ylabel=label)
+        first, last = (end(number for line in series.values() for number, _ in line) for end in (min, max))
+        if first == last:
+            axes.set_xlim(first - 1, last + 1)  # a single round, which no fractions of rounds surround
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         key(figure, handles, [f"{len(series)} sites", "their mean"] if many else list(series), 4)
         return svg(figure, name)
