@@ -107,7 +107,7 @@ def test_two_thousand_scores_take_at_most_two_seconds() -> None:
 
 
 def test_a_band_is_where_the_curves_of_redrawn_subjects_lie() -> None:
-    """Whole subjects are drawn and their scores repeated: of FRR read off such curves at a FAR, 95 in 100 lie inside."""
+    """Subjects are drawn and their scores repeated: of FRR read off such curves at a FAR, 95 in 100 lie inside."""
     scores = random_scores(0)
     found = band(scores, 400, np.random.default_rng(0))
     assert found is not None
