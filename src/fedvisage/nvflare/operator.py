@@ -35,11 +35,9 @@ from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import read_trained, take
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
+from fedvisage.runs.directory import NAME
 from fedvisage.tasks import model
 from fedvisage.tasks.task import Trained
-
-NOTE = "federation.json"
-"""In the operator's run directory: the name that the run has in the federation."""
 
 ATTEMPTS = 5
 """Submissions of one run without a new round in between."""
@@ -149,7 +147,7 @@ def _fetch(session: Session, number: str, out: Path) -> bool:
 
 def _name_of_run(out: Path) -> str:
     """Return the run's name in the federation, made once for a run directory; two runs never share one."""
-    path = out / NOTE
+    path = out / NAME
     if path.exists():
         return str(json.loads(path.read_text(encoding="utf-8"))["run"])
     readable = re.sub(r"[^a-z0-9]+", "-", out.name.lower()).strip("-")[:40]

@@ -8,7 +8,6 @@ reject, for recognition's personal ones. A run that is given twice, as a directo
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 
 from fedvisage.data.selection import without_selection
 from fedvisage.errors import UserError
+from fedvisage.files import json_key
 from fedvisage.report.compared import figures_of
-from fedvisage.report.run_files import Row, flat, read_mapping
+from fedvisage.report.run_files import Row, as_written, flat, read_mapping
 
 Settings = tuple[tuple[str, str], ...]
 NOT_SETTINGS = (
@@ -84,6 +84,11 @@ def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
 
 def read_member(path: Path) -> Member:
     """Read a run's figures and settings; a run without figures of a user cannot be compared."""
+    with as_written(path):
+        return _member(path)
+
+
+def _member(path: Path) -> Member:
     metrics, recipe, digests = (read_mapping(path / name) for name in ("metrics.json", "recipe.yaml", "data.json"))
     figures = figures_of(metrics)
     if not figures:
@@ -92,7 +97,7 @@ def read_member(path: Path) -> Member:
     settings = tuple((key, value) for key, value in flat(recipe) if _is_setting(key)) or (("method.name", method),)
     sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
     seed, user, people = int(metrics.get("seed") or 0), _user(metrics, recipe, digests), _people(metrics, digests)
-    said = json.dumps([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
+    said = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
     scores = path / "scores.csv"
     content = hashlib.sha256(said.encode() + (scores.read_bytes() if scores.exists() else b"")).hexdigest()
     return Member(path, method, settings, sites, seed, user, people, figures, content)
@@ -117,7 +122,7 @@ def _user(metrics: Row, recipe: Row, digests: Row) -> Judged:
     selection = without_selection(str(data.get("user") or ""))[1]
     pairs = _section(evaluation, "recognition").get("pairs")
     meant = [repr(selection), str(data.get("user_split") or "all"), str(pairs or "")]
-    return Judged(name, f"{digest} {hashlib.sha256(json.dumps(meant).encode()).hexdigest()}")
+    return Judged(name, f"{digest} {hashlib.sha256(json_key(meant).encode()).hexdigest()}")
 
 
 def _people(metrics: Row, digests: Row) -> Judged:

@@ -10,13 +10,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from fedvisage.datasets.cache import CACHE
+from fedvisage.federation.record.attendance import trained_by
+from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.files import write_atomically
 from fedvisage.report import audits, content, decisions, figures, privacy, recognition, similarities, worst
 from fedvisage.report.drawing import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.promises import promises
-from fedvisage.report.run_files import Row, RunFiles, flat, read_run
+from fedvisage.report.run_files import Row, RunFiles, as_written, flat, read_run
 from fedvisage.report.tables import Table, html, size
-from fedvisage.words import counted
 
 NAME = "report.html"
 SHOWN = ("method", "rounds", "user", "seed", "level", "members", "intervals")
@@ -27,7 +28,8 @@ def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> 
 
     ``images`` says whether faces of the user's set are on it; unset, the recipe says, or whether they are rendered.
     """
-    page = render(read_run(run), cache, images)
+    with as_written(run):
+        page = render(read_run(run), cache, images)
     write_atomically(run / NAME, page.encode("utf-8", "replace"))
     return run / NAME
 
@@ -41,7 +43,7 @@ def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> st
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"table": html, "counted": counted}
+    environment.filters["table"] = html
     return environment.get_template("page.html.jinja").render(
         {**context(run), "worst": worst.images_of(run, cache, images)}
     )
@@ -59,7 +61,7 @@ def context(run: RunFiles) -> dict[str, Any]:
         "run": run.path.name,
         "colours": {"light": Markup(_named(COLOURS)), "dark": Markup(_named(ON_DARK))},
         "metrics": {name: metrics.get(name) for name in SHOWN},
-        "sites": [str(site) for site in metrics.get("sites") or []],
+        "trained_by": trained_by(metrics),
         "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
         "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         "results": _present(
@@ -75,6 +77,8 @@ def context(run: RunFiles) -> dict[str, Any]:
             (title, meaning, themed(drawing, title) if drawing else "") for title, meaning, drawing in drawings
         ],
         "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
+        "lacking": run.lacking,
+        "nothing_left": nothing_left(run),
         "promises": promises(metrics, run.recipe),
         "privacy": privacy.page(run),
         "audits": audits.sections(run),
@@ -101,6 +105,15 @@ def threshold_sentence(metrics: Row) -> str:
         else ""
     )
     return f"{one.capitalize()} {value:+.3f} (logit), rule {rule}: {how}{there}."
+
+
+def nothing_left(run: RunFiles) -> str:
+    """Say why there is no table of what left the sites: because nothing did, or because nobody knows."""
+    if any(LEDGER in sentence for sentence in run.lacking):
+        return "Without a whole ledger.jsonl nobody can say what left the sites."
+    if run.metrics.get("bytes_up") or any(row.get("replied") for row in run.rounds):
+        return "ledger.jsonl is empty, although sites replied: its lines are lost, so what left the sites is not known."
+    return "The ledger is empty: nothing left a site."
 
 
 def costs(metrics: Row) -> list[tuple[str, str]]:

@@ -1,6 +1,7 @@
 """What a report is drawn from: the files of a finished run directory, read and nothing else."""
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,8 @@ import yaml
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
-from fedvisage.federation.record.ledger import read_lines
-from fedvisage.files import read_tensors
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
+from fedvisage.files import parse_json, read_json, read_tensors, read_text
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.tasks.counts import read_counts
@@ -50,6 +51,8 @@ class RunFiles:
     """Histograms of the sites' held-out scores, by site."""
     digests: Row = field(default_factory=dict)
     """What the data was, by its place in the recipe."""
+    lacking: tuple[str, ...] = ()
+    """What the page must say of files that are missing or were cut off."""
 
     @property
     def user_scores(self) -> Scores | None:
@@ -66,32 +69,44 @@ def read_run(path: Path) -> RunFiles:
         raise UserError(str(path), "is not a directory; give the directory of a run")
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
-    metrics = read_mapping(path / "metrics.json")
+    metrics, lacking = read_mapping(path / "metrics.json"), list[str]()
     of_attacks = metrics.get("task") != "recognition" and (path / "scores.csv").exists()
     return RunFiles(
         path=path,
         metrics=metrics,
         recipe=read_mapping(path / "recipe.yaml"),
         environment=read_mapping(path / "environment.json"),
-        rounds=_lines(path / "rounds.jsonl"),
-        ledger=_lines(path / "ledger.jsonl"),
+        rounds=_lines(path / ROUNDS, lacking),
+        ledger=_lines(path / LEDGER, lacking),
         scores=read_scores(path / "scores.csv") if of_attacks else None,
         features=read_features(path / "features.safetensors"),
         similarities=read_similarities(path / "similarities.safetensors"),
         audits=_audits(path / AUDIT),
         heldout=read_counts(path),
         digests=read_mapping(path / "data.json"),
+        lacking=tuple(lacking),
     )
+
+
+@contextmanager
+def as_written(run: Path) -> Iterator[None]:
+    """Blame the files of a run for what breaks while figures are drawn from them: anybody may have changed them."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(str(run), f"has files that are not as a run writes them ({what}); put them back") from error
 
 
 def read_mapping(path: Path) -> Row:
     """Read a JSON or YAML mapping; an absent file is an empty one."""
     if not path.exists():
         return {}
+    if path.suffix == ".json":
+        return read_json(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        value = yaml.safe_load(read_text(path))
+    except (ValueError, yaml.YAMLError, RecursionError) as error:
         raise UserError(str(path), f"cannot be read ({' '.join(str(error).split())})") from None
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
@@ -120,7 +135,7 @@ def read_features(path: Path) -> Features | None:
         return None
     tensors, text = read_tensors(path)
     try:
-        meta = json.loads(text)
+        meta = parse_json(text)
         names = np.asarray(meta["sites"], dtype=np.str_)
         values, label, site = (tensors[name].numpy() for name in ("features", "label", "site"))
         return Features(values.astype(np.float32), label.astype(np.int64), names[site], str(meta.get("model", "")))
@@ -138,8 +153,23 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
     return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != "all", name))}
 
 
-def _lines(path: Path) -> list[Row]:
-    try:
-        return read_lines(path)
-    except ValueError as error:
-        raise UserError(str(path), f"has a line that is not JSON ({error})") from None
+def _lines(path: Path, lacking: list[str]) -> list[Row]:
+    """Read a file of lines, and note what of it is not there."""
+    if not path.exists():
+        lacking.append(f"{path.name} is missing: what it said is not known.")
+        return []
+    rows, rest = lines_and_rest(path)
+    if path.name == LEDGER:
+        for number, row in enumerate(rows, 1):
+            if not _is_entry(row):
+                raise UserError(str(path), f"line {number} is no entry of a ledger; put the file back as it was")
+    if rest:
+        lacking.append(f"The last line of {path.name} was cut off and is left out: there may have been more.")
+    return rows
+
+
+def _is_entry(row: Row) -> bool:
+    """Tell whether a line says what crossed, where and how much: a line that does not would leave something unsaid."""
+    size, names = row.get("bytes"), ("site", "field", "kind")
+    counted = isinstance(size, int) and not isinstance(size, bool) and size >= 0
+    return counted and row.get("direction") in ("up", "down") and all(isinstance(row.get(one), str) for one in names)
