@@ -54,15 +54,20 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     Waits up to ``patience`` seconds for such a process to end.
     """
     until = time.monotonic() + patience
-    with (directory / ".lock").open("w") as file:
+    with (directory / ".lock").open("a+") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
                 if time.monotonic() >= until:
-                    raise UserError(str(directory), "is in use by another process") from error
+                    file.seek(0)
+                    holder = file.read().strip() or "of which nothing is known"
+                    raise UserError(str(directory), f"is in use by another process, {holder}; end it first") from error
                 time.sleep(0.1)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         yield
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,6 +64,12 @@ def show(content: Table) -> None:
     console().print(drawn)
     if content.note:
         console().print(Text(content.note, style="dim"))
+
+
+def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """Return how a long-lived process says a line, and why it ends badly, wherever its output is sent later."""
+    out, error = (os.fdopen(os.dup(stream.fileno()), "w", buffering=1) for stream in (sys.stdout, sys.stderr))
+    return (lambda text: print(text, file=out)), (lambda text: print(f"fedvisage: {text}", file=error))
 
 
 def print_json(value: Any) -> None:
