@@ -11,10 +11,9 @@ from fedvisage.data.selection import select, without_selection
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_json
+from fedvisage.runs.directory import DATA, METRICS
 from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.recognition.data import share_of
-
-METRICS = "metrics.json"
 
 
 def evaluate(model: FinishedModel, data: str | None, cache: Path, out: Path | None = None) -> dict[str, Any]:
@@ -38,5 +37,6 @@ def evaluate(model: FinishedModel, data: str | None, cache: Path, out: Path | No
     figures = {"method": recipe.method.name, "user": prepared.name, "seed": recipe.runtime.seed}
     figures |= task.rejudge(model.scorer, model.saved, view, prepared.name, out)
     if out is not None:
+        write_json(out / DATA, {"data.user": prepared.digest + (f" {part}" if part else "")})
         write_json(out / METRICS, figures)
     return figures

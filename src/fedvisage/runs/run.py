@@ -74,7 +74,7 @@ def run_and_report(
     )
     if not (out / REPORT).exists():
         write_events(out)
-        write_report(out)
+        write_report(out, cache)
     return metrics
 
 
