@@ -14,8 +14,7 @@ from fedvisage.datasets.importers.report import ImportReport
 from fedvisage.datasets.show import contact_sheet, describe
 from fedvisage.datasets.sources import in_steps
 from fedvisage.errors import UserError
-from fedvisage.progress import Say
-from fedvisage.words import counted
+from fedvisage.progress import Say, counted
 
 
 class Importer(Protocol):

@@ -9,8 +9,8 @@ from PIL import Image, ImageDraw, ImageFont
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE, SPLITS
 from fedvisage.errors import UserError
+from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
-from fedvisage.words import counted
 
 _GAP = 2
 _LETTERS = 14

@@ -28,8 +28,8 @@ from fedvisage.datasets.importers.portraits import Photograph, list_photographs
 from fedvisage.datasets.importers.report import BadFile, ImportReport, Tally, printable
 from fedvisage.errors import UserError
 from fedvisage.faces.align import align, misalignment
+from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
-from fedvisage.words import counted
 
 GROUPS = "groups.csv"
 EVERYBODY = "all"

@@ -8,7 +8,7 @@ from fedvisage.data.rows import BONA_FIDE
 from fedvisage.data.writer import Writer
 from fedvisage.errors import UserError
 from fedvisage.files import json_text
-from fedvisage.words import counted
+from fedvisage.progress import counted
 
 
 @dataclass(frozen=True)
