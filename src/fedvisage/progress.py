@@ -1,4 +1,4 @@
-"""What a person sees while a run works, a moving bar on a terminal, a plain line a round elsewhere; numbers in words."""
+"""What a person sees while a run works: a moving bar on a terminal, else a plain line a round; and numbers in words."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 Say = Callable[[str], None]
 """Tells a person one thing."""
+
+
+def unheard(line: str) -> None:
+    """Take what is said where nobody listens."""
 
 
 class Reporter:

@@ -23,6 +23,9 @@ NOTHING = "nothing was written"
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+MixedCrops = Annotated[
+    bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
@@ -64,6 +67,12 @@ def show(content: Table) -> None:
     console().print(drawn)
     if content.note:
         console().print(Text(content.note, style="dim"))
+
+
+def note(*lines: str) -> None:
+    """Print lines beside the result, where they disturb no program that reads it."""
+    for line in lines:
+        typer.echo(f"note: {line}", err=True)
 
 
 def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:

@@ -146,6 +146,7 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
     prepared = PreparedSet.open(directory, verify=verify)
     lines = [
         f"{prepared.name}: {counted(len(prepared), 'image')} of {prepared.size}×{prepared.size}, {prepared.source}",
+        *([f"crops: {prepared.crop}"] if prepared.crop is not None else []),
         *describe(prepared),
     ]
     if sheet is not None:
