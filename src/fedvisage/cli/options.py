@@ -16,6 +16,8 @@ from fedvisage.errors import RunFailed
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedvisage.report.tables import Table
+
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
 NOTHING = "nothing was written"
 IMPORTS_CONTINUE = "the same command goes on where it stopped; an import of identities starts again"
@@ -48,6 +50,24 @@ def say(*lines: str) -> None:
     """Print lines as they are: names in square brackets are names, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def show(content: Table) -> None:
+    """Print a table as wide as the terminal, or 80 columns where there is none."""
+    from rich import box
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    drawn = Drawn(title=Text(content.caption), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+                  pad_edge=False)  # fmt: skip
+    for index, title in enumerate(content.columns):
+        named = index < content.names
+        drawn.add_column(Text(title), justify="left" if named else "right", overflow="fold", vertical="top")
+    for row in content.rows:
+        drawn.add_row(*map(Text, row))
+    console().print(drawn)
+    if content.note:
+        console().print(Text(content.note, style="dim"))
 
 
 def note(*lines: str) -> None:

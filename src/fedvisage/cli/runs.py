@@ -20,6 +20,7 @@ from fedvisage.cli.options import (
     note,
     print_json,
     say,
+    show,
 )
 from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
@@ -215,25 +216,46 @@ def predict_images(
 
 
 @app.command("compare")
-def compare_runs(runs: Runs, as_json: AsJson = False) -> None:
+def compare_runs(
+    runs: Runs,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, with a row a method.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Compare runs: mean ± std over seeds, and differences paired over user and seed."""
-    from fedvisage.report.compare import as_text, as_values, compare
+    from fedvisage.report.compare import as_values, compare
+    from fedvisage.report.side_by_side import as_text, legend, narrow, notes
 
     rows = compare(runs)
     if as_json:
         print_json(as_values(rows))
-    else:
+    elif markdown:
         say(as_text(rows))
+    else:
+        for table in narrow(rows, console().width):
+            show(table)
+        say(*legend(rows), *notes(rows))
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="The directory of a finished run.")]) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    images: Annotated[
+        bool | None,
+        typer.Option(
+            "--images/--no-images",
+            help="Show the worst images of the user's set; default: what the recipe says, or those of rendered people"
+            " only.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Cache = CACHE,
+) -> None:
     """Draw a run's report and TensorBoard files again from its files."""
     from fedvisage.report.page import write_report
     from fedvisage.report.tensorboard import write_events
 
     write_events(run)
-    say(str(write_report(run)))
+    say(str(write_report(run, cache, images)))
 
 
 @app.command()

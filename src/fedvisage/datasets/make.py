@@ -21,7 +21,7 @@ from fedvisage.datasets.show import contact_sheet, describe
 from fedvisage.datasets.sources import in_steps
 from fedvisage.datasets.spread import Progress
 from fedvisage.errors import UserError
-from fedvisage.progress import Say
+from fedvisage.progress import Say, counted
 
 
 class Importer(Protocol):
@@ -234,7 +234,7 @@ def pretend_dataset(kind: str, directory: Path) -> list[str]:
 
     scanner = scanner_of(kind)
     count = pretend(scanner, directory)
-    return [f"{count} files in the layout of {scanner.title}: fedvisage data import {kind} {directory} SET"]
+    return [f"{counted(count, 'file')} in the layout of {scanner.title}: fedvisage data import {kind} {directory} SET"]
 
 
 def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False) -> list[str]:
@@ -243,7 +243,7 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
         _check_sheet(sheet)
     prepared = PreparedSet.open(directory, verify=verify)
     lines = [
-        f"{prepared.name}: {len(prepared)} images of {prepared.size}×{prepared.size}, {prepared.source}",
+        f"{prepared.name}: {counted(len(prepared), 'image')} of {prepared.size}×{prepared.size}, {prepared.source}",
         *([f"crops: {prepared.crop}"] if prepared.crop is not None else []),
         *describe(prepared),
     ]

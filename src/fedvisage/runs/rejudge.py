@@ -12,11 +12,10 @@ from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_json
 from fedvisage.progress import Say, unheard
+from fedvisage.runs.directory import DATA, METRICS
 from fedvisage.tasks.crops import check_for_model, notice_of_set
 from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.recognition.data import share_of
-
-METRICS = "metrics.json"
 
 
 def evaluate(
@@ -55,5 +54,6 @@ def evaluate(
     figures = {"method": recipe.method.name, "user": prepared.name, "seed": recipe.runtime.seed}
     figures |= task.rejudge(model.scorer, model.saved, view, prepared.name, out)
     if out is not None:
+        write_json(out / DATA, {"data.user": prepared.digest + (f" {part}" if part else "")})
         write_json(out / METRICS, figures)
     return figures

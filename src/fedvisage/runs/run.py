@@ -79,7 +79,7 @@ def run_and_report(
     )  # fmt: skip
     if not (out / REPORT).exists():
         write_events(out)
-        write_report(out)
+        write_report(out, cache)
     return metrics
 
 

@@ -169,6 +169,9 @@ def test_boxes_of_the_dataset_and_of_the_detector_cut_out_the_same_face(
     given, report = imported(kind, copies[kind], tmp_path / "given", size=64, frames="0,", crop="face", boxes="dataset")
     assert given.rows.item.tolist() == sought.rows.item.tolist()
     assert given.points is None
+    assert given.crop is not None
+    assert sought.crop is not None
+    assert (given.crop.how, sought.crop.how) == ("boxes", "detected")
     assert sought.points is not None
     live = [index for index, item in enumerate(given.rows.item.tolist()) if "client003" not in item]
     difference = given.images[live].astype(float) - sought.images[live]

@@ -28,6 +28,7 @@ from fedvisage.datasets.importers.portraits import Photograph, list_photographs
 from fedvisage.datasets.importers.report import BadFile, ImportReport, Tally, printable
 from fedvisage.errors import UserError
 from fedvisage.faces.align import align, misalignment
+from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
 
 GROUPS = "groups.csv"
@@ -50,10 +51,12 @@ class IdentityReport(ImportReport):
         """Return the report as lines to print."""
         lines = super().lines()
         if self.people_left_out:
-            said = f"{self.people_left_out} people with {self.photographs_left_out} photographs were left out"
-            lines.insert(1, f"{said}: they have fewer than was asked for")
+            left_out = counted(self.people_left_out, "person", "people")
+            said = f"{left_out} with {counted(self.photographs_left_out, 'photograph')} left out"
+            lines.insert(1, f"{said}: fewer than was asked for")
         if self.one_photograph:
-            lines.insert(1, f"{self.one_photograph} people have one photograph: they are trained on, not tested with")
+            single = counted(self.one_photograph, "person", "people")
+            lines.insert(1, f"{single} with one photograph: trained on, not tested with")
         return lines
 
 

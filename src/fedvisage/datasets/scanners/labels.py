@@ -15,6 +15,7 @@ from pathlib import PurePosixPath
 from fedvisage.datasets.scanners.item import Item
 from fedvisage.datasets.scanners.tree import Tree
 from fedvisage.errors import UserError
+from fedvisage.progress import counted
 
 WORDS = ("an attack", "bona fide")
 
@@ -50,9 +51,9 @@ def check_lists(lists: LabelLists, tree: Tree, items: Iterable[Item], live: str 
     names = lists.of(tree)
     for name in names:
         absent |= _check(lists, tree, name, classes, live)
-    notes = [f"{len(names)} lists agree with the names"] if names else []
+    notes = [f"labels in lists agree with the names: {counted(len(names), 'list')}"] if names else []
     if absent:
-        notes.append(f"the lists name {len(absent):,} items that are not here, such as {min(absent)}")
+        notes.append(f"{counted(len(absent), 'name')} in lists without a file here, such as {min(absent)}")
     return tuple(notes)
 
 
@@ -88,5 +89,5 @@ def _complaint(wrong: list[tuple[int, str, str]], right: int, meant: Counter[str
             f" pass --labels live={token}"
         )
     number, key, token = wrong[0]
-    also = f"; {len(wrong) - 1} more lines are wrong" if len(wrong) > 1 else ""
+    also = f"; {counted(len(wrong) - 1, 'more line', 'more lines')} wrong" if len(wrong) > 1 else ""
     return f"line {number}: {key} is labelled {token}, but by its name it is {WORDS[classes[key]]}{also}"
