@@ -59,7 +59,7 @@ def test_progress_says_how_fast_it_goes_and_how_long_it_will_take() -> None:
         now[0] = done / 10
         progress(done, 1000)
     assert said[0] == "importing: 1 of 1000"
-    assert "importing: 100 of 1000, 10.0 a second, 90 s left"[:-9] in said[1]
+    assert said[1] == "importing: 100 of 1000, 10.0 a second, 2 min left"
     assert "importing: 400 of 1000, 10.0 a second, 60 s left" in said
     assert said[-1] == "importing: 1000 of 1000"
     assert len(said) == 11
@@ -72,5 +72,4 @@ def test_slow_work_is_heard_of_every_half_minute_and_what_was_done_before_does_n
     for done in range(501, 504):  # an earlier attempt did 500; now one in 20 seconds
         now[0] += 20
         progress(done, 10_000)
-    assert said[0].startswith("importing: 501 of 10000, 0.1 a second")
-    assert [line.partition(",")[0] for line in said] == ["importing: 501 of 10000", "importing: 503 of 10000"]
+    assert said == ["importing: 501 of 10000", "importing: 503 of 10000, 3.0 a minute, 53 h left"]

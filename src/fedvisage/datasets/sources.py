@@ -102,26 +102,33 @@ def in_steps(
 
     What goes on for minutes is heard of every half minute as well.
     """
-    said, begun, heard = -1, clock(), clock()
-    first: int | None = None
+    said, heard = -1, clock()
+    begun: tuple[int, float] | None = None  # what an earlier attempt did, and starting up, is no measure of speed
 
     def progress(done: int, total: int) -> None:
-        nonlocal said, heard, first
+        nonlocal said, heard, begun
         now = clock()
-        first = done - 1 if first is None else first  # work that an earlier attempt did took no time
+        begun = begun or (done, now)
         step = done * _STEPS // max(total, 1)
         if step > said or now - heard >= _SILENCE:
             said, heard = step, now
-            say(f"{what}: {done} of {total}{_pace(done - first, total - done, now - begun)}")
+            say(f"{what}: {done} of {total}{_pace(done - begun[0], total - done, now - begun[1])}")
 
     return progress
 
 
 def _pace(done: int, left: int, seconds: float) -> str:
     """Say how fast it goes and how long it will take, once that means something."""
-    if seconds < _SOON or not left:
+    if seconds < _SOON or not left or not done:
         return ""
     rate = done / seconds
-    remaining = left / rate
-    span = f"{remaining / 60:.0f} min" if remaining >= 90 else f"{remaining:.0f} s"
-    return f", {rate:.{1 if rate < 100 else 0}f} a second, {span} left"
+    speed = f"{rate:.1f} a second" if rate >= 1 else f"{60 * rate:.1f} a minute"
+    return f", {speed}, {_span(left / rate)} left"
+
+
+def _span(seconds: float) -> str:
+    """Return a time in the unit in which it is a small number."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 1.5 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
