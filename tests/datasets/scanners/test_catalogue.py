@@ -189,9 +189,15 @@ def test_another_parent_endings_in_capitals_windows_lines_and_hidden_copies_chan
             path.rename(path.with_suffix(path.suffix.upper()))
     (root / ".DS_Store").write_bytes(b"x")
     found = listed(kind, tmp_path / "disk")
-    plain = {name.rpartition(".")[0]: row for name, row in told([*found.items]).items()}
-    assert plain == {name.rpartition(".")[0]: row for name, row in expected(kind).items()}
-    assert [item.video for item in found.items] == sorted(item.video for item in found.items)
+    plain = {without_capitals(name): row for name, row in told([*found.items]).items()}
+    assert plain == expected(kind)
+    assert [item.name for item in found.items] == sorted(item.name for item in found.items)
+
+
+def without_capitals(name: str) -> str:
+    """Return a name as it was before its ending was put into capitals; folders of frames kept theirs."""
+    stem, dot, ending = name.rpartition(".")
+    return stem + dot + ending.lower() if f".{ending.lower()}" in MEDIA_ENDINGS else name
 
 
 @EVERY_PUBLISHED

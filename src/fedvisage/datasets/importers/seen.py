@@ -9,7 +9,7 @@ from typing import Any
 from fedvisage.data.prepared import Writer
 from fedvisage.datasets.importers.reading import Outcome
 from fedvisage.datasets.importers.report import DatasetReport, ImportReport, Tally
-from fedvisage.datasets.scanners.item import Item, Listing
+from fedvisage.datasets.scanners.item import ALL, Item, Listing
 from fedvisage.datasets.scanners.scanner import Scanner
 from fedvisage.errors import UserError
 
@@ -73,7 +73,8 @@ class Seen:
             return plain
         found: dict[str, list[int]] = {}
         for item in listing.items:
-            found.setdefault(item.place, [0, 0])[1 - item.label] += 1
+            for place in {item.place, *({ALL} & scanner.counts.keys())}:
+                found.setdefault(place, [0, 0])[1 - item.label] += 1
         report = DatasetReport(
             **vars(plain),
             kind=scanner.kind,

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from fedvisage.datasets.scanners import casia_fasd, folder, msu_mfsd, oulu_npu, replay_attack
+from fedvisage.datasets.scanners import (
+    casia_fasd,
+    folder,
+    hkbu_mars_v2,
+    msu_mfsd,
+    oulu_npu,
+    replay_attack,
+    rose_youtu,
+    siw,
+)
 from fedvisage.datasets.scanners.scanner import Scanner
 
 SCANNERS: dict[str, Scanner] = {
@@ -13,5 +22,8 @@ SCANNERS: dict[str, Scanner] = {
         casia_fasd.SCANNER,
         replay_attack.SCANNER,
         msu_mfsd.SCANNER,
+        siw.SCANNER,
+        rose_youtu.SCANNER,
+        hkbu_mars_v2.SCANNER,
     )
 }

@@ -11,6 +11,9 @@ from typing import Literal
 from fedvisage.data.rows import BONA_FIDE, PURPOSE
 from fedvisage.datasets.importers.report import Skipped
 
+ALL = "all"
+"""Where counts of a whole copy stand, and items without a split."""
+
 Kind = Literal["video", "image", "frames"]
 """A video file, an image file, or a folder whose images are the frames of a video."""
 
@@ -25,13 +28,19 @@ class Choices:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What a name says: the species decides the class; subjects of two parts are different people."""
+    """What a name says: the species decides the class; subjects of two parts are different people.
+
+    Where the name does not say who it is, ``subject`` is empty: the item counts as a person of its own. An image that is
+    one frame of a video says which, ``video`` in the same folder, and its number ``frame``.
+    """
 
     species: str
     subject: str
     split: str | None = None
     extra: Mapping[str, str] = field(default_factory=dict)
     part: str = ""
+    video: str = ""
+    frame: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,7 +67,7 @@ class Item:
     @property
     def place(self) -> str:
         """Return where published counts have it: its purpose, else its official split."""
-        return self.extra.get(PURPOSE) or self.split or "all"
+        return self.extra.get(PURPOSE) or self.split or ALL
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class Scanner:
     columns: tuple[str, ...] = ()
     """What items say beyond the known columns."""
     counts: Mapping[str, Count] = field(default_factory=dict)
-    """Videos in a whole copy by `Item.place`."""
+    """Videos in a whole copy by `Item.place`; ``all`` is the whole copy, also where items have a split."""
     beside: tuple[str, ...] = ()
     """Patterns for the paths of known files that are no items, such as ``*.face``: nobody needs to hear of them."""
     lists: LabelLists | None = None
@@ -163,10 +163,11 @@ class _Seen:
         if tail in self.items:
             return
         whole = tail if framed else tail + file[len(without_ending(file)) :]
-        subject = "/".join(part for part in (self.scanner.kind, said.part, said.subject) if part)
+        subject = "/".join(part for part in (self.scanner.kind, said.part, said.subject or tail) if part)
+        video = str(PurePosixPath(tail).with_name(said.video)) if said.video else tail
         self.items[tail] = Item(
-            self.tree.path(located), whole, name.kind, said.species, subject, tail, said.split, said.extra,
-            boxes=self._boxes(located, whole),
+            self.tree.path(located), whole, name.kind, said.species, subject, video, said.split, said.extra,
+            boxes=self._boxes(located, whole), frame=said.frame, own_subject=not said.subject,
         )  # fmt: skip
 
     def _boxes(self, located: str, whole: str) -> Path | None:
