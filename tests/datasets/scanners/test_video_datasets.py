@@ -28,3 +28,15 @@ def test_every_person_of_rose_youtu_is_in_one_part() -> None:
     parts = {n: said("rose-youtu", f"{n}/G_T_HS_g_A_{n}_1.mp4") for n in (*range(2, 8), *range(9, 19), *range(20, 24))}
     splits = [one.split for one in parts.values() if isinstance(one, Sighting)]
     assert splits == ["train"] * 10 + ["test"] * 10
+
+
+def test_kinds_of_attacks_of_siw_mv2_have_species() -> None:
+    name = "Spoof/Any/{}_1.mov"
+    told = {
+        attack: said("siw-mv2", name.format(attack))
+        for attack in SCANNERS["siw-mv2"].names[1].grammar.fields["attack"].split("|")
+    }
+    assert len(told) == 14
+    assert all(isinstance(one, Sighting) and one.species != "bonafide" and not one.subject for one in told.values())
+    assert said("siw-mv2", "Spoof/Live/Live_3.mov") is None
+    assert said("siw-mv2", "Live/Paper_3.mov") is None

@@ -52,11 +52,22 @@ def hkbu() -> Iterator[str]:
         yield f"{folder}/{person:02d}/{camera:02d}_{light:02d}_{person:02d}.avi"
 
 
+def mask_3d() -> Iterator[str]:
+    people = [f"{number:04d}_{n:03d}" for number in range(927, 930) for n in range(16)]
+    for person in people:
+        for clip in (1, 15, 16, 17, 22, 23):
+            yield f"Real/{person}/{clip}.MOV"
+        short = person == people[8]  # one person has four clips of each decoration
+        for decoration, clip in product((1, 2, 3), range(1, 5 if short else 7)):
+            yield f"Fake/{person}/{decoration}/{clip}.MOV"
+
+
 SPECIES = {
     "oulu-npu": (oulu, {"bonafide": 990, "print": 1980, "replay": 1980}),
     "casia-fasd": (casia, {"bonafide": 150, "warp": 150, "cut": 150, "replay": 150}),
     "replay-attack": (replay, {"bonafide": 300, "print": 200, "photo": 400, "replay": 400}),
     "msu-mfsd": (msu, {"bonafide": 70, "print": 70, "replay": 140}),
+    "casia-surf-3dmask": (mask_3d, {"bonafide": 288, "mask_rigid": 858}),
     "hkbu-mars-v2": (hkbu, {"bonafide": 504, "mask_rigid": 504}),
 }
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from fedvisage.datasets.scanners import (
     casia_fasd,
+    casia_surf_3dmask,
     folder,
+    hifimask,
     hkbu_mars_v2,
+    lcc_fasd,
     msu_mfsd,
     oulu_npu,
     replay_attack,
     rose_youtu,
     siw,
+    siw_mv2,
 )
 from fedvisage.datasets.scanners.scanner import Scanner
 
@@ -25,5 +29,9 @@ SCANNERS: dict[str, Scanner] = {
         siw.SCANNER,
         rose_youtu.SCANNER,
         hkbu_mars_v2.SCANNER,
+        casia_surf_3dmask.SCANNER,
+        hifimask.SCANNER,
+        siw_mv2.SCANNER,
+        lcc_fasd.SCANNER,
     )
 }

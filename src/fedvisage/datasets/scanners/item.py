@@ -30,8 +30,8 @@ class Choices:
 class Sighting:
     """What a name says: the species decides the class; subjects of two parts are different people.
 
-    Where the name does not say who it is, ``subject`` is empty: the item counts as a person of its own. An image that is
-    one frame of a video says which, ``video`` in the same folder, and its number ``frame``.
+    Where the name does not say who it is, ``subject`` is empty: the item counts as a person of its own. An image that
+    is one frame of a video says of which, ``video`` in the same folder, and its number ``frame``.
     """
 
     species: str
