@@ -13,6 +13,10 @@ Say = Callable[[str], None]
 """Tells a person one thing."""
 
 
+def unheard(line: str) -> None:
+    """Take what is said where nobody listens."""
+
+
 class Reporter:
     """Reports the course of a run to a console."""
 
