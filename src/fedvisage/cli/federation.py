@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.cli.options import AsJson, apart, console, print_json, say
+from fedvisage.cli.options import AsJson, Overlap, Verify, apart, console, print_json, say
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -62,13 +62,15 @@ def site(
     data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.", show_default=False)],
     state: State = None,
     public: Public = None,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     verbose: Verbose = False,
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.front import Front
 
-    start_site(kit, data, state, public, Front(*apart()), verbose=verbose)
+    start_site(kit, data, state, public, Front(*apart()), verbose=verbose, allow_overlap=allow_overlap, verify=verify)
 
 
 @app.command()

@@ -23,6 +23,10 @@ NOTHING = "nothing was written"
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+Overlap = Annotated[
+    bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the user.")
+]
+Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the sets and compare all digests.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
@@ -46,6 +50,12 @@ def say(*lines: str) -> None:
     """Print lines as they are: names in square brackets are names, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def note(*lines: str) -> None:
+    """Print lines beside the result, where they disturb no program that reads it."""
+    for line in lines:
+        typer.echo(line, err=True)
 
 
 def show(content: Table) -> None:

@@ -8,7 +8,21 @@ from typing import Annotated
 import typer
 
 from fedvisage.cli.completion import recipe_files, study_files
-from fedvisage.cli.options import CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say, show
+from fedvisage.cli.options import (
+    CONTINUES,
+    NOTHING,
+    AsJson,
+    Cache,
+    Out,
+    Overlap,
+    Verify,
+    console,
+    interruptible,
+    note,
+    print_json,
+    say,
+    show,
+)
 from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
 
@@ -54,6 +68,8 @@ def run(
         float, typer.Option(help="Seconds without an answer of a submitted run before it is ended.", min=1.0)
     ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     cache: Cache = CACHE,
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
@@ -73,13 +89,16 @@ def run(
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(loaded, where, cache, Reporter(console()), resume=resume)
+            figures = run_and_report(
+                loaded, where, cache, Reporter(console()), resume=resume, allow_overlap=allow_overlap, verify=verify
+            )
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience
-            )
+                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience,
+                allow_overlap=allow_overlap, verify=verify,
+            )  # fmt: skip
     if figures["user"] is not None:
         say(*summary(figures))
     say(f"report: {where / REPORT}")
@@ -106,6 +125,7 @@ def study(
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
+    allow_overlap: Overlap = False,
     cache: Cache = CACHE,
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
@@ -115,7 +135,10 @@ def study(
     path = locate(study, verb="study")
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with interruptible(CONTINUES):
-        conduct(path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+        conduct(
+            path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
+            allow_overlap=allow_overlap,
+        )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))
 
 
@@ -142,6 +165,8 @@ def evaluate_run(
             show_default=False,
         ),
     ] = None,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     out: Out = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -151,7 +176,8 @@ def evaluate_run(
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished import open_model
 
-    figures = evaluate(open_model(run, adapt, pairs), data, cache, out)
+    opened = open_model(run, adapt, pairs)
+    figures = evaluate(opened, data, cache, out, allow_overlap=allow_overlap, verify=verify, say=note)
     if as_json:
         print_json(figures)
     else:

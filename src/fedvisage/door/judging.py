@@ -28,14 +28,19 @@ def evaluate(
     pairs: str | Path | None = None,
     out: str | Path | None = None,
     cache: str | Path = CACHE,
+    allow_overlap: bool = False,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Judge a finished model on a prepared set or ``synth:`` line, its own user's unless one is named.
 
     ``adapt`` adapts it to the images first, without their labels; ``pairs`` is a list of pairs for recognition.
+    Pictures that the model was trained on are refused unless ``allow_overlap``; with ``verify`` every byte of the set
+    is read and compared with its digest.
     """
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
     opened = open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model))
-    return judge(opened, None if data is None else str(data), Path(cache), None if out is None else Path(out))
+    entry, where = None if data is None else str(data), None if out is None else Path(out)
+    return judge(opened, entry, Path(cache), where, allow_overlap=allow_overlap, verify=verify)
 
 
 def _method_of(model: FinishedModel | Run | str | Path) -> Method | None:

@@ -19,7 +19,7 @@ from fedvisage.nvflare.kits import Kit, open_kit, provision
 from fedvisage.nvflare.node import serve_quietly
 from fedvisage.nvflare.own_data import at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
-from fedvisage.nvflare.starting import kept_in, prepare_server, prepare_site, runs_in
+from fedvisage.nvflare.starting import check_own_sets, kept_in, prepare_server, prepare_site, runs_in
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run_and_report
@@ -38,14 +38,19 @@ def run_over_nvflare(
     kit: Path | None,
     wait: float,
     patience: float = PATIENCE,
+    allow_overlap: bool = False,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
+    carried = partial(
+        run_and_report, recipe, out, cache, reporter, resume=resume, allow_overlap=allow_overlap, verify=verify
+    )
     if kit is None:
-        return run_and_report(recipe, out, cache, reporter, resume=resume, training=train_in_rehearsal)
+        return carried(training=train_in_rehearsal)
     check_real(recipe)
     training = partial(_train, open_kit(kit, "operator"), wait, patience)
-    return run_and_report(recipe, out, cache, reporter, resume=resume, training=training, opening=at_operator)
+    return carried(training=training, opening=at_operator)
 
 
 def _train(
@@ -76,11 +81,22 @@ def start_server(
         serve_quietly(opened, front, verbose=verbose, port=port)
 
 
-def start_site(kit: Path, data: Path, state: Path | None, public: Path | None, front: Front, *, verbose: bool) -> None:
+def start_site(
+    kit: Path,
+    data: Path,
+    state: Path | None,
+    public: Path | None,
+    front: Front,
+    *,
+    verbose: bool,
+    allow_overlap: bool = False,
+    verify: bool = False,
+) -> None:
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
     check(papers_in(opened.path, at_server=False), opened.name)
     with front.stoppable(), held(opened.path, kept_in(opened, state)):
+        check_own_sets(opened, data, state, public, front.say, allow_overlap=allow_overlap, verify=verify)
         prepare_site(opened, str(data.resolve()), state, _entry(public))
         wait_for_greeting(opened, front.say)
         serve_quietly(opened, front, verbose=verbose)
