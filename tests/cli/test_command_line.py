@@ -86,7 +86,7 @@ def test_a_site_twice_is_refused_before_training_unless_it_is_allowed(
     assert not (tmp_path / "run").exists()
     code, out, _ = call(*words, "--out", tmp_path / "run", "--allow-overlap")
     assert code == 0
-    assert "warning: site A shares 24 of 24 pictures with site D" in out
+    assert "note: site A shares 24 of 24 pictures with site D" in out
 
 
 def test_an_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:

@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
 NOTHING = "nothing was written"
+IMPORTS_CONTINUE = "the same command goes on where it stopped; an import of identities starts again"
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+MixedCrops = Annotated[
+    bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
+]
 Overlap = Annotated[
     bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the user.")
 ]
@@ -52,12 +56,6 @@ def say(*lines: str) -> None:
         console().print(line, markup=False, soft_wrap=True)
 
 
-def note(*lines: str) -> None:
-    """Print lines beside the result, where they disturb no program that reads it."""
-    for line in lines:
-        typer.echo(line, err=True)
-
-
 def show(content: Table) -> None:
     """Print a table as wide as the terminal, or 80 columns where there is none."""
     from rich import box
@@ -74,6 +72,12 @@ def show(content: Table) -> None:
     console().print(drawn)
     if content.note:
         console().print(Text(content.note, style="dim"))
+
+
+def note(*lines: str) -> None:
+    """Print lines beside the result, where they disturb no program that reads it."""
+    for line in lines:
+        typer.echo(f"note: {line}", err=True)
 
 
 def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:

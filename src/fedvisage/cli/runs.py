@@ -13,6 +13,7 @@ from fedvisage.cli.options import (
     NOTHING,
     AsJson,
     Cache,
+    MixedCrops,
     Out,
     Overlap,
     Verify,
@@ -68,6 +69,7 @@ def run(
         float, typer.Option(help="Seconds without an answer of a submitted run before it is ended.", min=1.0)
     ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
+    allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
     verify: Verify = False,
     cache: Cache = CACHE,
@@ -90,13 +92,21 @@ def run(
     with interruptible(CONTINUES):
         if on == "local":
             figures = run_and_report(
-                loaded, where, cache, Reporter(console()), resume=resume, allow_overlap=allow_overlap, verify=verify
+                loaded,
+                where,
+                cache,
+                Reporter(console()),
+                resume=resume,
+                allow_mixed_crops=allow_mixed_crops,
+                allow_overlap=allow_overlap,
+                verify=verify,
             )
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
                 loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience,
+                allow_mixed_crops=allow_mixed_crops,
                 allow_overlap=allow_overlap, verify=verify,
             )  # fmt: skip
     if figures["user"] is not None:
@@ -125,6 +135,7 @@ def study(
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
+    allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
     cache: Cache = CACHE,
 ) -> None:
@@ -137,6 +148,7 @@ def study(
     with interruptible(CONTINUES):
         conduct(
             path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
+            allow_mixed_crops=allow_mixed_crops,
             allow_overlap=allow_overlap,
         )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))
@@ -165,6 +177,7 @@ def evaluate_run(
             show_default=False,
         ),
     ] = None,
+    allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
     verify: Verify = False,
     out: Out = None,
@@ -177,7 +190,11 @@ def evaluate_run(
     from fedvisage.tasks.finished import open_model
 
     opened = open_model(run, adapt, pairs)
-    figures = evaluate(opened, data, cache, out, allow_overlap=allow_overlap, verify=verify, say=note)
+    note(*opened.notices)
+    figures = evaluate(
+        opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap, verify=verify,
+        say=note,
+    )  # fmt: skip
     if as_json:
         print_json(figures)
     else:
@@ -205,6 +222,7 @@ def predict_images(
     from fedvisage.tasks.recognition.predict import compare_faces
 
     opened = open_model(model)
+    note(*opened.notices)
     results = (
         predict(opened, path, member=member, crop=crop)
         if against is None

@@ -1,9 +1,9 @@
 """Prepared sets: a dataset after import, in the one on-disk format that training and evaluation read.
 
-A set is a directory. `set.json` says what it is and lists size and SHA-256 of every other file; `images.npy`
-holds N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels,
-`rows.csv` one line per image. Arrays are memory-mapped, so a set may be larger than memory; the reasons are in
-docs/decisions/0002-prepared-sets.md.
+A set is a directory. `set.json` says what it is and lists size and SHA-256 of every other file; `images.npy` holds
+N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels, `rows.csv` one
+line per image, with further columns in sets of format 2. Arrays are memory-mapped, so a set may be larger than
+memory; the reasons are in docs/decisions/0002-prepared-sets.md.
 
 A set may have been made by somebody else: nothing in it is believed before it is checked, or ever executed.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.manifest import (
     DEPTH,
     DEPTH_SIZE,
@@ -48,6 +49,8 @@ class PreparedSet:
     images: npt.NDArray[np.uint8]
     depth: npt.NDArray[np.uint8] | None
     points: npt.NDArray[np.float32] | None
+    crop: CropRecord | None = None
+    """How the images were cut out, if that is known."""
 
     @staticmethod
     def open(path: Path, verify: bool = False) -> "PreparedSet":
@@ -88,6 +91,7 @@ def _opened(path: Path, verify: bool) -> PreparedSet:
         images=_mapped(path / IMAGES, (count, size, size, 3), np.uint8),
         depth=_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
         points=points,
+        crop=manifest.crops,
     )
 
 

@@ -56,6 +56,7 @@ def run(
     cache: str | Path = CACHE,
     resume: bool = False,
     quiet: bool = False,
+    allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
     verify: bool = False,
 ) -> Run:
@@ -63,9 +64,10 @@ def run(
 
     ``method`` takes the place of the recipe's, with its options as far as the method has them. ``transport`` makes a
     transport of the sites' ends. ``data`` holds sets by the site's name, or under ``user`` and ``public``, in the place
-    of what the recipe says. ``out`` is a new directory, or with ``resume`` one to continue in. Pictures
-    that are at two places, such as a site and the user, are refused unless ``allow_overlap``; with ``verify`` every
-    byte of the sets is read and compared with its digest.
+    of what the recipe says. ``out`` is a new directory, or with ``resume`` one to continue in. Sets that were
+    cropped in different ways are refused, unless ``allow_mixed_crops``. Pictures that
+    are at two places, such as a site and the user, are refused unless ``allow_overlap``; with ``verify`` every byte of
+    the sets is read and compared with its digest.
     """
     chosen = load(recipe, {**(changes or {}), **_entries(data or {})}, method=method)
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else chosen.method.name
@@ -73,6 +75,7 @@ def run(
     reporter = Reporter(Console(highlight=False), quiet=quiet)
     run_and_report(
         chosen, where, Path(cache), reporter, method=method, resume=resume, wire=transport,
+        allow_mixed_crops=allow_mixed_crops,
         allow_overlap=allow_overlap, verify=verify,
     )  # fmt: skip
     return Run(where, method)

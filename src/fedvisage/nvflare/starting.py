@@ -67,7 +67,8 @@ def check_own_sets(
             trained = View.of(found, "train")
             places["--data"] = [trained]
             places[f"--data{HELD_OUT}"] = [View.of(found, split) for split in SPLITS if split != "train"]
-    check_apart(look_for_overlap(places, cache, say), allow_overlap, say)
+    for line in check_apart(look_for_overlap(places, cache, say), allow_overlap):
+        say(f"note: {line}")
 
 
 def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | None = None) -> None:

@@ -14,6 +14,7 @@ from fedvisage.errors import UserError
 from fedvisage.files import write_json
 from fedvisage.progress import Say, unheard
 from fedvisage.runs.directory import DATA, METRICS
+from fedvisage.tasks.crops import check_for_model, notice_of_set
 from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.overlap import OVERLAP, PUBLIC, SITE, USER, check_apart, look_for_overlap
 from fedvisage.tasks.recognition.data import share_of
@@ -27,12 +28,14 @@ def evaluate(
     cache: Path,
     out: Path | None = None,
     *,
+    allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
     verify: bool = False,
     say: Say = unheard,
 ) -> dict[str, Any]:
     """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there.
 
+    The set must have been cropped as those were that the model was trained on, unless ``allow_mixed_crops``.
     Pictures of a named set that the model was trained on are refused unless ``allow_overlap``, as far as the sets of
     its sites are at hand; with ``verify`` every byte of the set is read and compared with its digest.
     """
@@ -50,12 +53,17 @@ def evaluate(
     if prepared.size != recipe.input.size:
         raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
     task.check_set(prepared, recipe, entry)
+    for line in notice_of_set(prepared.crop, entry):
+        say(line)
+    if data is not None:
+        check_for_model(model.saved.crops, prepared.crop, entry, allow_mixed_crops)
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), meant, entry)
     overlap = None
     if data is not None:  # of its own user's it was known when it was trained
         overlap = look_for_overlap({**_trained_on(model, cache), USER: (view,)}, cache, say).about(USER)
-        check_apart(overlap, allow_overlap, say, prepared.name)
+        for line in check_apart(overlap, allow_overlap, prepared.name):
+            say(line)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     figures = {"method": recipe.method.name, "user": prepared.name, "seed": recipe.runtime.seed}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
+from fedvisage.data.crops import CropRecord
 from fedvisage.errors import UserError
 from fedvisage.federation.account import figures_of
 from fedvisage.federation.compatible import check_protection
@@ -41,7 +42,9 @@ from fedvisage.runs.directory import (
     write_once,
     write_or_compare,
 )
+from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
+from fedvisage.tasks.crops import check_alike
 from fedvisage.tasks.opened import Opened, verify_sets
 from fedvisage.tasks.overlap import OVERLAP, check_apart, look_for_overlap
 from fedvisage.tasks.setup import Setup, set_up
@@ -68,12 +71,14 @@ def run_and_report(
     wire: Wire = LocalTransport,
     training: Training | None = None,
     opening: Opening | None = None,
+    allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
     verify: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe and write its report; return the figures."""
     metrics = run(
         recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
+        allow_mixed_crops=allow_mixed_crops,
         allow_overlap=allow_overlap, verify=verify,
     )  # fmt: skip
     if not (out / REPORT).exists():
@@ -93,15 +98,17 @@ def run(
     wire: Wire = LocalTransport,
     training: Training | None = None,
     opening: Opening | None = None,
+    allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
     verify: bool = False,
 ) -> dict[str, Any]:
     """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
 
     ``method`` is the recipe's, unless one is handed in. The sites are in this process, behind the transport that
-    ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here. Pictures of the
-    user's that are also trained on, or of one site that are also another's, are refused unless ``allow_overlap``;
-    with ``verify`` every byte of the sets is read and compared with its digest.
+    ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here. Sets that were
+    cropped in different ways are refused, unless ``allow_mixed_crops``. Pictures of the user's that are also trained
+    on, or of one site that are also another's, are refused unless ``allow_overlap``; with ``verify`` every byte of the
+    sets is read and compared with its digest.
     """
     method = method or find(recipe.method)
     task = task_of(method)
@@ -117,6 +124,7 @@ def run(
     if verify:
         verify_sets(recipe.data.entries, cache, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter.say)
+    check_alike(data.crops, allow_mixed_crops)
     overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     out.mkdir(parents=True, exist_ok=True)
@@ -131,11 +139,19 @@ def run(
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
         trained = (training or _here(wire))(setup, out, data, reporter)
+        if crops := _crops_trained_on(data):
+            model.save_settings(out, replace(trained.saved, crops=crops))
         metrics = {**_judge(setup, out, trained, data), **_costs(out)}
         write_json(out / METRICS, metrics)
     for sentence in exceptions(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
+
+
+def _crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
+    """Return the kinds of crops that training saw, each once; only here sets and model are at hand."""
+    known = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
+    return tuple(dict.fromkeys(one for one in known if one is not None))
 
 
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
@@ -147,7 +163,8 @@ def _checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, allow
     """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
     allowed = allowed or ((out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True)
     overlap = look_for_overlap(data.places, cache, say)
-    check_apart(overlap, allowed, say, recipe.data.user_name)
+    for line in check_apart(overlap, allowed, recipe.data.user_name):
+        say(f"note: {line}")
     return overlap.as_json(allowed)
 
 

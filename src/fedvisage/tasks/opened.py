@@ -8,12 +8,14 @@ from pathlib import Path
 
 from fedvisage.data.batches import View
 from fedvisage.data.checked import check_bytes
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import place_of, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
+from fedvisage.tasks.crops import notice_of_set
 from fedvisage.tasks.overlap import Places
 
 POOLED = "all"
@@ -48,6 +50,8 @@ class Opened:
     people: People | None = None
     first: Message = field(default_factory=dict)
     """Pre-trained parts to start from."""
+    crops: dict[str, CropRecord | None] = field(default_factory=dict)
+    """How each set was cropped, by its place in the recipe."""
     places: Places = field(default_factory=dict)
     """All pictures, by whose they are; methods that merge the sites have theirs apart here."""
 
@@ -56,9 +60,11 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
     """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
     source, _ = without_selection(entry)
     path = resolve(source, cache, workers=recipe.runtime.threads, say=say)
-    found = _checked(PreparedSet.open(path), place, recipe)
+    found = PreparedSet.open(path)
+    for line in notice_of_set(found.crop, place):
+        say(line)
     check_bytes(path, cache, say=say)
-    return found
+    return _checked(found, place, recipe)
 
 
 def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None]) -> None:

@@ -127,16 +127,14 @@ def look_for_overlap(places: Places, cache: Path, say: Say = unheard) -> Overlap
     return Overlap(tuple(filter(told, pairs)), tuple(named), anywhere)
 
 
-def check_apart(overlap: Overlap, allowed: bool, say: Say, user_name: str = "") -> None:
-    """Say what places have in common, and refuse more than a trace of it unless that is allowed."""
+def check_apart(overlap: Overlap, allowed: bool, user_name: str = "") -> list[str]:
+    """Return what places have in common, a line each; refuse more than a trace of it unless that is allowed."""
     if not allowed:
         for one in overlap.named:
             raise UserError(one.place, _refusal(f"{one.subjects} subjects, such as {one.one!r},", one, user_name))
         for most in sorted(overlap.too_much, key=lambda one: -one.share):
             raise UserError(most.place, _refusal(_counted(most), most, user_name))
-    kind = "warning" if overlap.named or overlap.too_much else "note"
-    for line in overlap.sentences(user_name):
-        say(f"{kind}: {line}")
+    return overlap.sentences(user_name)
 
 
 def words(place: str, user_name: str) -> str:

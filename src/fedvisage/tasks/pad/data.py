@@ -23,8 +23,12 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     sites = {name: _site(prepared, f"data.sites.{name}", meant[name]) for name, prepared in opened.items()}
     user = _user(recipe, cache, say)
     digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
-    places = _places(sites, user)
-    return Opened(merged(sites) if method.pooled else sites, user, digests | _digest_of(user), places=places)
+    crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
+    if user is not None:
+        crops["data.user"] = user.slices[0].set.crop
+    digests |= _digest_of(user)
+    apart = _places(sites, user)
+    return Opened(merged(sites) if method.pooled else sites, user, digests, crops=crops, places=apart)
 
 
 def _user(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:

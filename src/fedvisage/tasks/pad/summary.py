@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedvisage.words import counted, percent
+from fedvisage.progress import counted, percent
 
 
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:

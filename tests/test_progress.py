@@ -1,8 +1,8 @@
-"""Numbers in words."""
+"""Numbers in words, as they are printed."""
 
 import pytest
 
-from fedvisage.words import counted
+from fedvisage.progress import counted
 
 
 @pytest.mark.parametrize(
