@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
@@ -14,6 +13,7 @@ from fedvisage.federation.record.ledger import read_lines
 from fedvisage.files import read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
+from fedvisage.recipe import plain_yaml
 
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
@@ -82,9 +82,8 @@ def read_mapping(path: Path) -> Row:
     if not path.exists():
         return {}
     try:
-        text = path.read_text(encoding="utf-8")
-        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError) as error:
+        value = json.loads(path.read_text("utf-8")) if path.suffix == ".json" else plain_yaml.read_file(path)
+    except ValueError as error:
         raise UserError(str(path), f"cannot be read ({' '.join(str(error).split())})") from None
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
