@@ -22,6 +22,18 @@ class UserError(Exception):
 class RunFailed(Exception):
     """A correct call whose run could not go on (no quorum, full disk, interrupted): exit code 1, can be resumed."""
 
+    code = 1
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived: what ends cleanly on Ctrl-C ends so on this."""
+
+
+class Ended(RunFailed):
+    """Ended from outside by SIGTERM: the exit code that shells give such a process."""
+
+    code = 143
+
 
 def meant(name: str, known: Iterable[str]) -> str:
     """Say which of the known names was probably meant; nothing if none is near."""

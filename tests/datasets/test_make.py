@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.data.making import make_set
 from tests.datasets.importers.making import make_folder, picture, save
@@ -96,30 +98,45 @@ def test_photographs_that_were_skipped_are_listed(tmp_path: Path) -> None:
     assert "  eve/1.png: its crop is smaller than 32×32 pixels" in said
 
 
-def test_ctrl_c_while_rendering_ends_with_one_line_and_1_and_leaves_nothing(tmp_path: Path) -> None:
-    words = [
-        "data",
-        "synth",
-        str(tmp_path / "O"),
-        "--size",
-        "32",
-        "--subjects",
-        "400",
-        "--videos",
-        "1",
-        "--frames",
-        "1",
-    ]
-    program = f"import sys; from fedvisage.cli import main; sys.argv = ['fedvisage', *{words!r}]; main()"
+def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Start a verb in a group of its own, and return when it renders, with its processes."""
     running = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ, start_new_session=True,
+        [sys.executable, "-W", "ignore", "-m", "fedvisage", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=os.environ, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a parent in the background ignores it
     )  # fmt: skip
     assert running.stdout is not None
-    assert running.stdout.readline().startswith("rendering O: ")
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: the workers are interrupted too
-    _, said = running.communicate(timeout=120)
-    assert said == "fedvisage: interrupted; nothing was written\n"
-    assert running.returncode == 1
+    assert any(line.startswith("rendering ") for line in running.stdout)
+    return running, psutil.Process(running.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "said", "code"),
+    [
+        (os.killpg, signal.SIGINT, "interrupted", 1),  # as a terminal does: the workers get it, too
+        (os.killpg, signal.SIGTERM, "ended by SIGTERM", 143),  # as a service's end does
+        (os.kill, signal.SIGTERM, "ended by SIGTERM", 143),
+    ],
+)
+def test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing(
+    to: Callable[[int, int], None], number: int, said: str, code: int, tmp_path: Path
+) -> None:
+    small = "--size 32 --subjects 400 --videos 1 --frames 1".split()
+    running, children = rendering("data", "synth", str(tmp_path / "O"), *small)
+    to(running.pid, number)
+    assert running.communicate(timeout=120)[1] == f"fedvisage: {said}; nothing was written\n"
+    assert running.returncode == code
+    assert psutil.wait_procs(children, timeout=60)[1] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_ends_a_run_while_it_renders(tmp_path: Path) -> None:
+    words = ["run", "demo/fedpad", "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
+    running, children = rendering(*words)
+    os.killpg(running.pid, signal.SIGTERM)
+    said = running.communicate(timeout=120)[1]
+    assert said.startswith("fedvisage: ended by SIGTERM")
+    assert said.count("\n") == 1
+    assert running.returncode == 143
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert list((tmp_path / "cache").iterdir()) == []

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.cli.options import AsJson, console, print_json, say
+from fedvisage.cli.options import AsJson, console, leave_sigterm_alone, print_json, say
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -49,6 +49,7 @@ def server(
     """Be the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
 
+    leave_sigterm_alone()
     start_server(kit, state, public, weights)
 
 
@@ -62,6 +63,7 @@ def site(
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
 
+    leave_sigterm_alone()
     start_site(kit, data, state, public)
 
 

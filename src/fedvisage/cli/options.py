@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedvisage.errors import RunFailed
+from fedvisage.errors import Ended, RunFailed, Terminated, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,18 +20,46 @@ if TYPE_CHECKING:
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
 NOTHING = "nothing was written"
 
-Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
+
+def _directory(text: str) -> Path:
+    if not text.strip():
+        raise UserError("--out", "names no directory; give one, or leave it out")
+    return Path(text)
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", parser=_directory, metavar="PATH", help="Directory for the result.", show_default=False),
+]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
 @contextmanager
-def interruptible(then: str) -> Iterator[None]:
-    """Turn Ctrl-C into an end with one line that says what is left."""
+def interruptible(then: str = "") -> Iterator[None]:
+    """Turn Ctrl-C, and SIGTERM, into an end with one line that says what is left."""
     try:
         yield
+    except Terminated:
+        raise Ended(f"ended by SIGTERM{then and '; '}{then}") from None
     except KeyboardInterrupt:
-        raise RunFailed(f"interrupted; {then}") from None
+        raise RunFailed(f"interrupted{then and '; '}{then}") from None
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM, with which services and schedulers end a process, end a verb as Ctrl-C does."""
+    if threading.current_thread() is threading.main_thread():  # where signals can be set
+        signal.signal(signal.SIGTERM, _end)
+
+
+def leave_sigterm_alone() -> None:
+    """Give SIGTERM back to the system: a server or site serves in other threads, and is just ended."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ends a service may say so twice
+    raise Terminated
 
 
 def console() -> Console:

@@ -25,9 +25,9 @@ def demo(
     resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
 ) -> None:
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
-    from fedvisage.demo import demonstrate
-
     with interruptible(CONTINUES):
+        from fedvisage.demo import demonstrate
+
         demonstrate(out or Path("runs/demo"), cache, say, resume=resume)
 
 
@@ -203,8 +203,9 @@ def report(run: Annotated[Path, typer.Argument(help="The directory of a finished
     from fedvisage.report.page import write_report
     from fedvisage.report.tensorboard import write_events
 
+    page = write_report(run)  # first: it says what is wrong with a directory that holds no run
     write_events(run)
-    say(str(write_report(run)))
+    say(str(page))
 
 
 @app.command()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from itertools import groupby
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from rich.console import Console
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.files import write_atomically, write_json
+from fedvisage.processes import starting, worker_processes
 from fedvisage.progress import Reporter, Say
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
@@ -71,8 +71,10 @@ def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iter
         return
     for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
         resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_run_group, group, cache) for group in groups]):
+    with worker_processes(workers) as pool:
+        with starting():
+            running = [pool.submit(_run_group, group, cache) for group in groups]
+        for done in as_completed(running):
             yield from done.result()
 
 

@@ -5,6 +5,7 @@ An owner of bona fide images alone can take part: the attacks of a domain are si
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -70,8 +71,8 @@ def synthesise_from(
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
     pictures = plan_pictures(portraits, attacks, spec)
-    with out:
-        for done, filmed in enumerate(spread(attack_picture, pictures, workers)):
+    with out, closing(spread(attack_picture, pictures, workers)) as films:
+        for done, filmed in enumerate(films):
             subject = pictures[done].portrait.photograph.subject
             _write(out, pictures[done], filmed, "heldout" if subject in heldout else "train")
             if progress:
@@ -112,15 +113,16 @@ def _read(
     tally = Tally(photos, len(chosen) + len(skipped), max_bad, skipped)
     tally.stop_if_too_many()
     portraits: dict[str, Portrait] = {}
-    for done, one in enumerate(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers), start=1):
-        if isinstance(one, Skipped):
-            tally.skip(one.path, one.reason)
-        elif one.digest in portraits:
-            tally.skip(one.photograph.name, f"the same content as {portraits[one.digest].photograph.name}")
-        else:
-            portraits[one.digest] = one
-        if reading:
-            reading(done, len(chosen))
+    with closing(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers)) as found_or_not:
+        for done, one in enumerate(found_or_not, start=1):
+            if isinstance(one, Skipped):
+                tally.skip(one.path, one.reason)
+            elif one.digest in portraits:
+                tally.skip(one.photograph.name, f"the same content as {portraits[one.digest].photograph.name}")
+            else:
+                portraits[one.digest] = one
+            if reading:
+                reading(done, len(chosen))
     if not portraits:
         raise UserError(str(photos), f"holds no photograph that can be used: {reasons(tally.skipped)}")
     return list(portraits.values()), tally

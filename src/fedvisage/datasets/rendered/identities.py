@@ -8,6 +8,7 @@ Person number n is the same person in every set of a seed: sets are disjoint if 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -105,9 +106,9 @@ def render_identities(
     numbers = range(spec.first, spec.first + spec.identities)
     heldout = _heldout(spec)
     albums = spread(partial(photograph_person, size=spec.size), [album(spec, n) for n in numbers], workers)
-    with Writer(
-        destination, name=NAME, size=spec.size, source=f"synthetic {spec.digest_text}", points=True, identities=True
-    ) as out:
+    source = f"synthetic {spec.digest_text}"
+    out = Writer(destination, name=NAME, size=spec.size, source=source, points=True, identities=True)
+    with out, closing(albums):
         for done, (number, (images, points)) in enumerate(zip(numbers, albums, strict=True)):
             name, group = f"person-{number:06d}", f"group-{_group(spec, number)}"
             splits = ["heldout"] * spec.images if number in heldout else _splits(spec)

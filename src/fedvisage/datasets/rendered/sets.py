@@ -4,14 +4,11 @@ The unit of work is a subject; subjects are filmed by any number of processes an
 not depend on how many there are.
 """
 
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from threading import current_thread, main_thread
 from typing import TypeVar
 
 import cv2
@@ -22,6 +19,7 @@ from fedvisage.datasets.rendered.specification import RENDERER_VERSION, Synthesi
 from fedvisage.faces.synthetic.domain import Attack, Domain
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.filming import Frames, Video, film
+from fedvisage.processes import starting, worker_processes
 from fedvisage.streams import derive, numpy_rng
 
 __all__ = ["RENDERER_VERSION", "Synthesis", "parse_synthesis", "plan_videos", "synthesise"]
@@ -43,11 +41,12 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
     with Writer(
         destination, name=spec.domain, size=spec.size, source=f"synthetic {spec.digest_text}", depth=True, points=True
     ) as out:
-        for videos, filmed in zip(plan, spread(work, plan, workers), strict=True):
-            _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")
-            done += len(filmed.images)
-            if progress:
-                progress(done, total)
+        with closing(spread(work, plan, workers)) as films:
+            for videos, filmed in zip(plan, films, strict=True):
+                _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")
+                done += len(filmed.images)
+                if progress:
+                    progress(done, total)
 
 
 def plan_videos(spec: Synthesis) -> list[list[Video]]:
@@ -100,32 +99,22 @@ def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
     return Frames.joined([filmed[video.name] for video in videos])
 
 
-def spread(work: Callable[[Work], Result], items: Iterable[Work], workers: int) -> Iterator[Result]:
-    """Do the work for every item, here or in other processes, one thread each; results come in order."""
+def spread(work: Callable[[Work], Result], items: Iterable[Work], workers: int) -> Generator[Result, None, None]:
+    """Do the work for every item, here or in other processes, one thread each; results come in order.
+
+    Whoever stops taking results before the end closes it, which ends the processes.
+    """
     if workers > 1:
-        context = get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread) as pool:
-            with _children_ignore_interrupts():
-                results = pool.map(work, items)
-            yield from results
+        with worker_processes(workers, _use_one_thread) as pool:
+            with starting():
+                running = deque(pool.submit(work, item) for item in items)
+            while running:
+                yield running.popleft().result()
         return
     for item in items:
         with _one_thread():
             result = work(item)
         yield result
-
-
-@contextmanager
-def _children_ignore_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C, which reaches all of a terminal's processes, does not stop: the caller ends them."""
-    if current_thread() is not main_thread():  # where signals cannot be set, and Ctrl-C does not arrive
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _use_one_thread() -> None:
