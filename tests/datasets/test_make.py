@@ -98,6 +98,48 @@ def test_photographs_that_were_skipped_are_listed(tmp_path: Path) -> None:
     assert "  eve/1.png: its crop is smaller than 32×32 pixels" in said
 
 
+@pytest.mark.parametrize(("source", "destination"), [("f", "f/set"), ("f", "f"), ("f/in", "f")])
+def test_a_set_within_its_source_is_refused(source: str, destination: str, tmp_path: Path) -> None:
+    make_folder(tmp_path / source)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="within each other") as caught:
+        import_dataset("folder", tmp_path / source, tmp_path / destination, unheard, name="", size=8, frames=1,
+                       crop="none", depth="auto", heldout=0.25, test=0.4, least=1, max_bad=0, seed=0)  # fmt: skip
+    assert caught.value.place == str(tmp_path / destination)
+    with pytest.raises(UserError, match="within each other"):
+        synthesise_small(tmp_path / destination, photos=tmp_path / source)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("kept", "word"), [("real", "needs attacks"), ("attack", "needs bona fide")])
+def test_a_set_of_one_class_and_one_subject_warns_when_it_is_imported_and_shown(
+    kept: str, word: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "f" / ("real" if kept == "real" else "attack/print") / "ann"
+    for number in range(2):
+        save(folder / f"{number}.png", picture(number))
+    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", size=8, frames=1, crop="none",
+                          depth="auto", heldout=0, test=0.4, least=1, max_bad=0, seed=0)  # fmt: skip
+    for lines in (said, show_set(tmp_path / "set")):
+        warnings = [line for line in lines if line.startswith("warning: ")]
+        assert len(warnings) == 2
+        assert word in warnings[0]
+        assert "one subject" in warnings[1]
+
+
+def test_a_usable_set_has_no_warning(tmp_path: Path) -> None:
+    make_set(tmp_path / "T")
+    assert "warning" not in "".join(show_set(tmp_path / "T"))
+
+
+@pytest.mark.parametrize(("frames", "warned"), [(1, False), (12, True)])
+def test_attacks_that_far_outnumber_the_photographs_are_warned_about(frames: int, warned: bool, tmp_path: Path) -> None:
+    save(tmp_path / "photos" / "ada" / "1.png", picture(1, 40, 50))
+    save(tmp_path / "photos" / "bob" / "1.png", picture(2, 40, 50))
+    said = "\n".join(synthesise_small(tmp_path / "set", photos=tmp_path / "photos", frames=frames))
+    assert ("frames of attacks beside 2 bona fide" in said) == warned
+
+
 def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
     """Start a verb in a group of its own, and return when it renders, with its processes."""
     running = subprocess.Popen(
@@ -121,7 +163,7 @@ def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]
 def test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing(
     to: Callable[[int, int], None], number: int, said: str, code: int, tmp_path: Path
 ) -> None:
-    small = "--size 32 --subjects 400 --videos 1 --frames 1".split()
+    small = ["--size", "32", "--subjects", "400", "--videos", "1", "--frames", "1"]
     running, children = rendering("data", "synth", str(tmp_path / "O"), *small)
     to(running.pid, number)
     assert running.communicate(timeout=120)[1] == f"fedvisage: {said}; nothing was written\n"

@@ -44,7 +44,7 @@ _WORDS: Mapping[str, str] = {
 
 
 def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
-    """Return a section that plain values make, or say what is wrong where: at ``root.key``, or in a file ``FILE: key``."""
+    """Return a section that plain values make, or say what is wrong where: ``root.key`` or ``FILE: key``."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:

@@ -75,7 +75,9 @@ def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
     section = tree.get("method")
     section = {"name": section} if isinstance(section, str) else section
     if not isinstance(section, Mapping | None):
-        raise UserError("recipe.method", f"must be the name of a method, or a section with its name, got {shown(section)}")
+        raise UserError(
+            "recipe.method", f"must be the name of a method, or a section with its name, got {shown(section)}"
+        )
     try:
         own = method(section or {})
     except ValidationError as error:  # of a method that is not in the list

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.recipe import plain_yaml
-
 from fedvisage.shipped.names import file_of, names
 
 

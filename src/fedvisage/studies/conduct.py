@@ -12,15 +12,18 @@ from rich.console import Console
 
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
+from fedvisage.errors import UserError
 from fedvisage.files import write_atomically, write_json
 from fedvisage.processes import starting, worker_processes
 from fedvisage.progress import Reporter, Say
+from fedvisage.runs.directory import METRICS
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import scale, value_of
 from fedvisage.studies.file import Study, read
 from fedvisage.studies.grid import Cell, cells_of, changed
 from fedvisage.studies.table import markdown, summarise
+from fedvisage.tasks.opened import check_entries
 
 
 def conduct(
@@ -43,6 +46,9 @@ def conduct(
     if smoke:
         study = small.smoke(study)
     cells = cells_of(study, runs or out / "cells")
+    for cell in cells:
+        if not (cell.out / METRICS).exists():
+            _check_data(cell)
     groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers):
@@ -76,6 +82,14 @@ def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iter
             running = [pool.submit(_run_group, group, cache) for group in groups]
         for done in as_completed(running):
             yield from done.result()
+
+
+def _check_data(cell: Cell) -> None:
+    """Refuse a set that is not there or cannot be made before the first cell runs, not when its turn comes."""
+    try:
+        check_entries(cell.recipe)
+    except UserError as error:
+        raise UserError(f"{cell.row}, user {cell.user}: {error.place}", error.message) from error
 
 
 def _entries(cell: Cell) -> list[str]:

@@ -92,7 +92,9 @@ def read(path: Path) -> Study:
         if row.trained_by is not None and row.trained_by not in list(study.rows)[:number]:
             raise UserError(f"{place}.trained_by", f"{row.trained_by!r} is no row above this one")
         if row.recipe is not None and row.recipe not in study.recipes:
-            raise UserError(f"{place}.recipe", f"{row.recipe!r} is not among the study's recipes{choice(row.recipe, study.recipes)}")
+            raise UserError(
+                f"{place}.recipe", f"{row.recipe!r} is not among the study's recipes{choice(row.recipe, study.recipes)}"
+            )
         _check_names(row.sites or [], study, f"{place}.sites")
         _check_names([] if row.public is None else [row.public], study, f"{place}.public")
         if places.setdefault(slug(name), name) != name:

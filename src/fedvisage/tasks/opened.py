@@ -9,7 +9,7 @@ from pathlib import Path
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
-from fedvisage.datasets.sources import resolve
+from fedvisage.datasets.sources import check_source, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
@@ -52,6 +52,24 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
     """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
     source, _ = without_selection(entry)
     return _checked(PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads, say=say)), place, recipe)
+
+
+def check_entries(recipe: Recipe) -> None:
+    """Refuse data entries that cannot be opened, each by its key, before the first is opened or rendered."""
+    entries = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
+    entries |= {"user": recipe.data.user, "public": recipe.data.public}
+    for key, entry in entries.items():
+        if entry is not None:
+            check_entry(entry, f"recipe.data.{key}", recipe.input.size)
+
+
+def check_entry(entry: str, place: str, size: int) -> None:
+    """Refuse an entry that cannot be opened, by the place where it stands."""
+    try:
+        check_source(without_part(without_selection(entry)[0].strip())[0], size)
+    except UserError as error:
+        said = {"synth": ""}.get(error.place, f"{error.place.removeprefix('synth.')}: ")
+        raise UserError(place, f"{said}{error.message}") from error
 
 
 def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:

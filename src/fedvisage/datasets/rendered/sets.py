@@ -38,15 +38,22 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
     total, done = sum(video.frames for videos in plan for video in videos), 0
     heldout = heldout_subjects(spec, [videos[0].subject for videos in plan])
     work = partial(film_subject, domain=find_domain(spec.domain), size=spec.size)
-    with Writer(
-        destination, name=spec.domain, size=spec.size, source=f"synthetic {spec.digest_text}", depth=True, points=True
-    ) as out:
-        with closing(spread(work, plan, workers)) as films:
-            for videos, filmed in zip(plan, films, strict=True):
-                _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")
-                done += len(filmed.images)
-                if progress:
-                    progress(done, total)
+    with (
+        Writer(
+            destination,
+            name=spec.domain,
+            size=spec.size,
+            source=f"synthetic {spec.digest_text}",
+            depth=True,
+            points=True,
+        ) as out,
+        closing(spread(work, plan, workers)) as films,
+    ):
+        for videos, filmed in zip(plan, films, strict=True):
+            _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")
+            done += len(filmed.images)
+            if progress:
+                progress(done, total)
 
 
 def plan_videos(spec: Synthesis) -> list[list[Video]]:
