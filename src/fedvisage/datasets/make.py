@@ -11,10 +11,13 @@ from fedvisage.datasets.importers.cropping import Crop
 from fedvisage.datasets.importers.folder import Progress, import_folder
 from fedvisage.datasets.importers.identities import import_identities
 from fedvisage.datasets.importers.report import ImportReport
-from fedvisage.datasets.show import contact_sheet, describe
+from fedvisage.datasets.show import contact_sheet, describe, warnings_about
 from fedvisage.datasets.sources import in_steps
 from fedvisage.errors import UserError
 from fedvisage.progress import Say
+
+MOST_ATTACKS = 10
+"""Frames of attacks for each bona fide one, above which a set of photographs warns."""
 
 
 class Importer(Protocol):
@@ -63,6 +66,7 @@ def synthesise_set(
     if photos is None:
         synthesise(spec, destination, workers=workers, progress=progress)
     else:
+        _check_apart(photos, destination)
         report = synthesise_from(
             photos,
             spec,
@@ -73,7 +77,7 @@ def synthesise_set(
             reading=in_steps(f"reading {photos.name}", say),
             progress=progress,
         )
-        lines = report.lines()
+        lines = [*report.lines(), *_too_many_attacks(report)]
     return [*lines, *show_set(destination)]
 
 
@@ -121,6 +125,7 @@ def import_dataset(
     if importer is None:
         known = ", ".join([*KINDS, *extensions.names("datasets")])
         raise UserError("KIND", f"{kind!r} is no known layout; choose one of {known}")
+    _check_apart(source, destination)
     report = importer(
         source,
         destination,
@@ -147,11 +152,27 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
     lines = [
         f"{prepared.name}: {len(prepared)} images of {prepared.size}×{prepared.size}, {prepared.source}",
         *describe(prepared),
+        *warnings_about(prepared),
     ]
     if sheet is not None:
         contact_sheet(prepared).save(sheet)
         lines.append(f"contact sheet: {sheet}")
     return lines
+
+
+def _check_apart(source: Path, destination: Path) -> None:
+    """Refuse a set within its source, which the next import would take for a part of it, and the reverse."""
+    inner, outer = destination.resolve(), source.resolve()
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
+
+
+def _too_many_attacks(report: ImportReport) -> list[str]:
+    attacks = report.images - report.bona_fide
+    if attacks <= MOST_ATTACKS * report.bona_fide:
+        return []
+    return [f"warning: {attacks} frames of attacks beside {report.bona_fide} bona fide ones: a model that learns from "
+            "classes so unequal can let most real prints through; --frames 1 makes one of each attack"]  # fmt: skip
 
 
 def _check_sheet(sheet: Path) -> None:

@@ -5,6 +5,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE, SPLITS
+from fedvisage.datasets.importers.report import shortcomings
 from fedvisage.errors import UserError
 from fedvisage.streams import numpy_rng
 
@@ -32,6 +33,13 @@ def describe(found: PreparedSet) -> list[str]:
         "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(line))
         for line in ([*zip(line, widths, strict=True)] for line in table)
     ]
+
+
+def warnings_about(found: PreparedSet) -> list[str]:
+    """Say what of a set no training can use."""
+    live = int((found.rows.label == 1).sum())
+    classes = (live, len(found) - live) if found.rows.group is None else (None, None)
+    return shortcomings(len(np.unique(found.rows.subject)), *classes)
 
 
 def contact_sheet(

@@ -37,8 +37,8 @@ class _Reader(yaml.SafeLoader):
     def compose_node(self, parent: Any, index: Any) -> Any:
         self.depth += 1
         if self.depth > DEEPEST:
-            raise _Refused(f"has more than {DEEPEST} sections within each other", self.peek_event().start_mark)
-        node = super().compose_node(parent, index)  # type: ignore[no-untyped-call]
+            raise _Refused(f"has more than {DEEPEST} sections within each other", self.get_mark())
+        node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
@@ -89,9 +89,9 @@ def parse(text: str, place: str, what: str = "is not YAML") -> Any:
     try:
         reader = _Reader(text)
         try:
-            return _Values().of(reader.get_single_node())  # type: ignore[no-untyped-call]
+            return _Values().of(reader.get_single_node())
         finally:
-            reader.dispose()  # type: ignore[no-untyped-call]
+            reader.dispose()
     except _Refused as refused:
         raise UserError(place, str(refused)) from None
     except yaml.YAMLError as error:

@@ -56,7 +56,7 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
 
 def check_entries(recipe: Recipe) -> None:
     """Refuse data entries that cannot be opened, each by its key, before the first is opened or rendered."""
-    entries = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
+    entries: dict[str, str | None] = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
     entries |= {"user": recipe.data.user, "public": recipe.data.public}
     for key, entry in entries.items():
         if entry is not None:

@@ -70,8 +70,22 @@ def list_folder(root: Path, leave_out: Path | None = None) -> tuple[list[Found],
             frames[entry.video] += 1
         else:
             skipped.append(Skipped(printable(name), entry))
+    _check_species(root, found)
     _check_labels(root / LABELS, found)
     return found, skipped
+
+
+def _check_species(root: Path, found: list[Found]) -> None:
+    """Refuse subjects in the place of species: folders directly below the attacks that bear a subject's name."""
+    subjects = {entry.subject for entry in found if entry.label == 1 and not entry.own_subject}
+    for entry in found:
+        if entry.label == 0 and entry.species in subjects:
+            above = PurePosixPath(entry.name).parts[0]
+            raise UserError(
+                str(root / above / entry.species),
+                f"{entry.species!r} is a subject, where the kind of attack is expected; move it to "
+                f"{above}/<species>/{entry.species}/, such as {above}/print/{entry.species}/",
+            )
 
 
 def _folder_below(root: Path, folder: Path | None) -> str | None:

@@ -41,10 +41,15 @@ class ImportReport:
         """Return the report as it is kept in the set."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
+    def warnings(self) -> list[str]:
+        """Say what no training can use."""
+        return shortcomings(self.subjects, self.bona_fide, self.images - self.bona_fide)
+
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
         lines = [f"{self.images} images of {self.subjects} subjects from {self.files} files: {counts}"]
+        lines += self.warnings()
         if self.upscaled:
             lines.append(
                 f"{self.upscaled} images were enlarged, which blurs what tells attacks apart: use a smaller size"
@@ -59,6 +64,18 @@ class ImportReport:
             lines.append(f"{len(self.skipped)} files were skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
+
+
+def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> list[str]:
+    """Warn of a set that cannot train alone; without counts of the classes it is one of identities."""
+    warnings = []
+    if bona_fide == 0:
+        warnings.append("warning: all images are attacks; a site that trains needs bona fide images, too")
+    if attacks == 0:
+        warnings.append("warning: all images are bona fide; a site that trains needs attacks, too")
+    if subjects == 1:
+        warnings.append("warning: there is one subject; training and held-out images need different ones")
+    return warnings
 
 
 @dataclass

@@ -86,6 +86,6 @@ def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
         return learn[over]
     other = next((kind for kind, parameters in learn.items() if parameters), None)
     if other is None:
-        raise UserError("evaluation.adapt", "this model has no normalisation layers, whose scale and shift would learn; "
-                        "leave adaptation out")  # fmt: skip
+        raise UserError("evaluation.adapt", "this model has no normalisation layers, whose scale and shift "
+                        "would learn; leave adaptation out")  # fmt: skip
     raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {other}")
