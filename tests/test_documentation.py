@@ -110,6 +110,15 @@ def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping
     assert fv.methods.find(recipe.method).title == "SCAFFOLD (ViT-H)"
 
 
+def test_a_data_entry_on_the_command_line_is_read_as_the_page_on_recipes_shows() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    section = page[page.index("## How values are written") : page.index("## How a command ends")]
+    (command,) = re.findall(r"```console\n(.*?)\n```", section, flags=re.DOTALL)
+    _, verb, name, change = shlex.split(command)
+    assert verb == "run"
+    assert load(locate(name), [change], read_method).data.sites["O"] == change.partition("=")[2]
+
+
 def test_a_checkpoint_is_converted_as_the_page_on_recipes_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,7 +110,7 @@ def check_images(each: int, people: int, size: int) -> None:
     """Refuse more images than memory, disk and patience have room for."""
     if each * size * size * 3 > MOST_AT_ONCE:
         raise UserError("synth", f"{each:,} images of one subject at size {size} are more than the "
-                        f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer or smaller ones")  # fmt: skip
+                        f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer")  # fmt: skip
     if each * people > MOST_IMAGES:
         raise UserError("synth", f"{each * people:,} images are more than the {MOST_IMAGES:,} that a set may have; "
                         "make several sets, with other seeds")  # fmt: skip
