@@ -1,14 +1,29 @@
 """Files are whole or not there, and a file of tensors is read back as it was written or refused."""
 
+import json
+import math
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from fedvisage.errors import UserError
 from fedvisage.federation.record import sealed
-from fedvisage.files import read_tensors, sweep, write_atomically, write_tensors
+from fedvisage.federation.record.ledger import lines_and_rest
+from fedvisage.files import (
+    json_key,
+    json_line,
+    json_text,
+    parse_json,
+    read_json,
+    read_tensors,
+    sweep,
+    write_atomically,
+    write_tensors,
+)
 
 TENSORS = {
     "weights": torch.arange(12, dtype=torch.float32).reshape(3, 4).T,
@@ -86,3 +101,49 @@ def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
     save_file({"w": torch.ones(1)}, tmp_path / "t")
     with pytest.raises(UserError, match="program"):
         sealed.read(tmp_path / "t", "")
+
+
+@pytest.mark.parametrize("write", [json_text, json_line, json_key])
+def test_json_of_ours_is_json_for_every_program(write: Callable[[object], str]) -> None:
+    text = write({"rate": math.nan, "all": [math.inf, (1.5, -math.inf)], "né": np.float64("nan")})
+    known = json.loads(text, parse_constant=pytest.fail)
+    assert known == {"rate": None, "all": [None, [1.5, None]], "né": None}
+
+
+def test_json_that_is_sound_is_written_as_ever() -> None:
+    value = {"b": 1.5, "a": ["é", None, True]}
+    assert json_text(value) == json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    assert json_line(value) == json.dumps(value, ensure_ascii=False) + "\n"
+    assert json_key(value) == json.dumps(value, sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, "[" * 70 + "]" * 70, '"\\ud800"', "9" * 5000, '{"a": 1} x', b"\xff\xfe"]
+)
+def test_json_that_would_break_a_reader_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+def test_json_of_other_programs_has_no_numbers_that_are_none() -> None:
+    assert parse_json("[NaN, Infinity, 1e999, 1.5]") == [None, None, None, 1.5]
+    assert parse_json('"\\ud83d\\ude00"') == "😀"
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"[]", "no mapping"), (b"{", "not whole JSON"), (b"\xff", "UTF-8")])
+def test_a_file_that_holds_no_json_is_named_with_advice(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=said) as caught:
+        read_json(path, "write it anew")
+    assert caught.value.place == str(path)
+
+
+def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    assert lines_and_rest(path) == ([{"a": 1}, {"a": 2}], '{"a"')
+    path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
+    with pytest.raises(UserError, match="line 2") as caught:
+        lines_and_rest(path)
+    assert caught.value.place == str(path)

@@ -1,13 +1,17 @@
-"""Writing files so that a reader, or a killed process's successor, sees the old content or the new, never half."""
+"""Files, written so that a reader, or a killed process's successor, sees the old content or the new, never half.
+
+They are read as what a stranger may have written. All JSON of this project is written and read here.
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
 import json
+import math
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,6 +26,14 @@ PART = ".part"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 META = "fedvisage"
 """The single metadata key in use: with two, their order in the header would change from process to process."""
+
+LARGEST_TEXT = 1 << 30
+"""Bytes of a text file of a run: the longest ledgers, of split learning, have a tenth of that."""
+
+DEEPEST = 64
+"""Levels of a JSON file; none of this project has ten."""
+
+TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
 
 @contextmanager
@@ -42,21 +54,106 @@ def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
     Waits up to ``patience`` seconds for such a process to end.
     """
     until = time.monotonic() + patience
-    with (directory / ".lock").open("w") as file:
+    with (directory / ".lock").open("a+") as file:
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError as error:
                 if time.monotonic() >= until:
-                    raise UserError(str(directory), "is in use by another process") from error
+                    file.seek(0)
+                    holder = file.read().strip() or "of which nothing is known"
+                    raise UserError(str(directory), f"is in use by another process, {holder}; end it first") from error
                 time.sleep(0.1)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
         yield
 
 
 def json_text(value: Any) -> str:
     """Return a value as this project's files hold it: indented, in plain letters, with an end of line."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return _strict(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def json_line(value: Any) -> str:
+    """Return a value on one line, for files that have one a line."""
+    return _strict(value, ensure_ascii=False) + "\n"
+
+
+def json_key(value: Any) -> str:
+    """Return a value as text that is the same for equal values, for digests."""
+    return _strict(value, sort_keys=True)
+
+
+def _strict(value: Any, **layout: Any) -> str:
+    """Write JSON that every program reads: a number that is none, or is infinite, is null."""
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **layout)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON; what is none, or would break whoever walks through it or prints it, raises :class:`ValueError`."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: None, parse_float=_number)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    level, depth = [value], 0
+    while level := [one for node in level if isinstance(node, dict | list) for one in _inside(node)]:
+        if (depth := depth + 1) > DEEPEST:
+            raise ValueError(TOO_DEEP)
+    if rb"\ud" in (text if isinstance(text, bytes) else text.encode()).lower():
+        json.dumps(value, ensure_ascii=False).encode()  # half of a letter cannot be printed
+    return value
+
+
+def _inside(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node
+
+
+def _number(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def read_json(path: Path, advice: str = "put it back as it was") -> dict[str, Any]:
+    """Read a JSON file that holds a mapping; what cannot be read is the user's to know about, with some advice."""
+    try:
+        value = parse_json(read_text(path))
+    except ValueError as error:
+        raise UserError(str(path), f"is not whole JSON ({_short(error)}); {advice}") from None
+    if not isinstance(value, dict):
+        raise UserError(str(path), f"holds no mapping; {advice}")
+    return value
+
+
+def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
+    """Read a text file of a bounded size."""
+    try:
+        size = path.stat().st_size
+        if size > most:
+            raise UserError(str(path), f"has {size:,} bytes; no such file of a run has more than {most:,}")
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise UserError(str(path), f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
+    except FileNotFoundError:
+        raise UserError(str(path), "does not exist") from None
+    except OSError as error:
+        raise UserError(str(path), f"cannot be read ({error.strerror})") from None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -93,6 +190,8 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """Read a safetensors file and its text; a damaged file is the user's to know about."""
     try:
+        if (size := path.stat().st_size) > (memory := _memory()):
+            raise UserError(str(path), f"has {size:,} bytes, more than this machine has memory ({memory:,})")
         with safe_open(path, framework="pt") as file:
             meta = (file.metadata() or {}).get(META, "")
             return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
@@ -125,16 +224,21 @@ def check_weights(path: Path, place: str) -> None:
 
 def _other_format(path: Path) -> str | None:
     """Return what a file of weights is that is no safetensors, by its name or its first bytes."""
-    if path.is_dir():
-        return "a directory"
     ending = path.suffix.lower()
-    with path.open("rb") as file:
-        start = file.read(4)
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except OSError:
+        return None
     if ending == ".onnx":
         return "an ONNX graph"
     if start.startswith((b"PK\3\4", b"\x80\2")) or ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl"):
         return "a checkpoint of torch's, whose reading could run what it holds"
     return None
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def sync_directory(directory: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from tests.distributed.papers import make_kits
 from tests.toy import SITES, of_task, site_sets
 
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
@@ -22,3 +23,15 @@ def people_federation(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPat
     public = str(of_task(sets["U"].with_name("P"), "fedfr"))
     with rehearsal(tmp_path_factory.mktemp("people"), own, public) as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def own_kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kits of a federation that does not run."""
+    return make_kits(tmp_path_factory.mktemp("own") / "kits")
+
+
+@pytest.fixture(scope="session")
+def other_kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The kits of another one, with the same names."""
+    return make_kits(tmp_path_factory.mktemp("other") / "kits")

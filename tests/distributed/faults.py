@@ -84,7 +84,7 @@ class Scene:
     def block_disk(self, seconds: float) -> None:
         """Put a directory where site B writes its private state, so that its turns raise."""
         runs = self.members.server.path.parents[1] / "sites" / "B"
-        working = max(runs.iterdir(), key=lambda run: run.stat().st_mtime) / "working.safetensors"
+        working = max(runs.glob("[!.]*"), key=lambda run: run.stat().st_mtime) / "working.safetensors"
         working.unlink(missing_ok=True)
         working.mkdir()
         threading.Timer(seconds, working.rmdir).start()

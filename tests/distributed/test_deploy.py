@@ -63,9 +63,15 @@ def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.
         assert (metrics["rounds"], metrics["sites"]) == (2, ["bank", "border", "phone"])
         assert all(name in said["status"] for name in metrics["sites"])
         assert "round 2/2" in said["run"]
-        log = Path(next(Path("kits/server/runs").iterdir()), "log.jsonl").read_text().splitlines()
+        log = next(Path("kits/server/runs").glob("first-*/log.jsonl")).read_text().splitlines()
         assert [json.loads(line)["round"] for line in log] == [1, 2]
         assert str(sets[SITES[0]].resolve()) not in Path("runs/first/recipe.yaml").read_text()
+        for number, command in enumerate(running):
+            last = (tmp_path / f"{number}.log").read_text().splitlines()
+            assert last[-1].startswith(
+                "listening" if command.startswith("server") else f"connected to localhost:{port}"
+            )
+            assert not any(" INFO " in line for line in last), "NVFlare speaks to its log"
         server = next(process for command, process in running.items() if command.startswith("server"))
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)

@@ -56,11 +56,16 @@ def texts(value: Any) -> Iterator[str]:
         yield value
 
 
-@pytest.mark.parametrize(("kit", "ours"), [("server", hardening.SERVER_CLASS), ("sites/bank", hardening.SITE_CLASS)])
-def test_kits_allow_two_classes_and_send_no_logs(kits: Path, kit: str, ours: str) -> None:
+OURS = {
+    "server": (hardening.SERVER_CLASS, hardening.CONTROLLER, hardening.SERVER_WATCH),
+    "sites/bank": (hardening.SITE_CLASS, hardening.EXECUTOR, hardening.SITE_WATCH),
+}
+
+
+@pytest.mark.parametrize("kit", OURS)
+def test_kits_allow_three_classes_and_send_no_logs(kits: Path, kit: str) -> None:
     resources = json.loads((kits / kit / "local" / "resources.json").read_text())
-    collab = hardening.CONTROLLER if kit == "server" else hardening.EXECUTOR
-    assert sorted(resources["class_allow_list"]) == sorted([ours, collab])
+    assert sorted(resources["class_allow_list"]) == sorted(OURS[kit])
     assert resources["allow_log_streaming"] is False
     assert not any("log" in component["id"] for component in resources["components"])
 
@@ -87,6 +92,29 @@ def test_stores_of_a_started_server_lie_in_its_kit(kits: Path) -> None:
     found = set(texts(json.loads((kit.path / "local" / "resources.json").read_text())))
     assert not any(text.startswith("/tmp/nvflare") for text in found)
     assert {str(kit.path / "jobs"), str(kit.path / "snapshots")} <= found
+
+
+def test_a_kit_that_was_started_has_its_watch_once(kits: Path, sets: Mapping[str, Path]) -> None:
+    kit = open_kit(kits / "sites" / "bank", "site")
+    for _ in range(2):
+        prepare_site(kit, str(sets["A"]))
+    components = json.loads((kit.path / "local" / "resources.json").read_text())["components"]
+    assert [part["path"] for part in components].count(hardening.SITE_WATCH) == 1
+
+
+@pytest.mark.parametrize(
+    ("kit", "commands"),
+    [
+        ("server", ["fedvisage server KIT"]),
+        ("sites/bank", ["fedvisage site KIT --data DIR"]),
+        ("operator", ["fedvisage run RECIPE --on nvflare --kit KIT", "fedvisage status KIT"]),
+    ],
+)
+def test_a_kit_says_how_it_is_used_and_brings_no_script(kits: Path, kit: str, commands: list[str]) -> None:
+    assert [path.name for path in (kits / kit).rglob("readme*")] == ["readme.txt"]
+    text = (kits / kit / "readme.txt").read_text()
+    assert all(command in text for command in commands)
+    assert not [path for path in (kits / kit).rglob("*") if path.suffix in (".sh", ".ipynb")]
 
 
 def test_a_kit_is_for_one_kind_of_machine(kits: Path, sets: Mapping[str, Path]) -> None:

@@ -17,7 +17,7 @@ import pytest
 from tests.distributed.federations import WAIT
 from tests.toy import recipe_of, tree
 
-from fedvisage.errors import RunFailed
+from fedvisage.errors import UserError
 from fedvisage.files import write_json
 from fedvisage.nvflare.federation_file import FederationFile
 from fedvisage.nvflare.following import Session
@@ -87,7 +87,10 @@ def test_only_certificates_of_this_federation_are_let_in(federation: Rehearsal, 
 
 @pytest.mark.usefixtures("up")
 def test_a_foreign_operator_is_not_let_in(stranger: Path) -> None:
-    with pytest.raises(RunFailed, match="answer"), connected(open_kit(stranger / "operator", "operator"), 1.0):
+    with (
+        pytest.raises(UserError, match="another federation"),
+        connected(open_kit(stranger / "operator", "operator"), 5.0),
+    ):
         pass
 
 

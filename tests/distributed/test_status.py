@@ -23,3 +23,8 @@ def test_prometheus_reads_a_value_a_site_and_four_a_run() -> None:
     }
     typed = {line.split()[2] for line in lines if line.startswith("# TYPE")}
     assert typed == {name.partition("{")[0] for name in values}
+
+
+def test_what_has_not_begun_or_is_lost_has_no_figures() -> None:
+    lost = Status((), (RunSeen("first-ab12", 0, 0, (), 0, 0, "lost"),))
+    assert not [line for line in prometheus(lost) if not line.startswith("#")]

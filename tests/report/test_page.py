@@ -142,9 +142,9 @@ def test_figures_that_are_undefined_are_dashes(finished: Path, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("metrics.json", "{", "cannot be read"),
-        ("metrics.json", "[]", "must hold a mapping"),
-        ("rounds.jsonl", "{}\nnot json\n", "not JSON"),
+        ("metrics.json", "{", "not whole JSON"),
+        ("metrics.json", "[]", "no mapping"),
+        ("rounds.jsonl", "{}\nnot json\n", "line 2 is not"),
         ("features.safetensors", "short", "safetensors"),
         ("scores.csv", "a,b\n", "has no column"),
     ],
@@ -169,3 +169,54 @@ def test_two_hundred_sites_make_a_readable_page(tmp_path: Path) -> None:
     page = write_report(run)
     assert "160 more sites" in words(read(page))
     assert page.stat().st_size < 2_000_000
+
+
+def test_a_lost_ledger_is_never_taken_for_nothing_left_a_site(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "ledger.jsonl").unlink()
+    page = write_report(run).read_text()
+    assert "nothing left a site" not in page
+    assert "ledger.jsonl is missing" in page
+    (run / "ledger.jsonl").touch()
+    page = write_report(run).read_text()
+    assert "nothing left a site" not in page
+    assert "lines are lost" in page
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "rounds.jsonl"])
+def test_a_last_line_that_was_cut_off_is_left_out_and_said(name: str, finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / name).write_bytes((run / name).read_bytes()[:-5])
+    assert f"last line of {name} was cut off" in write_report(run).read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics.json", '{"hter": "low", "level": []}'),
+        ("metrics.json", '{"hter": 0.1, "intervals": {"frame": {"hter": ["a", "b"]}}}'),
+        ("metrics.json", "[" * 100_000),
+        ("metrics.json", '{"task": "recognition", "generic": {"tar_at_far": {"0": 1}}}'),
+        ("rounds.jsonl", '{"loss": {"C": 1.0}}\n'),
+        ("ledger.jsonl", '{"direction": "up", "bytes": "many"}\n'),
+        ("ledger.jsonl", '{"direction": "up", "cost": {}}\n'),
+        ("recipe.yaml", "[" * 5_000),
+    ],
+)
+def test_files_that_no_run_writes_end_a_report_in_one_line(
+    name: str, content: str, finished: Path, tmp_path: Path
+) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / name).write_text(content)
+    with pytest.raises(UserError) as caught:
+        write_report(run)
+    assert str(run) in caught.value.place
+    assert "\n" not in str(caught.value)
+
+
+def test_scores_that_were_cut_off_are_refused_though_half_a_number_is_one(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    (run / "scores.csv").write_bytes((run / "scores.csv").read_bytes()[:-3])
+    with pytest.raises(UserError, match="cut off") as caught:
+        write_report(run)
+    assert caught.value.place == str(run / "scores.csv")

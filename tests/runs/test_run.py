@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from tests.runs.plain import plain
 from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree, weights
 
@@ -256,3 +256,75 @@ def test_a_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], t
     classifier = {f"classifier.{k}": v for k, v in scorer.net["classifier"].state_dict().items()}
     with pytest.raises(UserError, match="part encoder"):
         scorer.load(classifier)
+
+
+@pytest.mark.parametrize("changes", [{"training__optimizer": {"lr": 1e30}}, {"federation": {"offline": 1.0}}])
+def test_a_run_that_nobody_delivered_to_fails_and_leaves_no_model(
+    changes: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    for resume in (False, True):
+        with pytest.raises(RunFailed, match=r"no round of 3 had a quorum .*A: .*another --out"):
+            run_toy(tree(sets, **changes), tmp_path / "run", resume=resume)
+    assert not list((tmp_path / "run").glob("model*")) + list((tmp_path / "run").glob("metrics*"))
+
+
+def test_a_server_that_trains_without_uploads_finishes(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Sites are asked about the finished model only; whether they answer has no part in what was trained."""
+    content = tree(sets, "pretrained", training__rounds=1, federation={"offline": 1.0})
+    metrics = run_toy(content, tmp_path / "run")
+    assert metrics["attendance"] == {"rounds": {}, "missed": {}, "lost": []}
+
+
+def test_the_figures_say_which_rounds_counted_which_sites(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    found = run_toy(tree(sets, federation={"offline": 0.5}, training__rounds=4), tmp_path / "run")["attendance"]
+    for name in SITES:
+        there = [row["round"] for row in rows(tmp_path / "run") if name in row["loss"]]
+        assert found["rounds"].get(name, 0) == len(there)
+        assert set(found["missed"].get(name, [])) == {1, 2, 3, 4} - set(there) - set(found["lost"])
+
+
+def test_half_written_figures_are_named_and_judged_again_without_them(
+    finished: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run, known = shutil.copytree(finished, tmp_path / "run"), tree(sets, training__rounds=5, evaluation__keep="best")
+    (run / "metrics.json").write_bytes((finished / "metrics.json").read_bytes()[:200])
+    with pytest.raises(UserError, match="delete it and continue with --resume") as caught:
+        run_toy(known, run, resume=True)
+    assert caught.value.place == str(run / "metrics.json")
+    (run / "metrics.json").unlink()
+    run_toy(known, run, resume=True)
+    assert settled(run) == settled(finished)
+
+
+@pytest.mark.parametrize("name", ["rounds.jsonl", "ledger.jsonl"])
+def test_a_resumed_run_mends_its_torn_last_line(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets)
+    run_toy(content, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(content, tmp_path / "run", reporter=Impatient(2))
+    with (tmp_path / "run" / name).open("ab") as file:
+        file.write(b'{"round": 2, "half')
+    run_toy(content, tmp_path / "run", resume=True)
+    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+
+
+def test_a_start_that_fails_leaves_nothing_that_stops_the_next(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    bad = tmp_path / "start.safetensors"
+    for content in (b"no tensors", save({"nothing.like": torch.zeros(2)})):
+        bad.write_bytes(content)
+        with pytest.raises(UserError):
+            run_toy(tree(sets, training__start=str(bad)), tmp_path / "run")
+        assert not [path.name for path in (tmp_path / "run").glob("[!.]*")]
+    run_toy(tree(sets, training__rounds=1), tmp_path / "run")
+
+
+def test_what_a_run_has_reached_is_not_taken_back(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """A mistake that shows later, here in the files of a resumed run, removes nothing."""
+    content = tree(sets, training__rounds=1)
+    run_toy(content, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    (tmp_path / "run" / "rounds.jsonl").write_bytes(b"")
+    before = sorted(path.name for path in (tmp_path / "run").iterdir())
+    with pytest.raises(UserError, match="shorter"):
+        run_toy(content, tmp_path / "run", resume=True)
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == before

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.cli.options import AsJson, console, leave_sigterm_alone, print_json, say
+from fedvisage.cli.options import AsJson, apart, console, leave_sigterm_alone, print_json, say
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -23,6 +23,8 @@ State = Annotated[
     Path | None,
     typer.Option(help="Where runs (or private state) are kept; default: in the kit.", show_default=False),
 ]
+
+Verbose = Annotated[bool, typer.Option("--verbose", help="Show NVFlare's log here, too; it is always in the kit.")]
 
 
 @app.command()
@@ -45,12 +47,14 @@ def server(
         Path | None,
         typer.Option(help="This machine's copy of the file of weights that recipes start from.", show_default=False),
     ] = None,
+    verbose: Verbose = False,
 ) -> None:
     """Be the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
+    from fedvisage.nvflare.front import Front
 
     leave_sigterm_alone()
-    start_server(kit, state, public, weights)
+    start_server(kit, state, public, weights, Front(*apart()), verbose=verbose)
 
 
 @app.command()
@@ -59,12 +63,14 @@ def site(
     data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.", show_default=False)],
     state: State = None,
     public: Public = None,
+    verbose: Verbose = False,
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
+    from fedvisage.nvflare.front import Front
 
     leave_sigterm_alone()
-    start_site(kit, data, state, public)
+    start_site(kit, data, state, public, Front(*apart()), verbose=verbose)
 
 
 @app.command()
@@ -92,9 +98,9 @@ def _print_tables(status: Status) -> None:
     sites = Table("site", "last seen", "seconds ago", title="connected")
     for site in status.sites:
         sites.add_row(site.name, site.last_seen, f"{site.seconds_ago:.0f}")
-    runs = Table("run", "round", "without", "MB up", "MB down", title="runs")
+    runs = Table("run", "state", "round", "without", "MB up", "MB down", title="runs")
     for run in status.runs:
         sizes = (f"{count / 1e6:.1f}" for count in (run.bytes_up, run.bytes_down))
-        runs.add_row(run.run, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
+        runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
     console().print(sites)
     console().print(runs)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,6 +74,12 @@ def say(*lines: str) -> None:
     """Print lines as they are: names in square brackets are names, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:
+    """Return how a long-lived process says a line, and why it ends badly, wherever its output is sent later."""
+    out, error = (os.fdopen(os.dup(stream.fileno()), "w", buffering=1) for stream in (sys.stdout, sys.stderr))
+    return (lambda text: print(text, file=out)), (lambda text: print(f"fedvisage: {text}", file=error))
 
 
 def print_json(value: Any) -> None:

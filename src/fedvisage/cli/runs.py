@@ -50,6 +50,9 @@ def run(
     ] = "local",
     kit: Kit = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server and the sites.", min=1.0)] = 300.0,
+    patience: Annotated[
+        float, typer.Option(help="Seconds without an answer of a submitted run before it is ended.", min=1.0)
+    ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     cache: Cache = CACHE,
 ) -> None:
@@ -74,7 +77,9 @@ def run(
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
-            figures = run_over_nvflare(loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait)
+            figures = run_over_nvflare(
+                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience
+            )
     if figures["user"] is not None:
         say(*summary(figures))
     say(f"report: {where / REPORT}")

@@ -101,7 +101,7 @@ def _mapped(path: Path, shape: tuple[int, ...], dtype: Any) -> Any:
     try:
         # open_memmap, not np.load: it reads plain arrays only, never a pickle or an archive.
         array = np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # a forged header can make its parser fail in many ways
+    except Exception as error:  # NumPy evaluates the header as Python text, which can raise anything
         raise UserError(str(path), f"not an array that can be mapped: {error}"[:300]) from None
     if array.shape != shape or array.dtype != dtype or not array.flags.c_contiguous:
         actual = f"{array.dtype} {'×'.join(map(str, array.shape))}"

@@ -84,7 +84,8 @@ class Writer:
 
     def __enter__(self) -> "Writer":
         """Create the temporary directory and its files."""
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._discard)
             with _disk(self.path):
                 self._directory = PartialDirectory(self.path)
                 for file, (shape, dtype) in self._shapes.items():
@@ -92,9 +93,7 @@ class Writer:
                 rows = (self._partial / ROWS).open("w", encoding="utf-8", newline="")
                 self._rows = csv.writer(self._open_files.enter_context(rows), lineterminator="\n")
                 self._rows.writerow(self._columns)
-        except BaseException:
-            self._discard()
-            raise
+            failing.pop_all()
         return self
 
     def add(

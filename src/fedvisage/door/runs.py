@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,10 +12,12 @@ from fedvisage.door.tables import columns_of, lines_of
 from fedvisage.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
+from fedvisage.files import read_json
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 from fedvisage.recipe import load as load_recipe
 from fedvisage.report.page import write_report
+from fedvisage.report.run_files import as_written
 from fedvisage.report.tensorboard import write_events
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.tasks.catalogue import summary
@@ -36,7 +37,7 @@ class Run:
     @cached_property
     def metrics(self) -> dict[str, Any]:
         """All figures."""
-        return json.loads(self._file(METRICS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        return read_json(self._file(METRICS))
 
     @property
     def recipe(self) -> Recipe:
@@ -80,8 +81,9 @@ class Run:
 
     def __str__(self) -> str:
         """Return the headline figures."""
-        judged = self.metrics["user"] is not None
-        return "\n".join([*(summary(self.metrics) if judged else ()), f"run: {self.directory}"])
+        with as_written(self.directory):
+            judged = self.metrics["user"] is not None
+            return "\n".join([*(summary(self.metrics) if judged else ()), f"run: {self.directory}"])
 
     def _repr_html_(self) -> str:
         page = html.escape(self.report().read_text(encoding="utf-8"), quote=True)

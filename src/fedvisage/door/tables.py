@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.metrics.scores import whole_rows
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Any:
@@ -21,15 +22,13 @@ def table(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def lines_of(path: Path) -> Any:
-    """Return a file of JSON lines as a table."""
-    with path.open(encoding="utf-8") as file:
-        return table([json.loads(line) for line in file])
+    """Return a file of JSON lines as a table; a last line that was cut off is left out."""
+    return table(read_lines(path))
 
 
 def columns_of(path: Path) -> Any:
     """Return a CSV file as a table, with numbers where all of a column are."""
-    with path.open(encoding="utf-8", newline="") as file:
-        rows: list[dict[str, Any]] = list(csv.DictReader(file))
+    rows: list[dict[str, Any]] = list(whole_rows(path)[1])
     for column in rows[0] if rows else ():
         for kind in (int, float):
             with suppress(ValueError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,12 +114,12 @@ class SiteDesk:
             return self._reply(order, self._make_site(order.round, self.train, {}), 0)
         if self._site is None or self._visit != (order.round, order.visit):
             self._site = self._enter(order)
-        try:
+        with ExitStack() as failing:
+            failing.callback(self._forget_visit)
             self._orders += 1
-            return self._reply(order, self._site, self._orders)
-        except Exception:
-            self._forget_visit()
-            raise
+            reply = self._reply(order, self._site, self._orders)
+            failing.pop_all()
+        return reply
 
     def leave(self) -> None:
         """End the visit: what must survive it is put away, and the workspace is free for another site."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.protections.chain import ADMIT
+from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.federation.record.ledger import Entry, JsonLines
 from fedvisage.federation.record.releases import Told
 from fedvisage.federation.wire.message import Message, digest_of, size_of
@@ -30,6 +31,12 @@ class RoundRecord:
     steps: dict[str, int] = field(default_factory=dict)
     bytes_up: int = 0
     bytes_down: int = 0
+
+    @property
+    def counted(self) -> list[str] | None:
+        """The sites whose replies count so far; None where nothing could be combined of what was asked for."""
+        names = sorted(self.replied - self.failed.keys())
+        return None if NO_QUORUM in self.failed or (self.failed and not names) else names
 
     def reasons(self, most: int = 3) -> str:
         """Say why the first of the sites failed, for a message that ends the run."""

@@ -19,6 +19,7 @@ from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.members import joined
 from fedvisage.federation.protections.chain import COMBINE, incoming
 from fedvisage.federation.protections.step import Incoming, Mixed
+from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of
 from fedvisage.federation.secure.total import NoSum, summed
@@ -244,7 +245,7 @@ class Server:
             self.net.zero_grad(set_to_none=True)
             self.without_quorum += 1
             last = f"{error}{self.exchange.record.reasons()}"
-            self.exchange.note_failure("no quorum", str(error))
+            self.exchange.note_failure(NO_QUORUM, str(error))
             if self.without_quorum >= (limit := self.recipe.federation.give_up_after):
                 raise RunFailed(f"{limit} rounds in a row without a quorum; last: {last}") from error
         else:

@@ -14,13 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
-from fedvisage.files import write_atomically
+from fedvisage.files import read_text, write_atomically
 
 FloatArray = NDArray[np.float64]
 TextArray = NDArray[np.str_]
 
 TEXTS = ("item", "video", "subject", "species", "site", "model")
 COLUMNS = ("item", "video", "subject", "species", "site", "model", "label", "logit", "probability")
+
+LARGEST = 1 << 33
+"""Bytes of a table of scores; a line has about a hundred."""
+
+AGAIN = "put it back as it was, or run again"
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,15 +159,10 @@ def write_scores(path: Path, scores: Scores) -> None:
 
 def read_scores(path: Path) -> Scores:
     """Read `scores.csv`; a missing column or a bad value is reported with its line."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            missing = {"label", "logit", *TEXTS} - {"model"} - set(reader.fieldnames or ())
-            if missing:
-                raise UserError(str(path), f"has no column {', '.join(sorted(missing))}")
-            rows = list(reader)
-    except FileNotFoundError:
-        raise UserError(str(path), "no such file; a finished run has one") from None
+    names, rows = whole_rows(path)
+    missing = {"label", "logit", *TEXTS} - {"model"} - set(names)
+    if missing:
+        raise UserError(str(path), f"has no column {', '.join(sorted(missing))}")
     try:
         live = [float(row["logit"]) for row in rows]
         label = [int(row["label"]) for row in rows]
@@ -170,6 +170,20 @@ def read_scores(path: Path) -> Scores:
         return from_columns(live, label, **texts)
     except (TypeError, ValueError) as error:
         raise UserError(str(path), f"is not a table of scores: {error}") from None
+
+
+def whole_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Read the names and rows of a table that was not cut off in its last line: half a number is another one."""
+    text = read_text(path, LARGEST)
+    try:
+        table = csv.reader(io.StringIO(text, newline=""), strict=True)
+        names = next(table, [])
+        rows = [dict(zip(names, row, strict=True)) for row in table]
+    except (csv.Error, ValueError) as error:
+        raise UserError(str(path), f"is not a table of scores in whole lines ({error}); {AGAIN}") from None
+    if not text.endswith("\n"):
+        raise UserError(str(path), f"was cut off in its last line; {AGAIN}")
+    return names, rows
 
 
 def _texts(values: Sequence[str]) -> TextArray:

@@ -8,13 +8,18 @@ from typing import Any
 
 from fedvisage.federation.compatible import check_real
 from fedvisage.nvflare import operator
+from fedvisage.nvflare.certificates import check, papers_in
 from fedvisage.nvflare.federation_file import read_federation
+from fedvisage.nvflare.following import PATIENCE
+from fedvisage.nvflare.front import Front
+from fedvisage.nvflare.greeting import address_in, wait_for_greeting
+from fedvisage.nvflare.holding import held, port_held
 from fedvisage.nvflare.job import check_travels
 from fedvisage.nvflare.kits import Kit, open_kit, provision
-from fedvisage.nvflare.node import serve
+from fedvisage.nvflare.node import serve_quietly
 from fedvisage.nvflare.own_data import at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
-from fedvisage.nvflare.starting import prepare_server, prepare_site
+from fedvisage.nvflare.starting import kept_in, prepare_server, prepare_site, runs_in
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run_and_report
@@ -24,19 +29,29 @@ from fedvisage.tasks.task import Trained
 
 
 def run_over_nvflare(
-    recipe: Recipe, out: Path, cache: Path, reporter: Reporter, *, resume: bool, kit: Path | None, wait: float
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    reporter: Reporter,
+    *,
+    resume: bool,
+    kit: Path | None,
+    wait: float,
+    patience: float = PATIENCE,
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
     if kit is None:
         return run_and_report(recipe, out, cache, reporter, resume=resume, training=train_in_rehearsal)
     check_real(recipe)
-    training = partial(_train, open_kit(kit, "operator"), wait)
+    training = partial(_train, open_kit(kit, "operator"), wait, patience)
     return run_and_report(recipe, out, cache, reporter, resume=resume, training=training, opening=at_operator)
 
 
-def _train(kit: Kit, wait: float, setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
-    return operator.train(setup.recipe, out, reporter, kit, wait=wait)
+def _train(
+    kit: Kit, wait: float, patience: float, setup: Setup, out: Path, data: Opened, reporter: Reporter
+) -> Trained:
+    return operator.train(setup.recipe, out, reporter, kit, wait=wait, patience=patience)
 
 
 def provision_from_file(path: Path, directory: Path) -> dict[Path, str]:
@@ -49,18 +64,26 @@ def provision_from_file(path: Path, directory: Path) -> dict[Path, str]:
     return whose
 
 
-def start_server(kit: Path, state: Path | None, public: Path | None, weights: Path | None) -> None:
+def start_server(
+    kit: Path, state: Path | None, public: Path | None, weights: Path | None, front: Front, *, verbose: bool
+) -> None:
     """Be the federation's server until stopped."""
     opened = open_kit(kit, "server")
-    prepare_server(opened, state, _entry(public), weights)
-    serve(opened.path)
+    check(papers_in(opened.path, at_server=True), opened.name)
+    port = address_in(opened).port
+    with front.stoppable(), held(opened.path, runs_in(opened, state)), port_held(port):
+        prepare_server(opened, state, _entry(public), weights)
+        serve_quietly(opened, front, verbose=verbose, port=port)
 
 
-def start_site(kit: Path, data: Path, state: Path | None, public: Path | None) -> None:
+def start_site(kit: Path, data: Path, state: Path | None, public: Path | None, front: Front, *, verbose: bool) -> None:
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
-    prepare_site(opened, str(data.resolve()), state, _entry(public))
-    serve(opened.path)
+    check(papers_in(opened.path, at_server=False), opened.name)
+    with front.stoppable(), held(opened.path, kept_in(opened, state)):
+        prepare_site(opened, str(data.resolve()), state, _entry(public))
+        wait_for_greeting(opened, front.say)
+        serve_quietly(opened, front, verbose=verbose)
 
 
 def _entry(directory: Path | None) -> str | None:

@@ -1,14 +1,25 @@
-"""Following a job from the operator's end: rounds as they come, a job that is lost, a site that is back."""
+"""Following a job from the operator's end: rounds as they come, what is waited for, a lost job, a site that is back."""
 
 from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from nvflare.fuel.flare_api.api_spec import (
+    InternalError,
+    InvalidTarget,
+    JobNotFound,
+    JobNotRunning,
+    NoClientsAvailable,
+    NoReply,
+)
 from nvflare.fuel.flare_api.flare_api import Session
 
+from fedvisage.errors import RunFailed
 from fedvisage.nvflare.job import Job
 from fedvisage.nvflare.server_program import PROGRESS
 from fedvisage.progress import Reporter, note_of
@@ -24,6 +35,15 @@ RECENT = 20.0
 LOOK = 1.0
 """Seconds between two looks."""
 
+PATIENCE = 600.0
+"""Seconds without an answer of a run's program after which it is given up; sites alone have 300 for starting."""
+
+QUIET = 60.0
+"""Seconds of a round after which it is said that it goes on; then twice as many, and so on."""
+
+UNANSWERED = (InternalError, InvalidTarget, JobNotFound, JobNotRunning, NoClientsAvailable, NoReply, RuntimeError)
+"""What NVFlare raises for a question to a job that begins, ends or is lost."""
+
 
 @dataclass
 class Course:
@@ -37,6 +57,30 @@ class Course:
     """Sites that the last round was without."""
     over: set[str] = field(default_factory=set)
     """Jobs that are not to be followed any more, whatever NVFlare says of them."""
+    patience: float = PATIENCE
+    heard: float = field(default_factory=time.monotonic)
+    """When the run's program answered last; later by the time in which it could not have answered."""
+    answering: str = ""
+    """The job whose program has answered."""
+    told: str = ""
+    """What was last said of what is waited for."""
+    quiet: tuple[float, float] = (0.0, QUIET)
+    """When the last round ended, and the seconds after which it is said that this one goes on."""
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Let time pass that is not the run's, because it cannot answer yet."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.heard += time.monotonic() - began
+
+    def tell(self, text: str) -> None:
+        """Say what is waited for, once."""
+        if text != self.told:
+            self.told = text
+            self.reporter.say(text)
 
 
 def follow(session: Session, course: Course, number: str) -> str:
@@ -56,20 +100,67 @@ def follow(session: Session, course: Course, number: str) -> str:
                 asked = True
                 course.reporter.say(f"{', '.join(back)} is back: the run continues with it, from the last checkpoint")
                 session.abort_job(number)
+        else:
+            course.tell(f"submitted; waiting for {_absent(session, course) or 'the server to begin it'}")
+        _give_up_in_time(session, course, number)
         time.sleep(LOOK)
 
 
 def report(session: Session, course: Course, number: str) -> None:
-    """Report rounds that are new; NVFlare raises whatever it likes while a job begins or ends."""
-    try:
-        reply = session.do_app_command(number, PROGRESS, {"after": course.round})
-    except Exception:
-        logger.debug("job %s does not say how far it is", number, exc_info=True)
+    """Report rounds that are new, or what is waited for."""
+    reply, total = ask(session, number, course.round), course.job.recipe.training.rounds
+    if reply is None:
+        if course.answering != number:
+            names = ", ".join(sorted(course.job.recipe.data.sites))
+            course.tell(f"begun at the server; waiting for {names} to start")
+        elif course.round == total:
+            course.tell("the last round is over; waiting for the server to hand out the result")
         return
-    for row in reply.get("rounds", []) if isinstance(reply, dict) else []:
+    now = course.heard = time.monotonic()
+    if course.answering != number:
+        course.answering = number
+        course.tell("started")
+        course.quiet = (now, QUIET)
+    for row in reply["rounds"]:
         course.round = int(row["round"])
         course.missing = tuple(name for name in row["asked"] if name not in row["replied"])
-        course.reporter.advance(course.round, course.job.recipe.training.rounds, note_of(row))
+        course.reporter.advance(course.round, total, note_of(row))
+    began, after = course.quiet
+    if reply["rounds"]:
+        course.quiet = (now, QUIET)
+    elif now - began > after and course.round < total:
+        course.reporter.say(f"round {course.round + 1} of {total} goes on since {now - began:.0f} s")
+        course.quiet = (began, 2 * after)
+
+
+def ask(session: Session, number: str, after: int = 0) -> dict[str, Any] | None:
+    """Ask a job's program how far it is; a job that begins, ends or is lost does not answer."""
+    try:
+        reply = session.do_app_command(number, PROGRESS, {"after": after})
+    except UNANSWERED:
+        logger.debug("job %s does not say how far it is", number, exc_info=True)
+        return None
+    return reply if isinstance(reply, dict) and "rounds" in reply else None
+
+
+def _absent(session: Session, course: Course) -> str:
+    here = {client.name for client in session.get_connected_client_list()}
+    return ", ".join(sorted(set(course.job.recipe.data.sites) - here))
+
+
+def _give_up_in_time(session: Session, course: Course, number: str) -> None:
+    """End a run whose program does not answer: it has not begun, or nobody would hear of its end."""
+    silent = time.monotonic() - course.heard
+    if silent <= course.patience:
+        return
+    try:
+        session.abort_job(number)
+    except UNANSWERED:
+        logger.debug("job %s could not be aborted", number, exc_info=True)
+    raise RunFailed(
+        f"nothing was heard of the run for {silent:.0f} s ({course.told}); it was ended. `fedvisage status` says who is"
+        " connected, the logs of server and sites why; --resume tries again, --patience waits longer"
+    )
 
 
 def _is_alive(session: Session, number: str) -> bool:

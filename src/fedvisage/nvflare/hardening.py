@@ -13,14 +13,18 @@ HERE = "fedvisage.nvflare"
 SERVER_CLASS, SITE_CLASS = f"{HERE}.server_program.ServerProgram", f"{HERE}.site_program.SiteProgram"
 CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
 EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
-UNWANTED = ("site_log_streamer", "log_receiver")
+SERVER_WATCH, SITE_WATCH = f"{HERE}.watching.ServerWatch", f"{HERE}.watching.SiteWatch"
+WATCH = "fedvisage_watch"
+"""The name of our watch among the components of a kit."""
+
+UNWANTED = ("site_log_streamer", "log_receiver", WATCH)
 
 Tree = dict[str, Any]
 
 
 def server_resources(default: Tree, jobs: str, snapshots: str) -> Tree:
-    """Return the server's resources: our two classes, and a job store of its own instead of one for the whole host."""
-    tree = _closed(default, [SERVER_CLASS, CONTROLLER])
+    """Return the server's resources: our two classes and a watch, and a job store of its own, not the host's."""
+    tree = _closed(default, [SERVER_CLASS, CONTROLLER], SERVER_WATCH)
     tree["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = snapshots
     for component in tree["components"]:
         if component["id"] == "job_manager":
@@ -29,15 +33,16 @@ def server_resources(default: Tree, jobs: str, snapshots: str) -> Tree:
 
 
 def site_resources(default: Tree) -> Tree:
-    """Return a site's resources: our two classes, and nothing that sends a log."""
-    return _closed(default, [SITE_CLASS, EXECUTOR])
+    """Return a site's resources: our two classes and a watch, and nothing that sends a log."""
+    return _closed(default, [SITE_CLASS, EXECUTOR], SITE_WATCH)
 
 
-def _closed(default: Tree, classes: list[str]) -> Tree:
+def _closed(default: Tree, classes: list[str], watch: str) -> Tree:
     tree = copy.deepcopy(default)
-    tree["class_allow_list"], tree["class_list_enforcement_mode"] = classes, "enforce"
+    tree["class_allow_list"], tree["class_list_enforcement_mode"] = [*classes, watch], "enforce"
     tree["allow_log_streaming"] = False
     tree["components"] = [part for part in tree["components"] if part["id"] not in UNWANTED]
+    tree["components"].append({"id": WATCH, "path": watch, "args": {}})
     return tree
 
 

@@ -6,7 +6,6 @@ is done with it. The recipe that travels names the sites, and no path of anyone'
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
+from fedvisage.files import json_text, parse_json
 from fedvisage.methods import find, read_method
 from fedvisage.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
 from fedvisage.nvflare.own_weights import check_named_by_digest, name_by_digest
@@ -87,7 +87,7 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
 def read_job(config: Path) -> Job:
     """Read and check what was submitted."""
     try:
-        submitted = json.loads((config / RECIPE_FILE).read_text(encoding="utf-8"))
+        submitted = parse_json((config / RECIPE_FILE).read_text(encoding="utf-8"))
         run, tree = submitted["run"], submitted["recipe"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(RECIPE_FILE, "is missing from the job, or damaged") from error
@@ -125,4 +125,4 @@ def _site_config() -> dict[str, Any]:
 
 
 def _write(path: Path, tree: dict[str, Any]) -> None:
-    path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
+    path.write_text(json_text(tree), encoding="utf-8")

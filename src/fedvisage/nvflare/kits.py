@@ -26,11 +26,16 @@ from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import write_json
 from fedvisage.nvflare import hardening
 from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.readmes import readme_of
 
 Kind = Literal["server", "site", "operator"]
 STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.json", "operator": "fed_admin.json"}
 OWN = "fedvisage.json"
 """In a kit's ``local`` directory: settings that are this machine's own and never travel."""
+
+README = "readme.txt"
+UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "system_info.ipynb")
+"""NVFlare's own ways to start and look, which are not ours."""
 
 REHEARSAL = "rehearsal"
 """Among these settings: all members are processes of one machine, so that nobody is to be protected from anybody."""
@@ -92,6 +97,10 @@ def provision(federation: FederationFile, directory: Path) -> None:
     for name, site in federation.sites.items():
         _harden_site(directory / "sites" / name, site.organisation)
     (directory / "operator" / "local" / "resources.json.default").unlink(missing_ok=True)
+    _explain(directory / "server", "server", federation)
+    _explain(directory / "operator", "operator", federation)
+    for name in federation.sites:
+        _explain(directory / "sites" / name, "site", federation)
 
 
 def _make(federation: FederationFile, authority: Path) -> Path:
@@ -130,6 +139,15 @@ def _harden(kit: Path, organisation: str, resources: dict[str, Any], *, at_site:
     write_json(kit / "local" / "authorization.json", hardening.authorization(at_site=at_site))
     for name in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
         (kit / "local" / name).unlink(missing_ok=True)
+
+
+def _explain(kit: Path, kind: Kind, federation: FederationFile) -> None:
+    """Put our page in the place of NVFlare's, whose commands know neither data nor a hardened kit."""
+    for name in UNWANTED:
+        for place in (kit, kit / "startup"):
+            (place / name).unlink(missing_ok=True)
+    text = readme_of(kind, kit.name, federation.name, federation.server.host, federation.server.port)
+    (kit / README).write_text(text, encoding="utf-8")
 
 
 def _default(kit: Path) -> dict[str, Any]:

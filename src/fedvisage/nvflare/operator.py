@@ -14,13 +14,15 @@ import secrets
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
 
+from nvflare.apis.fl_exception import FLCommunicationError
 from nvflare.fuel.flare_api.api_spec import (
     AuthenticationError,
     AuthorizationError,
+    InternalError,
     NoConnection,
     SessionClosed,
 )
@@ -29,17 +31,19 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import write_json
-from fedvisage.nvflare.following import Course, follow
+from fedvisage.nvflare.certificates import check, papers_in
+from fedvisage.nvflare.following import PATIENCE, Course, follow
+from fedvisage.nvflare.greeting import Unreachable, wait_for_greeting
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.outcome import read_trained, take
-from fedvisage.progress import Reporter
+from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Recipe
+from fedvisage.runs.directory import NAME
 from fedvisage.tasks import model
 from fedvisage.tasks.task import Trained
 
-NOTE = "federation.json"
-"""In the operator's run directory: the name that the run has in the federation."""
+logger = logging.getLogger("fedvisage.operator")
 
 ATTEMPTS = 5
 """Submissions of one run without a new round in between."""
@@ -47,11 +51,19 @@ ATTEMPTS = 5
 LOOK = 1.0
 """Seconds between two looks at who is connected."""
 
+LOGIN = 10.0
+"""Seconds that a server has for letting us in once it has greeted."""
 
-def train(recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float) -> Trained:
+TROUBLE = (NoConnection, FLCommunicationError, InternalError, OSError)
+"""What NVFlare raises for a server that is beginning, ending, or cut off."""
+
+
+def train(
+    recipe: Recipe, out: Path, reporter: Reporter, kit: Kit, *, wait: float, patience: float = PATIENCE
+) -> Trained:
     """Have a federation train, and return what came of it, as training in this process would."""
     job = Job(_name_of_run(out), travelling(recipe))
-    course = Course(job, reporter)
+    course = Course(job, reporter, patience=patience)
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
         _until_finished(course, kit, out, wait)
     trained = read_trained(out)
@@ -65,7 +77,9 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
     attempts, known = 0, 0
     while attempts < ATTEMPTS:
         try:
-            with connected(kit, wait) as session:
+            with ExitStack() as stack:
+                with course.uncounted():
+                    session = stack.enter_context(connected(kit, wait, course.tell))
                 number = _under_way(session, course)
                 if number is None:
                     attempts += 1
@@ -83,30 +97,42 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
 
 
 @contextmanager
-def connected(kit: Kit, wait: float) -> Iterator[Session]:
+def connected(kit: Kit, wait: float, say: Say | None = None) -> Iterator[Session]:
     """Talk to the server; a session that is not closed would keep this process alive for ever."""
-    until = time.monotonic() + wait
+    began = time.monotonic()
     logging.getLogger("nvflare").addHandler(logging.NullHandler())  # what it says of a closed connection, we say too
-    while True:
-        try:
-            with redirect_stdout(io.StringIO()):  # it prints
-                session = new_secure_session(kit.name, str(kit.path), timeout=10.0, auto_login_max_tries=1)
-            break
-        except (AuthenticationError, AuthorizationError) as error:
-            raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
-        except NoConnection as error:
-            if time.monotonic() > until:
-                raise RunFailed(f"the server did not answer within {wait:g} s: {error}") from error
+    check(papers_in(kit.path, at_server=False), kit.name)
+    session = _open(kit, began, began + wait, say or logger.info)
     try:
         yield session
     finally:
-        with suppress(Exception):
+        try:
             session.close()
+        except (*TROUBLE, SessionClosed, RuntimeError):
+            logger.debug("the session could not be closed", exc_info=True)
+
+
+def _open(kit: Kit, began: float, until: float, say: Say) -> Session:
+    """Open a session as soon as the server lets us, until a moment."""
+    while True:
+        try:
+            wait_for_greeting(kit, say, until=until)
+            left = min(LOGIN, max(1.0, until - time.monotonic()))
+            with redirect_stdout(io.StringIO()):  # it prints
+                return new_secure_session(kit.name, str(kit.path), timeout=left, auto_login_max_tries=1)
+        except (AuthenticationError, AuthorizationError) as error:
+            raise UserError(str(kit.path), f"the server does not know this kit: {error}") from error
+        except (Unreachable, *TROUBLE) as error:
+            now = time.monotonic()
+            if isinstance(error, Unreachable) or now > until:
+                raise RunFailed(f"the server did not answer within {now - began:.0f} s: {error}") from error
+            time.sleep(LOOK)
 
 
 def _submit(session: Session, course: Course, wait: float) -> str:
     """Submit the run once its sites are connected, or as many as its quorum needs when waiting is over."""
-    sites = _wait_for_sites(session, course, wait)
+    with course.uncounted():
+        sites = _wait_for_sites(session, course, wait)
     with tempfile.TemporaryDirectory() as scratch:
         directory = Path(scratch) / course.job.run
         write_job(directory, course.job, sites)
@@ -114,7 +140,7 @@ def _submit(session: Session, course: Course, wait: float) -> str:
 
 
 def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
-    wanted, until, said = sorted(course.job.recipe.data.sites), time.monotonic() + wait, False
+    wanted, until = sorted(course.job.recipe.data.sites), time.monotonic() + wait
     while True:
         here = {client.name for client in session.get_connected_client_list()}
         missing = [name for name in wanted if name not in here]
@@ -126,9 +152,7 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
                 raise RunFailed(f"not connected after {wait:g} s: {', '.join(missing)}; fewer than the quorum are here")
             course.reporter.say(f"beginning without {', '.join(missing)}")
             return present
-        if not said:
-            course.reporter.say(f"waiting for {', '.join(missing)}")
-            said = True
+        course.tell(f"waiting for {', '.join(missing)} to connect")
         time.sleep(LOOK)
 
 
@@ -149,7 +173,7 @@ def _fetch(session: Session, number: str, out: Path) -> bool:
 
 def _name_of_run(out: Path) -> str:
     """Return the run's name in the federation, made once for a run directory; two runs never share one."""
-    path = out / NOTE
+    path = out / NAME
     if path.exists():
         return str(json.loads(path.read_text(encoding="utf-8"))["run"])
     readable = re.sub(r"[^a-z0-9]+", "-", out.name.lower()).strip("-")[:40]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any, Literal
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
-from fedvisage.files import write_atomically
+from fedvisage.files import read_json, write_atomically, write_json
 from fedvisage.metrics.personalised import OfSite
 from fedvisage.tasks import model
 from fedvisage.tasks.task import Trained
@@ -45,7 +44,7 @@ def write_trained(run: Path, trained: Trained) -> None:
         for model, sites in trained.personal.items()
     }
     note = {"rounds": trained.rounds, "heldout": trained.heldout, "personal": personal, "ended": trained.ended}
-    write_atomically(run / TRAINED, json.dumps(note).encode())
+    write_json(run / TRAINED, note)
 
 
 def read_trained(run: Path) -> Trained:
@@ -64,7 +63,7 @@ def leave(outcome: Outcome, run: Path, place: Path) -> None:
     if outcome.how == "finished":
         for name in FILES:
             shutil.copyfile(run / name, place / name)
-    (place / OUTCOME).write_text(json.dumps(asdict(outcome)), encoding="utf-8")
+    write_json(place / OUTCOME, asdict(outcome))
 
 
 def take(downloaded: Path, out: Path) -> bool:
@@ -84,7 +83,6 @@ def take(downloaded: Path, out: Path) -> bool:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        note: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunFailed(f"{path}: cannot be read") from error
-    return note
+        return read_json(path)
+    except UserError as error:
+        raise RunFailed(str(error)) from error

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import io
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
 
+from fedvisage.files import json_line
 from fedvisage.progress import Reporter
 
 LOG = "log.jsonl"
@@ -36,4 +36,4 @@ class RunLog(Reporter):
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = {"time": when, "run": self._run, "round": self._round, "event": event, **values, "message": message}
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            file.write(json_line(line))

@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import without_part
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.errors import UserError
 from fedvisage.files import write_json
 from fedvisage.nvflare import hardening
-from fedvisage.nvflare.kits import STARTUP, Kit, own_settings
+from fedvisage.nvflare.kits import Kit, own_settings
+
+
+def runs_in(kit: Kit, state: Path | None) -> Path:
+    """Return where a server keeps its runs."""
+    return (state or kit.path / "runs").resolve()
+
+
+def kept_in(kit: Kit, state: Path | None) -> Path:
+    """Return where a site keeps its private state."""
+    return (state or kit.path / "state").resolve()
 
 
 def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
     """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
-    _check_port(kit.path / "startup" / STARTUP["server"])
-    runs = (state or kit.path / "runs").resolve()
+    runs = runs_in(kit, state)
     runs.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
     resources = kit.path / "local" / "resources.json"
@@ -29,9 +37,11 @@ def prepare_server(kit: Kit, state: Path | None = None, public: str | None = Non
 def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | None = None) -> None:
     """Settle whose data a site trains on: its own prepared set, looked at before anything starts."""
     _check_set(data)
-    kept = (state or kit.path / "state").resolve()
+    kept = kept_in(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"data": data, "state": str(kept)} | _public(public))
+    resources = kit.path / "local" / "resources.json"
+    write_json(resources, hardening.site_resources(json.loads(resources.read_text(encoding="utf-8"))))
 
 
 def _public(entry: str | None) -> dict[str, str]:
@@ -51,15 +61,3 @@ def _weights(path: Path | None) -> dict[str, str]:
 
 def _check_set(entry: str) -> None:
     PreparedSet.open(Path(without_part(entry)[0].strip()))
-
-
-def _check_port(path: Path) -> None:
-    """Say plainly that another process has the port, perhaps this server's own that is still ending."""
-    target = json.loads(path.read_text(encoding="utf-8"))["servers"][0]["service"]["target"]
-    port = int(str(target).rpartition(":")[2])
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("", port))
-        except OSError as error:
-            raise RunFailed(f"port {port} is taken ({error.strerror}); is this server running already?") from error

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nvflare.fuel.flare_api.flare_api import Session
 
+from fedvisage.nvflare.following import ask
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.operator import connected
-from fedvisage.nvflare.server_program import PROGRESS
 
 
 @dataclass(frozen=True)
@@ -26,9 +25,12 @@ class SiteSeen:
     seconds_ago: float
 
 
+State = Literal["waiting", "starting", "running", "lost"]
+
+
 @dataclass(frozen=True)
 class RunSeen:
-    """A run that goes on."""
+    """A run that has not ended."""
 
     run: str
     round: int
@@ -37,6 +39,8 @@ class RunSeen:
     """The sites that the last round was without."""
     bytes_up: int
     bytes_down: int
+    state: State = "running"
+    """Waiting for the server to begin it; starting; running; lost with a server that died: it waits for --resume."""
 
 
 @dataclass(frozen=True)
@@ -50,12 +54,29 @@ class Status:
 def look(session: Session) -> Status:
     """Ask the server."""
     sites = [_site(client.name, float(client.last_connect_time or 0)) for client in session.get_connected_client_list()]
-    runs = []
-    for job in session.list_jobs(detailed=True):
-        if str(job.get("status")) == "RUNNING":
-            with suppress(Exception):  # a job that begins or ends, or was lost, does not answer
-                runs.append(_run(str(job["job_name"]), session.do_app_command(str(job["job_id"]), PROGRESS, {})))
+    alive = {str(job.job_id) for job in session.get_system_info().job_info}
+    newest = {str(job["name"]): job for job in sorted(session.list_jobs(detailed=True), key=_submitted)}
+    runs = [_run(session, name, job, alive) for name, job in newest.items() if not _ended(job)]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
+
+
+def _submitted(job: dict[str, Any]) -> str:
+    return str(job.get("submit_time"))
+
+
+def _ended(job: dict[str, Any]) -> bool:
+    return str(job.get("status")).startswith("FINISHED")
+
+
+def _run(session: Session, name: str, job: dict[str, Any], alive: set[str]) -> RunSeen:
+    """Describe a run by its newest job; NVFlare says RUNNING for ever of one whose server died."""
+    number = str(job["job_id"])
+    if str(job.get("status")) != "RUNNING":
+        return RunSeen(name, 0, 0, (), 0, 0, "waiting")
+    if number not in alive:
+        return RunSeen(name, 0, 0, (), 0, 0, "lost")
+    progress = ask(session, number)
+    return RunSeen(name, 0, 0, (), 0, 0, "starting") if progress is None else _going(name, progress)
 
 
 def _site(name: str, seen: float) -> SiteSeen:
@@ -63,7 +84,7 @@ def _site(name: str, seen: float) -> SiteSeen:
     return SiteSeen(name, when, round(max(0.0, time.time() - seen), 1))
 
 
-def _run(name: str, progress: dict[str, Any]) -> RunSeen:
+def _going(name: str, progress: dict[str, Any]) -> RunSeen:
     rows = progress["rounds"]
     last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
     without = tuple(site for site in last["asked"] if site not in last["replied"])
@@ -78,7 +99,7 @@ def prometheus(status: Status) -> Iterator[str]:
         yield f'fedvisage_site_seconds_since_seen{{site="{site.name}"}} {site.seconds_ago}'
     for name, kind in (("round", "gauge"), ("rounds", "gauge"), ("bytes_up", "counter"), ("bytes_down", "counter")):
         yield f"# TYPE fedvisage_run_{name} {kind}"
-        for run in status.runs:
+        for run in (run for run in status.runs if run.state == "running"):
             yield f'fedvisage_run_{name}{{run="{run.run}"}} {getattr(run, name)}'
 
 

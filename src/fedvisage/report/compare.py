@@ -5,7 +5,6 @@ much more than methods do, so a method is compared with the first one pair by pa
 the same seed. The test flips the signs of the differences: if the methods were alike, either sign would be as likely.
 """
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
@@ -16,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from fedvisage.errors import UserError
+from fedvisage.files import json_key
 from fedvisage.report.compared import Columns, figures_of, sheets_of
 from fedvisage.report.page import flat
-from fedvisage.report.run_files import read_mapping
+from fedvisage.report.run_files import as_written, read_mapping
 from fedvisage.report.tables import Table, markdown, table
 from fedvisage.streams import numpy_rng
 
@@ -94,13 +94,14 @@ def compare(runs: Sequence[Path]) -> list[Comparison]:
 
 def read_member(path: Path) -> Member:
     """Read a run's figures and settings; a run without figures of a user cannot be compared."""
-    metrics = read_mapping(path / "metrics.json")
-    figures = figures_of(metrics)
-    if not figures:
-        raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
-    settings = tuple((key, value) for key, value in flat(read_mapping(path / "recipe.yaml")) if _is_setting(key))
-    pair = (json.dumps(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
-    return Member(str(metrics.get("method")), settings or (("method.name", str(metrics.get("method"))),), pair, figures)
+    with as_written(path):
+        metrics = read_mapping(path / "metrics.json")
+        figures, method = figures_of(metrics), str(metrics.get("method"))
+        if not figures:
+            raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
+        settings = tuple((key, value) for key, value in flat(read_mapping(path / "recipe.yaml")) if _is_setting(key))
+        pair = (json_key(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
+        return Member(method, settings or (("method.name", method),), pair, figures)
 
 
 def _names_of_one_task(members: Sequence[Member], runs: Sequence[Path]) -> list[str]:

@@ -8,11 +8,13 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedvisage.federation.record.attendance import trained_by
+from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.files import write_atomically
 from fedvisage.report import audits, content, privacy, recognition
 from fedvisage.report.drawing import INK, QUIET
 from fedvisage.report.promises import promises
-from fedvisage.report.run_files import Row, RunFiles, read_run
+from fedvisage.report.run_files import Row, RunFiles, as_written, read_run
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"
@@ -21,7 +23,8 @@ SHOWN = ("method", "rounds", "user", "seed", "level", "members", "intervals")
 
 def write_report(run: Path) -> Path:
     """Draw the report of a finished run from its files and return where it is."""
-    page = render(read_run(run))
+    with as_written(run):
+        page = render(read_run(run))
     write_atomically(run / NAME, page.encode("utf-8", "replace"))
     return run / NAME
 
@@ -50,7 +53,7 @@ def context(run: RunFiles) -> dict[str, Any]:
         ),
         "run": run.path.name,
         "metrics": {name: metrics.get(name) for name in SHOWN},
-        "sites": [str(site) for site in metrics.get("sites") or []],
+        "trained_by": trained_by(metrics),
         "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
         "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         "results": _present(
@@ -63,6 +66,8 @@ def context(run: RunFiles) -> dict[str, Any]:
         ),
         "figures": [(title, meaning, themed(drawing, title)) for title, meaning, drawing in drawings],
         "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
+        "lacking": run.lacking,
+        "nothing_left": nothing_left(run),
         "promises": promises(metrics, run.recipe),
         "privacy": privacy.page(run),
         "audits": audits.sections(run),
@@ -89,6 +94,15 @@ def threshold_sentence(metrics: Row) -> str:
         else ""
     )
     return f"{one.capitalize()} {value:+.3f} (logit), rule {rule}: {how}{there}."
+
+
+def nothing_left(run: RunFiles) -> str:
+    """Say why there is no table of what left the sites: because nothing did, or because nobody knows."""
+    if any(LEDGER in sentence for sentence in run.lacking):
+        return "Without a whole ledger.jsonl nobody can say what left the sites."
+    if run.metrics.get("bytes_up") or any(row.get("replied") for row in run.rounds):
+        return "ledger.jsonl is empty, although sites replied: its lines are lost, so what left the sites is not known."
+    return "The ledger is empty: nothing left a site."
 
 
 def costs(metrics: Row) -> list[tuple[str, str]]:

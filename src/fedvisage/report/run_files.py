@@ -1,6 +1,7 @@
 """What a report is drawn from: the files of a finished run directory, read and nothing else."""
 
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
-from fedvisage.federation.record.ledger import read_lines
-from fedvisage.files import read_tensors
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
+from fedvisage.files import parse_json, read_json, read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
@@ -45,6 +46,8 @@ class RunFiles:
     similarities: dict[str, NDArray[np.int64]]
     """Recognition: counts of impostor (row 0) and genuine pairs by similarity, of all pairs and by group."""
     audits: tuple[Row, ...] = ()
+    lacking: tuple[str, ...] = ()
+    """What the page must say of files that are missing or were cut off."""
 
     @property
     def user_scores(self) -> Scores | None:
@@ -61,30 +64,40 @@ def read_run(path: Path) -> RunFiles:
         raise UserError(str(path), "is not a directory; give the directory of a run")
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
-    metrics = read_mapping(path / "metrics.json")
+    metrics, lacking = read_mapping(path / "metrics.json"), list[str]()
     of_attacks = metrics.get("task") != "recognition" and (path / "scores.csv").exists()
     return RunFiles(
         path=path,
         metrics=metrics,
         recipe=read_mapping(path / "recipe.yaml"),
         environment=read_mapping(path / "environment.json"),
-        rounds=_lines(path / "rounds.jsonl"),
-        ledger=_lines(path / "ledger.jsonl"),
+        rounds=_lines(path / ROUNDS, lacking),
+        ledger=_lines(path / LEDGER, lacking),
         scores=read_scores(path / "scores.csv") if of_attacks else None,
         features=read_features(path / "features.safetensors"),
         similarities=read_similarities(path / "similarities.safetensors"),
         audits=_audits(path / AUDIT),
+        lacking=tuple(lacking),
     )
+
+
+@contextmanager
+def as_written(run: Path) -> Iterator[None]:
+    """Blame the files of a run for what breaks while figures are drawn from them: anybody may have changed them."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise UserError(str(run), f"has files that are not as a run writes them ({what}); put them back") from error
 
 
 def read_mapping(path: Path) -> Row:
     """Read a JSON or YAML mapping; an absent file is an empty one."""
     if not path.exists():
         return {}
-    try:
-        value = json.loads(path.read_text("utf-8")) if path.suffix == ".json" else plain_yaml.read_file(path)
-    except ValueError as error:
-        raise UserError(str(path), f"cannot be read ({' '.join(str(error).split())})") from None
+    if path.suffix == ".json":
+        return read_json(path)
+    value = plain_yaml.read_file(path)
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
     return value
@@ -103,7 +116,7 @@ def read_features(path: Path) -> Features | None:
         return None
     tensors, text = read_tensors(path)
     try:
-        meta = json.loads(text)
+        meta = parse_json(text)
         names = np.asarray(meta["sites"], dtype=np.str_)
         values, label, site = (tensors[name].numpy() for name in ("features", "label", "site"))
         return Features(values.astype(np.float32), label.astype(np.int64), names[site], str(meta.get("model", "")))
@@ -121,8 +134,23 @@ def read_similarities(path: Path) -> dict[str, NDArray[np.int64]]:
     return {name: histograms[name] for name in sorted(histograms, key=lambda name: (name != "all", name))}
 
 
-def _lines(path: Path) -> list[Row]:
-    try:
-        return read_lines(path)
-    except ValueError as error:
-        raise UserError(str(path), f"has a line that is not JSON ({error})") from None
+def _lines(path: Path, lacking: list[str]) -> list[Row]:
+    """Read a file of lines, and note what of it is not there."""
+    if not path.exists():
+        lacking.append(f"{path.name} is missing: what it said is not known.")
+        return []
+    rows, rest = lines_and_rest(path)
+    if path.name == LEDGER:
+        for number, row in enumerate(rows, 1):
+            if not _is_entry(row):
+                raise UserError(str(path), f"line {number} is no entry of a ledger; put the file back as it was")
+    if rest:
+        lacking.append(f"The last line of {path.name} was cut off and is left out: there may have been more.")
+    return rows
+
+
+def _is_entry(row: Row) -> bool:
+    """Tell whether a line says what crossed, where and how much: a line that does not would leave something unsaid."""
+    size, names = row.get("bytes"), ("site", "field", "kind")
+    counted = isinstance(size, int) and not isinstance(size, bool) and size >= 0
+    return counted and row.get("direction") in ("up", "down") and all(isinstance(row.get(one), str) for one in names)

@@ -6,7 +6,7 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.report.run_files import read_mapping
+from fedvisage.report.run_files import as_written, read_mapping
 
 DIRECTORY = "tensorboard"
 
@@ -17,7 +17,14 @@ def write_events(run: Path) -> Path:
     target.mkdir(exist_ok=True)
     for earlier in target.glob("events.out.tfevents.*"):
         earlier.unlink()
-    rounds, metrics = read_lines(run / "rounds.jsonl"), read_mapping(run / "metrics.json")
+    path = run / "rounds.jsonl"
+    rounds, metrics = read_lines(path) if path.exists() else [], read_mapping(run / "metrics.json")
+    with as_written(run):
+        _write(target, run, rounds, metrics)
+    return target
+
+
+def _write(target: Path, run: Path, rounds: list[dict[str, Any]], metrics: dict[str, Any]) -> None:
     clock = _start(run / "rounds.jsonl", rounds)
     writer = SummaryWriter(str(target))
     try:
@@ -30,7 +37,6 @@ def write_events(run: Path) -> Path:
             writer.add_scalar(tag, value, last, walltime=clock)
     finally:
         writer.close()
-    return target
 
 
 def round_scalars(row: dict[str, Any]) -> dict[str, float]:

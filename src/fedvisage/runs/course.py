@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from fedvisage.errors import RunFailed
 from fedvisage.federation.method import Message, Method
+from fedvisage.federation.record.attendance import attendance_of
 from fedvisage.federation.record.checkpoint import Checkpoints, Progress
-from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.record.ledger import JsonLines, read_lines
 from fedvisage.federation.server import NoQuorum, Server
 from fedvisage.federation.wire.message import under
 from fedvisage.progress import Reporter, note_of
@@ -21,6 +23,8 @@ from fedvisage.streams import scoped
 from fedvisage.tasks.asking import collect_histograms, source_summary
 
 BEST = "best/"
+SAID = 4
+"""Failures of a round that an error names."""
 
 
 @dataclass
@@ -55,18 +59,35 @@ class Course:
                 self.method.begin(server)
             program = self.method.server(server)
             while self._advance(program):
+                counted = server.exchange.record.counted  # before more is asked, about what came of the round
                 heldout = self._evaluate()
-                self._record(time.monotonic() - began, heldout)
+                self._record(time.monotonic() - began, counted, heldout)
                 last = server.round == total or server.stopped
                 if last or server.round % recipe.runtime.checkpoint_every == 0:
                     self._checkpoint()
                 began = time.monotonic()
         if server.ended:
             self.reporter.say(f"ended after round {server.round} of {total}: {server.ended}")
+        self._check_delivered()
         server.exchange.close_training(server.round)
         if recipe.evaluation.keep == "best" and self.watch.eer is not None:
             return under(BEST, server.kept)
         return server.finished()
+
+    def _check_delivered(self) -> None:
+        """End a run in which no round came to anything: its model would be the one that it began with."""
+        self.rounds.flush()
+        rows = read_lines(self.rounds.path)
+        if attendance_of(rows).counted:
+            return
+        if not rows:
+            raise RunFailed(f"nothing was trained: {self.server.ended}")
+        failed = list(rows[-1]["failed"].items())
+        last = "; ".join(f"{name}: {reason}" for name, reason in failed[:SAID]) + ("; …" if len(failed) > SAID else "")
+        raise RunFailed(
+            f"nothing was trained: no round of {len(rows)} had a quorum of uploads. In the last one: {last}. "
+            "Mend that and start anew, with another --out"
+        )
 
     def _advance(self, program: Iterator[None]) -> bool:
         """Run the program to its next yield; what it draws from the global generator comes from the round's stream."""
@@ -107,7 +128,7 @@ class Course:
         server.stopped = stop is not None and self.watch.waited >= stop.patience
         return summary
 
-    def _record(self, seconds: float, heldout: dict[str, float]) -> None:
+    def _record(self, seconds: float, counted: list[str] | None, heldout: dict[str, float]) -> None:
         record = self.server.exchange.record
         row: dict[str, Any] = {
             "round": record.round,
@@ -115,6 +136,7 @@ class Course:
             "loss": dict(sorted(record.loss.items())),
             "asked": list(record.asked),
             "replied": sorted(record.replied),
+            "counted": counted,
             "failed": dict(sorted(record.failed.items())),
             "bytes_up": record.bytes_up,
             "bytes_down": record.bytes_down,

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import UserError
+from fedvisage.federation.record.checkpoint import FOLDER
+from fedvisage.federation.record.releases import CHARGES
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.files import json_text, read_tensors, write_atomically
+from fedvisage.files import json_text, read_json, read_tensors, read_text, write_atomically
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 
 RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
     *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
 )
+NAME = "federation.json"
+"""The name that a run has in the federation that trains it."""
+
+JUDGE_AGAIN = "delete it and continue with --resume, which judges the model again"
 
 
 def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
     """Return a finished run's figures; refuse a directory that is in use for something else."""
-    if not out.exists() or (out.is_dir() and all(path.name.startswith(".") for path in out.iterdir())):
+    if not out.exists() or (out.is_dir() and not _shown(out)):
         return None  # a run that was killed before it wrote its recipe leaves hidden files only
     if not out.is_dir():
         raise UserError(str(out), "is a file; --out names a directory")
@@ -32,12 +39,39 @@ def finished(out: Path, recipe: Recipe, resume: bool) -> dict[str, Any] | None:
     if not _says(out / RECIPE, recipe):
         raise UserError(str(out), "was started with another recipe; resume with that recipe, or give another --out")
     path = out / METRICS
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    return read_json(path, JUDGE_AGAIN) if path.exists() else None
+
+
+@contextmanager
+def taken_back(out: Path) -> Iterator[None]:
+    """Leave a directory as empty as it was, when a mistake of the user's ends its first run before the first round.
+
+    With the mistake mended, the recipe is another one: what the failed start left would refuse it. What sites or the
+    server have told under differential privacy stays told, and is never removed; a federation may still be at work on
+    a run that has a name there.
+    """
+    fresh = not _shown(out)
+    try:
+        yield
+    except UserError:
+        begun = (out / NAME).exists() or any(out.glob(f"{FOLDER}/*")) or any(out.rglob(CHARGES))
+        if fresh and not begun:
+            for path in _shown(out):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+        raise
+
+
+def _shown(directory: Path) -> list[Path]:
+    """Return what lies in a directory, but for hidden files."""
+    return [path for path in directory.iterdir() if not path.name.startswith(".")]
 
 
 def _says(path: Path, recipe: Recipe) -> bool:
     """Tell whether a file says what a recipe says; keys that came later than the file have their defaults."""
-    if path.read_text(encoding="utf-8") == recipes.text_of(recipe):
+    if read_text(path) == recipes.text_of(recipe):
         return True
     try:
         return recipes.load(path, [], read_method) == recipe
@@ -54,7 +88,7 @@ def write_once(path: Path, text: str) -> None:
 def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
     """Record what the data was, and refuse to go on with other data than a run began with."""
     write_once(path, json_text(digests))
-    known = json.loads(path.read_text(encoding="utf-8"))
+    known = read_json(path)
     changed = sorted(name for name in known.keys() | digests.keys() if known.get(name) != digests.get(name))
     if changed:
         raise UserError(changed[0], f"is not the data that the run in {path.parent} began with; start anew elsewhere")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,12 +14,13 @@ from fedvisage.federation.compatible import check_protection
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Method
+from fedvisage.federation.record.attendance import attendance_of, exceptions
 from fedvisage.federation.record.checkpoint import generations_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
-from fedvisage.files import check_weights, json_text, locked, needing_room, sweep, write_json
+from fedvisage.files import check_weights, json_text, locked, needing_room, read_json, sweep, write_json
 from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
@@ -38,6 +38,7 @@ from fedvisage.runs.directory import (
     SITES,
     finished,
     start_digest,
+    taken_back,
     write_once,
     write_or_compare,
 )
@@ -109,19 +110,23 @@ def run(
     setup = set_up(recipe, method)
     _check_fits(setup)
     data = (opening or _whole)(task, recipe, method, cache, reporter.say)
+    digests = {**data.digests, **start_digest(recipe)}
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out), needing_room(out):
+    with locked(out), needing_room(out), taken_back(out):
         if (done := finished(out, recipe, resume=True)) is not None:
             return done  # by another process, while this one opened its data
         sweep(out)
         write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
-        write_or_compare(out / DATA, {**data.digests, **start_digest(recipe)})
+        write_or_compare(out / DATA, digests)
         write_once(out / ENVIRONMENT, json_text(environment.describe(setup.compute, recipe.runtime.threads)))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
         trained = (training or _here(wire))(setup, out, data, reporter)
-        write_json(out / METRICS, {**_judge(setup, out, trained, data), **_costs(out)})
-    return json.loads((out / METRICS).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        metrics = {**_judge(setup, out, trained, data), **_costs(out)}
+        write_json(out / METRICS, metrics)
+    for sentence in exceptions(metrics):
+        reporter.say(f"note: {sentence}")
+    return read_json(out / METRICS)
 
 
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
@@ -210,6 +215,9 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
         "seed": recipe.runtime.seed,
         "rounds": trained.rounds,
     }
+    attendance = attendance_of(read_lines(out / ROUNDS))
+    if attendance.counted:  # a run that took over another one's members had no rounds of its own
+        metrics["attendance"] = attendance.as_json()
     if trained.ended:
         metrics["ended"] = trained.ended
     if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):

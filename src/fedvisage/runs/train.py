@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -21,6 +20,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message, load_parts
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
+from fedvisage.files import read_json
 from fedvisage.methods import find, read_method
 from fedvisage.progress import Reporter
 from fedvisage.runs.course import Course
@@ -94,7 +94,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     alike = _training_of(recipes.tree_of(theirs)) == _training_of(recipes.tree_of(setup.recipe))
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
-    server.round = int(json.loads((trained / METRICS).read_text(encoding="utf-8"))["rounds"])
+    server.round = int(read_json(trained / METRICS)["rounds"])
     server.exchange.ledger.cut(0)  # a killed attempt may have left lines
     server.exchange.close_training(server.round)
     return saved.finished

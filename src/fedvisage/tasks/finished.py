@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from fedvisage.nn.inputs import colour_channels
 from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
 from fedvisage.tasks import model
+from fedvisage.tasks.fitting import check_fits
 from fedvisage.tasks.scoring import Scorer, mean_score
 from fedvisage.tasks.setup import Setup, set_up
 
@@ -112,13 +114,33 @@ def open_model(
     ``method`` is that of the run, where the list does not know it.
     """
     saved = model.load(directory)
-    # Where a model was trained does not matter for using it.
-    tree = {**saved.recipe, "runtime": {**saved.recipe["runtime"], "device": "auto"}}
-    if adapt is not None:
-        tree["evaluation"] = {**saved.recipe["evaluation"], "adapt": adapt}
-    if pairs is not None:
-        judged = saved.recipe["evaluation"].get("recognition") or {}
-        tree["evaluation"] = {**tree["evaluation"], "recognition": {**judged, "pairs": str(pairs)}}
-    recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
-    setup = set_up(recipe, method or find(recipe.method))
+    try:
+        recipe = _recipe_of(saved, adapt, pairs, method)
+        found = method or find(recipe.method)
+        if found.task != saved.task:
+            raise UserError("recipe.method", f"{found.name} is for {found.task}, the model for {saved.task}")
+    except UserError as error:
+        if adapt is not None or pairs is not None:
+            raise  # it may be about these
+        raise UserError(str(directory / model.SETTINGS), f"holds a recipe that fails: {error}") from error
+    check_fits(directory, saved.finished, found, recipe)
+    setup = set_up(recipe, found)
     return FinishedModel(directory, setup, saved, setup.scorer())
+
+
+def _recipe_of(saved: model.SavedModel, adapt: str | None, pairs: Path | None, method: Method | None) -> Recipe:
+    """Return a model's recipe as it is used here: where a model was trained does not matter for using it."""
+    runtime, evaluation = (_section(saved.recipe, name) for name in ("runtime", "evaluation"))
+    if adapt is not None:
+        evaluation["adapt"] = adapt
+    if pairs is not None:
+        evaluation["recognition"] = {**_section(evaluation, "recognition"), "pairs": str(pairs)}
+    tree = {**saved.recipe, "runtime": {**runtime, "device": "auto"}, "evaluation": evaluation}
+    return recipes.validate(tree, read_method if method is None else method.options.model_validate)
+
+
+def _section(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = tree.get(name) or {}
+    if not isinstance(found, dict):
+        raise UserError(f"recipe.{name}", "must be a section (key: value)")
+    return dict(found)

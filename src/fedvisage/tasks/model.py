@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvisage.errors import UserError
+from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.method import Message, TaskName
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.files import read_tensors, write_json, write_tensors
+from fedvisage.files import read_json, read_tensors, write_json, write_tensors
 from fedvisage.metrics.threshold import Threshold
 
 WEIGHTS, SETTINGS = "model.safetensors", "model.json"
 FORMAT = 3
+AGAIN = "put back the two model files that a run wrote"
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class SavedModel:
 
 
 def save(run: Path, saved: SavedModel) -> None:
-    """Write weights and settings; the settings name the weights' digest."""
+    """Write weights and settings; the settings name the weights' digest. A model that overflowed is none."""
+    if name := first_unsound(saved.finished):
+        raise RunFailed(f"{name} of the finished model is no number, or infinite: train with a smaller learning rate")
     write_tensors(run / WEIGHTS, saved.finished)
     recipe = saved.recipe
     words = WORDS[saved.task]
@@ -81,27 +84,44 @@ def save(run: Path, saved: SavedModel) -> None:
 
 
 def load(directory: Path) -> SavedModel:
-    """Read a model back and check that weights and settings belong together."""
+    """Read a model back and check that weights and settings belong together, and that every number is one."""
     path = directory / SETTINGS
+    if not path.exists():
+        raise UserError(str(path), "does not exist; give the directory of a finished run")
+    settings = read_json(path, AGAIN)
     try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
         if settings["format"] != FORMAT:
             raise UserError(str(path), f"has format {settings['format']}, this version reads {FORMAT}: run again")
-        recipe, digest = settings["recipe"], settings["weights_sha256"]
+        recipe, digest = dict(settings["recipe"]), settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
-        thresholds = {
-            name: Threshold(float(t[WORDS[task].score]), str(t["rule"]), t["far"], t["frr"])
-            for name, t in settings["thresholds"].items()
-        }
-    except FileNotFoundError as error:
-        raise UserError(str(path), "does not exist; give the directory of a finished run") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(str(path), "is not the settings of a model") from error
+        thresholds = {name: _threshold(t, WORDS[task].score) for name, t in settings["thresholds"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(str(path), f"is not the settings of a model ({_what(error)}); {AGAIN}") from error
     finished, _ = read_tensors(directory / WEIGHTS)
     if digest_of(finished) != digest:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
+    if name := first_unsound(finished):
+        raise UserError(str(directory / WEIGHTS), f"{name} has values that are no numbers, or infinite; {AGAIN}")
     return SavedModel(recipe, finished, thresholds, scatter, task)
+
+
+def first_unsound(weights: Message) -> str:
+    """Return the name of the first tensor with a value that is no number, or infinite; empty when there is none."""
+    unsound = (name for name, one in sorted(weights.items()) if one.is_floating_point() and not one.isfinite().all())
+    return next(unsound, "")
+
+
+def _threshold(said: Mapping[str, Any], score: str) -> Threshold:
+    """Read a threshold, a number, and its error rates, shares or nothing."""
+    rates = [None if said[name] is None else float(said[name]) for name in ("far", "frr")]
+    if not all(rate is None or 0 <= rate <= 1 for rate in rates):
+        raise ValueError("a threshold's far or frr is no share")
+    return Threshold(float(said[score]), str(said["rule"]), *rates)
+
+
+def _what(error: Exception) -> str:
+    return f"{error} is missing" if isinstance(error, KeyError) else str(error)
 
 
 def start_weights(path: Path, expected: Message) -> Message:

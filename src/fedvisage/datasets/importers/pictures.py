@@ -52,7 +52,7 @@ def read_picture(content: bytes) -> npt.NDArray[np.uint8]:
         raise BadFile(f"more than {PIXEL_LIMIT // 1_000_000} million pixels") from None
     except UnidentifiedImageError:
         raise BadFile("not an image of a known format") from None
-    except Exception as error:  # decoders fail in many ways on damaged bytes
+    except Exception as error:  # Pillow's decoders raise whatever their parsers do on damaged bytes
         raise BadFile(f"cannot be decoded: {_short(error)}") from None
 
 

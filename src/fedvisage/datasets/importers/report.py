@@ -1,6 +1,5 @@
 """What an import did: counts, and every file that was skipped with the reason."""
 
-import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from fedvisage.data.rows import BONA_FIDE
 from fedvisage.data.writer import Writer
 from fedvisage.errors import UserError
+from fedvisage.files import json_text
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class ImportReport:
 
     def json(self) -> str:
         """Return the report as it is kept in the set."""
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        return json_text(asdict(self))
 
     def warnings(self) -> list[str]:
         """Say what no training can use."""

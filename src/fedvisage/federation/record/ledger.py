@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.errors import UserError
+from fedvisage.files import json_line, parse_json, read_text
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 """What crossed between sites and server, a line a field; what happened, a line a round."""
@@ -25,7 +25,7 @@ class JsonLines:
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Write one line."""
-        self._file.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        self._file.write(json_line(row).encode())
 
     def flush(self) -> int:
         """Make all lines durable and return the file's length."""
@@ -47,11 +47,28 @@ class JsonLines:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read all whole lines of a file of JSON lines."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    return [json.loads(line) for line in text.splitlines() if line.strip()]
+    """Read all whole lines of a file of JSON lines; a last one that was cut off is left out."""
+    return lines_and_rest(path)[0]
+
+
+def lines_and_rest(path: Path) -> tuple[list[dict[str, Any]], str]:
+    """Read all whole lines of a file of JSON lines, and what is left of a last one that was cut off."""
+    lines = read_text(path).split("\n")
+    rows: list[dict[str, Any]] = []
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+            if not isinstance(row, dict):
+                raise ValueError("is no mapping")
+        except ValueError as error:
+            if number == len(lines):  # behind the last end of line
+                return rows, line
+            what = f"line {number} is not as it was written ({str(error)[:200]}); put the file back as it was"
+            raise UserError(str(path), what) from None
+        rows.append(row)
+    return rows, ""
 
 
 def privacy_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ be taken back. Each release reads it anew under a lock, so a process that outliv
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,7 +26,7 @@ from fedvisage.federation.record import sealed
 from fedvisage.federation.wire.message import Message, plain
 from fedvisage.federation.wire.schema import Refused
 from fedvisage.federation.wire.upload import COST as COST
-from fedvisage.files import sync_directory
+from fedvisage.files import json_line, parse_json, sync_directory
 from fedvisage.privacy.accountant import Charge, Count, due, from_table, spent, table_of
 from fedvisage.privacy.draws import Draws
 from fedvisage.privacy.gaussian import Budget
@@ -134,14 +133,14 @@ class Releases:
         if rest:
             file.truncate(len(whole) + len(end))
         try:
-            return [Charge.from_json(json.loads(line)) for line in whole.splitlines()]
+            return [Charge.from_json(parse_json(line)) for line in whole.splitlines()]
         except (ValueError, TypeError) as error:
             raise RunFailed(f"{self.directory / CHARGES}: is damaged; {DAMAGED}") from error
 
     def _append(self, file: BinaryIO, charges: Sequence[Charge]) -> None:
         """Make charges durable."""
         file.seek(0, os.SEEK_END)
-        file.write(b"".join(json.dumps(one.as_json(), ensure_ascii=False).encode() + b"\n" for one in charges))
+        file.write("".join(json_line(one.as_json()) for one in charges).encode())
         file.flush()
         os.fsync(file.fileno())
         sync_directory(self.directory)

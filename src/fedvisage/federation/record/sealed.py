@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,13 @@ from torch import Tensor
 
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.files import read_tensors, write_tensors
+from fedvisage.files import json_key, parse_json, read_tensors, write_tensors
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Write a file atomically, with the digest of all that it holds."""
     seal = _seal(tensors, values)
-    write_tensors(path, tensors, json.dumps({"values": values, "seal": seal}, sort_keys=True))
+    write_tensors(path, tensors, json_key({"values": values, "seal": seal}))
 
 
 def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -28,7 +27,7 @@ def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except UserError as error:
         raise UserError(error.place, f"{error.message}; {advice}") from error
     try:
-        content = json.loads(text)
+        content = parse_json(text)
         values, seal = dict(content["values"]), content["seal"]
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(str(path), f"was not written by this program, or is damaged; {advice}") from error
@@ -38,5 +37,5 @@ def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _seal(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
-    text = digest_of(dict(tensors)) + json.dumps(values, sort_keys=True)
+    text = digest_of(dict(tensors)) + json_key(values)
     return hashlib.sha256(text.encode()).hexdigest()

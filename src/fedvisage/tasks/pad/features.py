@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from fedvisage.data.batches import View
 from fedvisage.federation.members import members_of
 from fedvisage.federation.wire.message import Message
-from fedvisage.files import write_tensors
+from fedvisage.files import json_key, write_tensors
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng
 from fedvisage.tasks.opened import Opened
@@ -30,7 +29,7 @@ def write_features(out: Path, scorer: Scorer, finished: Message, data: Opened) -
     views = {name: site.heldout for name, site in data.sites.items()}
     views |= {recipe.data.user_name: data.user} if data.user is not None else {}
     features, labels, sites = features_of(scorer, views, recipe)
-    meta = json.dumps({"sites": list(views), "model": member})
+    meta = json_key({"sites": list(views), "model": member})
     write_tensors(out / FEATURES, {"features": features, "label": labels, "site": sites}, meta)
 
 

@@ -7,7 +7,6 @@ compared with. The result is kept in the cache under the digest of everything th
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from fedvisage.data.batches import View, order
 from fedvisage.errors import RunFailed
 from fedvisage.federation.method import Message
 from fedvisage.federation.wire.message import state_of
-from fedvisage.files import read_tensors, write_tensors
+from fedvisage.files import json_key, read_tensors, write_tensors
 from fedvisage.methods.models.face import FaceOptions
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
@@ -118,4 +117,4 @@ def _digest(recipe: Recipe, data: str, compute: Compute) -> str:
         "device": str(compute.device),
         "torch": torch.__version__,
     }
-    return hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json_key(decides).encode()).hexdigest()[:16]

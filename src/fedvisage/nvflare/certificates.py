@@ -1,0 +1,108 @@
+"""Certificates and keys of kits: read, checked against each other, and until when they hold; nobody is asked.
+
+What is wrong with a kit's own files is found here, before anything connects. What only the other end can show, a server
+of another federation, is found by ``greeting.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+from cryptography.x509.oid import NameOID
+
+from fedvisage.errors import UserError
+
+ROOT = "rootCA.pem"
+ANEW = "ask the one who provisioned the federation for this kit anew"
+
+
+@dataclass(frozen=True)
+class Papers:
+    """The three files by which a machine shows who it is."""
+
+    certificate: Path
+    key: Path
+    root: Path
+
+
+def papers_in(kit: Path, *, at_server: bool) -> Papers:
+    """Return where a kit has its certificate, its key and the certificate of its federation."""
+    stem, startup = "server" if at_server else "client", kit / "startup"
+    return Papers(startup / f"{stem}.crt", startup / f"{stem}.key", startup / ROOT)
+
+
+def check(papers: Papers, name: str, now: datetime | None = None) -> None:
+    """Refuse papers that do not belong together, to this name or to this day; the message names the file."""
+    chain, (root, *_), key = _certificates(papers.certificate), _certificates(papers.root), _key(papers.key)
+    own, now = chain[0], now or datetime.now(UTC)
+    if _public(key) != own.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
+        raise UserError(str(papers.key), f"is not the key of {papers.certificate.name}; {ANEW}")
+    if (found := name_of(own)) != name:
+        raise UserError(str(papers.certificate), f"is that of {found!r}, the kit is that of {name!r}; {ANEW}")
+    if not _leads_to(chain, root):
+        raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
+    for path, one in ((papers.certificate, own), (papers.root, root)):
+        _check_day(path, one, now)
+
+
+def expires(papers: Papers) -> datetime:
+    """Return when the first of a kit's certificates ends."""
+    return min(one.not_valid_after_utc for path in (papers.certificate, papers.root) for one in _certificates(path))
+
+
+def name_of(certificate: x509.Certificate) -> str:
+    """Return whose certificate it is."""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return str(names[0].value) if names else ""
+
+
+def _check_day(path: Path, certificate: x509.Certificate, now: datetime) -> None:
+    if now > certificate.not_valid_after_utc:
+        raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {ANEW}")
+    if now < certificate.not_valid_before_utc:
+        began = certificate.not_valid_before_utc
+        raise UserError(str(path), f"is valid from {began:%Y-%m-%d %H:%M} UTC on; is this machine's clock right?")
+
+
+def _leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool:
+    """Return whether each certificate is signed by the next one, and the last one by the root."""
+    try:
+        for one, issuer in zip(chain, (*chain[1:], root), strict=True):
+            one.verify_directly_issued_by(issuer)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _certificates(path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(_bytes(path))
+    except ValueError as error:
+        raise UserError(str(path), f"holds no certificate; {ANEW}") from error
+
+
+def _key(path: Path) -> PrivateKeyTypes:
+    try:
+        return load_pem_private_key(_bytes(path), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UserError(str(path), f"holds no key; {ANEW}") from error
+
+
+def _public(key: PrivateKeyTypes) -> bytes:
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError as error:
+        raise UserError(str(path), f"is missing; {ANEW}") from error
+    except OSError as error:
+        raise UserError(str(path), f"cannot be read ({error.strerror})") from error

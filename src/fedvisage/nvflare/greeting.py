@@ -1,0 +1,140 @@
+"""Shaking hands with a federation's server before NVFlare begins: is it there, is it ours, does it know our papers?
+
+NVFlare tries again for ever, whatever the reason, and leaves it to OpenSSL to say so. Here a server that cannot be
+reached is told apart from one that must not be talked to.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedvisage.errors import UserError
+from fedvisage.nvflare.certificates import Papers, papers_in
+from fedvisage.nvflare.kits import STARTUP, Kit
+from fedvisage.progress import Say
+
+SECONDS = 5.0
+"""How long a handshake may take."""
+
+PAUSES = (1.0, 2.0, 5.0, 10.0)
+"""Seconds between tries to reach a server; the last one holds for ever."""
+
+HANG_UPS = 3
+"""So often must a server hang up without a word before it counts as a refusal: one that is ending does so, too."""
+
+FOREIGN = (18, 19, 20, 21)
+"""OpenSSL's numbers for a certificate that is not signed by an authority one knows."""
+EXPIRED, EARLY, OTHER_HOST = 10, 9, 62
+
+
+class Unreachable(Exception):
+    """Nobody answers, or nobody who speaks as a server does: worth another try."""
+
+
+class HungUp(Unreachable):
+    """The other end closed the connection without a word."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where the server of a kit's federation listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        """Return it as people write it."""
+        return f"{self.host}:{self.port}"
+
+
+def address_in(kit: Kit) -> Address:
+    """Return where a kit says that its server is."""
+    path = kit.path / "startup" / STARTUP[kit.kind]
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        if kit.kind == "operator":
+            return Address(str(tree["admin"]["host"]), int(tree["admin"]["port"]))
+        host, _, port = str(tree["servers"][0]["service"]["target"]).rpartition(":")
+        return Address(host, int(port))
+    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
+        raise UserError(str(path), "is damaged; take this kit anew from the one who provisioned it") from error
+
+
+def greet(kit: Kit, seconds: float = SECONDS) -> None:
+    """Shake hands once: return when the server greets, raise ``Unreachable``, or ``UserError`` if it never will."""
+    where, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    context = _context(papers)
+    try:
+        with (
+            socket.create_connection((where.host, where.port), timeout=seconds) as plain,
+            context.wrap_socket(plain, server_hostname=where.host) as shaken,
+        ):
+            if not shaken.recv(1):  # the server's first word comes when it has seen our certificate
+                raise HungUp(f"the server at {where} hangs up")
+    except ssl.SSLCertVerificationError as error:
+        raise _not_ours(error, where, papers.root) from error
+    except ssl.SSLError as error:
+        if "ALERT" in (error.reason or ""):
+            said = (error.reason or "").lower().replace("_", " ")
+            raise _refused(where, papers.certificate, said) from error
+        raise Unreachable(f"what answers at {where} does not speak TLS") from error
+    except ConnectionResetError as error:
+        raise HungUp(f"the server at {where} hangs up") from error
+    except OSError as error:
+        raise Unreachable(f"the server at {where} cannot be reached ({error.strerror or error})") from error
+
+
+def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds: float = SECONDS) -> None:
+    """Try until the server greets; say once why not yet. With ``until`` (monotonic) the last reason is raised then."""
+    said, hung, tries = "", 0, 0
+    while True:
+        try:
+            greet(kit, seconds if until is None else min(seconds, max(0.5, until - time.monotonic())))
+            return
+        except Unreachable as reason:
+            hung = hung + 1 if isinstance(reason, HungUp) else 0
+            if hung >= HANG_UPS:
+                papers = papers_in(kit.path, at_server=False)
+                raise _refused(address_in(kit), papers.certificate, "it hangs up") from reason
+            pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hung else PAUSES[0]
+            if until is not None:
+                if time.monotonic() >= until:
+                    raise
+                pause = min(pause, until - time.monotonic())
+            if said != str(reason) and not hung:
+                said = str(reason)
+                say(f"{said}; trying again until it answers")
+        tries += 1
+        time.sleep(pause)
+
+
+def _context(papers: Papers) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(papers.root)
+    context.load_cert_chain(papers.certificate, papers.key)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -> UserError:
+    if error.verify_code in FOREIGN:
+        what = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
+    elif error.verify_code == EXPIRED:
+        what = "has a certificate that has expired; whoever runs it needs a new kit"
+    elif error.verify_code == EARLY:
+        what = "has a certificate that is not valid yet; is this machine's clock right?"
+    elif error.verify_code == OTHER_HOST:
+        what = "has a certificate for another host name; use the name in the federation's file"
+    else:
+        what = f"has a certificate that does not hold ({error.verify_message})"
+    return UserError(str(root), f"the server at {where} {what}")
+
+
+def _refused(where: Address, certificate: Path, why: str) -> UserError:
+    message = f"the server at {where} refuses this kit's certificate ({why}); ask its owner, or for a new kit"
+    return UserError(str(certificate), message)

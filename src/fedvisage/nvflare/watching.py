@@ -1,0 +1,104 @@
+"""Our eyes inside NVFlare's long-lived processes: what they notice is told, and a stale registration mended.
+
+NVFlare builds these two components from a kit's ``local/resources.json``, without arguments; whoever starts the process
+puts the front there that they talk to. In processes of jobs there is none, and they are silent.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.fl_component import FLComponent
+from nvflare.apis.fl_constant import FLContextKey
+from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
+from nvflare.private.defs import CellChannel, CellChannelTopic
+
+from fedvisage.errors import UserError
+from fedvisage.nvflare.front import Front
+from fedvisage.nvflare.greeting import Unreachable, address_in, greet
+from fedvisage.nvflare.kits import Kit
+
+logger = logging.getLogger("fedvisage.watch")
+
+LOST = 30.0
+"""Seconds of silence after which a site's server, or a registration, counts as gone; sites send every ten."""
+
+ALREADY = "already registered"
+"""In what the server answers to a site whose place another process has taken."""
+
+
+class Post:
+    """Where the watches of this process find what they need; empty in a process of a job."""
+
+    kit: Kit | None = None
+    front: Front | None = None
+
+
+class SiteWatch(FLComponent):  # type: ignore[misc]
+    """Says when a site is connected, loses its server or its place, and has them again."""
+
+    def __init__(self) -> None:
+        """Begin unconnected."""
+        super().__init__()
+        self._heard, self._state = 0.0, "new"
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Follow the site's registration and its heartbeats."""
+        if Post.front is None or Post.kit is None:
+            return
+        if event_type == EventType.AFTER_CLIENT_REGISTER:
+            cell = fl_ctx.get_prop(FLContextKey.SITE_OBJ).cell
+            place = CellChannel.SERVER_MAIN, CellChannelTopic.HEART_BEAT
+            cell.core_cell.add_incoming_reply_filter(*place, self._answered)
+            self._heard = time.monotonic()
+        elif event_type == EventType.SYSTEM_START:
+            self._become("connected", f"connected to {address_in(Post.kit)}, waiting for runs")
+        elif event_type == EventType.BEFORE_CLIENT_HEARTBEAT and time.monotonic() - self._heard > LOST:
+            self._become("lost", "lost the server; trying again until it answers")
+            self._look_again(Post.kit, Post.front)
+
+    def _answered(self, message: Any) -> None:
+        """Take the server's answer to a heartbeat."""
+        self._heard = time.monotonic()
+        if message.get_header(MessageHeaderKey.RETURN_CODE) == ReturnCode.OK:
+            self._become("connected", "connected again, waiting for runs")
+        elif ALREADY in str(message.get_header(MessageHeaderKey.ERROR)):
+            self._become("taken", "another process has this site's place at the server; waiting for it to be silent")
+
+    def _become(self, state: str, text: str) -> None:
+        if self._state != state:
+            self._state = state
+            assert Post.front is not None
+            Post.front.say(text)
+
+    def _look_again(self, kit: Kit, front: Front) -> None:
+        """Find out whether the server would greet at all: papers may have expired, or another one be there."""
+        try:
+            greet(kit)
+        except Unreachable as reason:
+            logger.info("%s", reason)
+        except UserError as error:
+            front.end(error)
+
+
+class ServerWatch(FLComponent):  # type: ignore[misc]
+    """Gives a site its place back that a process took which has died since.
+
+    A second process of a site takes its place; when it dies, NVFlare refuses the first one for ten minutes.
+    """
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """Look at each heartbeat that was refused."""
+        if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
+            return
+        refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR) or "")
+        if ALREADY in refused:
+            clients = fl_ctx.get_engine().client_manager
+            for token, client in list(clients.get_clients().items()):
+                if refused.endswith(f": {client.name}") and time.time() - client.last_connect_time > LOST:
+                    logger.warning("%s comes back: its place was held by a process that is silent", client.name)
+                    clients.remove_client(token)

@@ -1,0 +1,89 @@
+"""Each verb that reads a run ends in one line where the run's files are damaged, and its JSON is JSON."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.toy import run_toy, tree
+from typer.testing import CliRunner
+
+import fedvisage as fv
+from fedvisage.cli import app
+from fedvisage.errors import UserError
+
+DEEP = "[" * 100_000
+
+
+@pytest.fixture(scope="module")
+def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, and a picture beside it."""
+    place = tmp_path_factory.mktemp("runs")
+    run_toy(tree(sets, training__rounds=2), place / "run")
+    noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
+    Image.fromarray(noise).save(place / "picture.png")
+    return place
+
+
+@pytest.fixture
+def run(whole: Path, tmp_path: Path) -> Path:
+    """A copy for one test."""
+    shutil.copy(whole / "picture.png", tmp_path)
+    return shutil.copytree(whole / "run", tmp_path / "run")
+
+
+def call(verb: str, run: Path) -> UserError:
+    """Call a verb on a run, and return the mistake that it names."""
+    words = {"predict": [str(run.parent / "picture.png"), "--crop", "none", "--json"], "evaluate": ["--json"]}
+    result = CliRunner().invoke(app, [verb, str(run), *words.get(verb, [])])
+    assert isinstance(result.exception, UserError), result.exception
+    return result.exception
+
+
+@pytest.mark.parametrize(
+    ("verb", "name", "content"),
+    [
+        *((verb, "model.json", content) for verb in ("predict", "evaluate", "audit") for content in ("{", DEEP)),
+        *((verb, "model.safetensors", "short") for verb in ("predict", "evaluate", "audit")),
+        *((verb, "metrics.json", content) for verb in ("report", "compare", "audit") for content in ("{", "[]", DEEP)),
+        *((verb, "recipe.yaml", DEEP[:5000]) for verb in ("report", "compare", "audit")),
+        *(("report", name, "{}\n{}\n") for name in ("rounds.jsonl", "ledger.jsonl")),
+        ("report", "scores.csv", "item,label\n"),
+        ("report", "environment.json", "7"),
+    ],
+)
+def test_a_damaged_file_ends_a_verb_in_one_line_with_its_name(verb: str, name: str, content: str, run: Path) -> None:
+    (run / name).write_text(content)
+    mistake = call(verb, run)
+    assert str(run) in mistake.place
+    assert "\n" not in str(mistake)
+
+
+@pytest.mark.parametrize("name", ["metrics.json", "rounds.jsonl", "ledger.jsonl", "scores.csv"])
+def test_the_python_door_names_the_damaged_file(name: str, run: Path) -> None:
+    (run / name).write_text('a,b\n{"half')
+    with pytest.raises(UserError) as caught:
+        getattr(fv.Run(run), name.partition(".")[0])
+    assert caught.value.place == str(run / name)
+
+
+def test_the_python_door_says_what_is_wrong_with_a_runs_figures(run: Path) -> None:
+    (run / "metrics.json").write_text("{}")
+    with pytest.raises(UserError, match="not as a run writes them"):
+        str(fv.Run(run))
+    with pytest.raises(UserError, match=r"no metrics\.json with figures"):
+        fv.compare([run])
+
+
+def test_json_for_programs_has_no_numbers_that_are_none(run: Path) -> None:
+    result = CliRunner().invoke(app, ["predict", str(run), str(run.parent / "picture.png"), "--crop", "none", "--json"])
+    assert result.exit_code == 0
+    json.loads(result.stdout, parse_constant=pytest.fail)
+    for path in (*run.glob("*.json"), *run.glob("*.jsonl")):
+        for line in path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]:
+            json.loads(line, parse_constant=pytest.fail)

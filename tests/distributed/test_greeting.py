@@ -1,0 +1,143 @@
+"""A server that cannot be reached is tried again; one that is foreign, or refuses our papers, is named."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from tests.distributed.papers import copy_of
+
+from fedvisage.errors import UserError
+from fedvisage.nvflare.greeting import HungUp, Unreachable, greet, wait_for_greeting
+from fedvisage.nvflare.kits import Kit, open_kit
+from fedvisage.nvflare.rehearsal import free_port
+
+Answer = Callable[[socket.socket], None]
+
+
+def pointed_at(kit: Path, port: int, place: Path) -> Kit:
+    """Return a copy of bank's kit whose server listens on a port of this test."""
+    copy = copy_of(kit, place)
+    path = copy / "startup" / "fed_client.json"
+    tree = json.loads(path.read_text())
+    tree["servers"][0]["service"]["target"] = f"localhost:{port}"
+    path.write_text(json.dumps(tree))
+    return open_kit(copy, "site")
+
+
+@contextmanager
+def listening(answer: Answer) -> Iterator[int]:
+    """Answer connections one after another, on a port of the system's choice."""
+    with socket.create_server(("localhost", 0)) as server:
+
+        def work() -> None:
+            while True:
+                try:
+                    plain, _ = server.accept()
+                except OSError:
+                    return
+                with plain:
+                    answer(plain)
+
+        thread = threading.Thread(target=work, daemon=True)
+        thread.start()
+        yield int(server.getsockname()[1])
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def as_server(kit: Path, known: Path) -> Answer:
+    """Speak TLS with a server's papers, greet clients whose certificate is signed by a known root."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(kit / "startup" / "server.crt", kit / "startup" / "server.key")
+    context.load_verify_locations(known / "startup" / "rootCA.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+
+    def answer(plain: socket.socket) -> None:
+        try:
+            with context.wrap_socket(plain, server_side=True) as shaken:
+                shaken.sendall(b"hello")
+        except (ssl.SSLError, ConnectionError):
+            return
+
+    return answer
+
+
+def test_the_server_of_the_federation_greets(own_kits: Path, tmp_path: Path) -> None:
+    with listening(as_server(own_kits / "server", own_kits / "server")) as port:
+        greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+
+
+def test_the_server_of_another_federation(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
+    with listening(as_server(other_kits / "server", own_kits / "server")) as port:
+        kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+        with pytest.raises(UserError, match="another federation") as error:
+            greet(kit)
+    assert error.value.place == str(kit.path / "startup" / "rootCA.pem")
+
+
+def test_a_server_that_refuses_the_certificate(own_kits: Path, other_kits: Path, tmp_path: Path) -> None:
+    with listening(as_server(own_kits / "server", other_kits / "server")) as port:
+        kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+        with pytest.raises(UserError, match="refuses") as error:
+            greet(kit)
+    assert error.value.place == str(kit.path / "startup" / "client.crt")
+
+
+def test_who_does_not_speak_tls_is_tried_again(own_kits: Path, tmp_path: Path) -> None:
+    def answer(plain: socket.socket) -> None:
+        plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        plain.recv(1000)
+
+    with listening(answer) as port, pytest.raises(Unreachable, match="TLS"):
+        greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+
+
+def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_path: Path) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*(own_kits / "server" / "startup" / f"server.{end}" for end in ("crt", "key")))
+
+    def answer(plain: socket.socket) -> None:
+        context.wrap_socket(plain, server_side=True).close()
+
+    with listening(answer) as port:
+        kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+        with pytest.raises(HungUp):
+            greet(kit)
+        with pytest.raises(UserError, match="refuses"):
+            wait_for_greeting(kit, lambda text: None)
+
+
+def test_an_unreachable_server_is_said_once_and_found_when_it_comes(own_kits: Path, tmp_path: Path) -> None:
+    port, said, found = free_port(), list[str](), threading.Event()
+    kit = pointed_at(own_kits / "sites" / "bank", port, tmp_path)
+
+    def work() -> None:
+        wait_for_greeting(kit, lambda text: (said.append(text), waiting.set())[0])
+        found.set()
+
+    waiting = threading.Event()
+    threading.Thread(target=work, daemon=True).start()
+    assert waiting.wait(10)
+    with socket.create_server(("localhost", port)) as server:
+        answer = as_server(own_kits / "server", own_kits / "server")
+        server.settimeout(20)
+        with server.accept()[0] as plain:
+            answer(plain)
+        assert found.wait(10)
+    assert len(said) == 1
+    assert f"localhost:{port}" in said[0]
+
+
+def test_waiting_ends_at_its_moment(own_kits: Path, tmp_path: Path) -> None:
+    kit, began = pointed_at(own_kits / "sites" / "bank", free_port(), tmp_path), time.monotonic()
+    with pytest.raises(Unreachable, match="reached"):
+        wait_for_greeting(kit, lambda text: None, until=began + 1.5)
+    assert time.monotonic() - began < 3

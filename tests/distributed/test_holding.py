@@ -1,0 +1,74 @@
+"""One process for each kit and port, and what a person sees of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.nvflare.front import LOG, hushed
+from fedvisage.nvflare.holding import held, port_held
+from fedvisage.nvflare.rehearsal import free_port
+
+HOLDER = """
+import sys
+from pathlib import Path
+from fedvisage.nvflare.holding import held, port_held
+with held(Path(sys.argv[1])), port_held(int(sys.argv[2])):
+    sys.stdout.write("held\\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_told_who_holds_it_and_a_killed_one_lets_go(tmp_path: Path) -> None:
+    """Nobody listens on the port: the state of things when two servers begin at one moment."""
+    port = free_port()
+    command = [sys.executable, "-c", HOLDER, str(tmp_path), str(port)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(UserError, match=rf"\b{holder.pid}\b") as error, held(tmp_path):
+            pass
+        assert error.value.place == str(tmp_path)
+        if sys.platform == "linux":
+            with pytest.raises(RunFailed, match=str(port)), port_held(port):
+                pass
+        holder.kill()
+        holder.wait(20)
+    with held(tmp_path), port_held(port):
+        pass
+
+
+def test_a_kit_and_its_state_may_be_one_directory(tmp_path: Path) -> None:
+    with held(tmp_path, tmp_path / "state", tmp_path):
+        assert (tmp_path / "state").is_dir()
+
+
+def test_a_port_on_which_somebody_listens_with_gRPCs_option_is_refused() -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        other.bind(("", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(RunFailed, match=f"port {port} "), port_held(port):
+            pass
+    with port_held(port):
+        pass
+
+
+def test_what_libraries_write_goes_to_the_log(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with hushed(tmp_path, verbose=False):
+        os.write(1, b"noise\n")
+        os.write(2, b"more noise\n")
+    os.write(1, b"a line\n")
+    assert capfd.readouterr() == ("a line\n", "")
+    assert (tmp_path / LOG).read_text() == "noise\nmore noise\n"
+    with hushed(tmp_path, verbose=True):
+        os.write(2, b"shown\n")
+    assert capfd.readouterr().err == "shown\n"

@@ -1,0 +1,121 @@
+"""What an operator sees of a federation that really runs: a run in the status, and a run that cannot go on."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from tests.distributed.federations import WAIT, run_through
+from tests.toy import recipe_of, tree
+
+from fedvisage.errors import RunFailed
+from fedvisage.nvflare import operator
+from fedvisage.nvflare.node import end
+from fedvisage.nvflare.operator import connected
+from fedvisage.nvflare.rehearsal import Rehearsal
+from fedvisage.nvflare.status import Status, look, status_of
+from fedvisage.progress import Reporter
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+
+class Observer(Reporter):
+    """Looks at the federation when a round has ended, and remembers what is told."""
+
+    def __init__(self, kit: Path) -> None:
+        super().__init__(Console(file=io.StringIO()), quiet=True)
+        self.kit, self.seen, self.told = kit, list[Status](), list[str]()
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        if not self.seen:
+            self.seen.append(status_of(self.kit, WAIT))
+
+    def say(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_a_run_is_in_the_status_while_it_goes_on(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    observer = Observer(federation.operator.path)
+    run_through(federation, tree(sets, training__rounds=6), tmp_path / "seen", reporter=observer)
+    ((run,),) = (status.runs for status in observer.seen)
+    assert re.fullmatch(r"seen-[0-9a-f]+", run.run)
+    assert (run.state, run.rounds) == ("running", 6)
+    assert 1 <= run.round <= 6
+    assert run.bytes_up > 0 < run.bytes_down
+    words = " ".join(observer.told)
+    assert words.index("submitted") < words.index("waiting for A, B, C") < words.index("started")
+    assert not [one for one in status_of(federation.operator.path, WAIT).runs if one.run == run.run], "it is over"
+
+
+@contextmanager
+def stopped(federation: Rehearsal) -> Iterator[None]:
+    """Have all sites be silent, though their connections stand."""
+    sites = [federation.processes[name].pid for name in federation.sites]
+    for pid in sites:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in sites:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.slow
+def test_a_run_that_nobody_begins_is_given_up(federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    observer, began = Observer(federation.operator.path), time.monotonic()
+    recipe = recipe_of(tree(sets, training__rounds=1))
+    (tmp_path / "dead").mkdir()
+    with connected(federation.operator, WAIT) as session:
+        while len(session.get_connected_client_list()) < 3:
+            time.sleep(0.2)
+    with stopped(federation), pytest.raises(RunFailed, match="nothing was heard"):
+        operator.train(recipe, tmp_path / "dead", observer, federation.operator, wait=WAIT, patience=15)
+    assert time.monotonic() - began < 120
+    with connected(federation.operator, WAIT) as session:
+        while look(session).runs:
+            assert time.monotonic() - began < 240, "it was ended at the server"
+            time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_a_site_whose_place_was_taken_has_it_again_when_the_other_process_dies(
+    federation: Rehearsal, tmp_path: Path
+) -> None:
+    """The other process has a copy of the kit, as on another machine: no lock can stop it."""
+    began, kit = time.time(), shutil.copytree(federation.sites["A"].path, tmp_path / "kit")
+    with connected(federation.operator, WAIT) as session, (tmp_path / "log").open("wb") as log:
+        while not _seen_since(look(session), began):
+            time.sleep(0.2)
+        settings = kit / "local" / "fedvisage.json"
+        settings.write_text(settings.read_text().replace('"state": "', f'"state": "{tmp_path}'))
+        command = [sys.executable, "-m", "fedvisage.nvflare.node", str(kit), "--tied"]
+        other = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            while "connected" not in (tmp_path / "log").read_text():
+                assert other.poll() is None
+                time.sleep(0.2)
+        finally:
+            end(other.pid)
+            other.wait()
+        died = time.time()
+        while not _seen_since(look(session), died + 1):
+            assert time.time() - died < 150, "NVFlare itself takes ten minutes"
+            time.sleep(0.5)
+
+
+def _seen_since(status: Status, moment: float) -> bool:
+    """Return whether site A was heard of after a moment."""
+    return any(site.name == "A" and time.time() - site.seconds_ago > moment for site in status.sites)

@@ -1,0 +1,160 @@
+"""A model is a file from anywhere: what does not hold together is refused in one line that names the file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.toy import run_toy, tree
+
+import fedvisage as fv
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.wire.message import digest_of
+from fedvisage.tasks import model
+
+Weights = dict[str, torch.Tensor]
+Settings = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    out = tmp_path_factory.mktemp("hostile") / "run"
+    run_toy(tree(sets, training__rounds=1), out)
+    return out
+
+
+@pytest.fixture
+def copy(whole: Path, tmp_path: Path) -> Path:
+    """A copy of its model for one test."""
+    for name in (model.WEIGHTS, model.SETTINGS):
+        shutil.copy(whole / name, tmp_path / name)
+    return tmp_path
+
+
+def with_weights(directory: Path, change: Callable[[Weights], object]) -> None:
+    """Change the weights, and the digest with them, as a forger would."""
+    weights = load_file(directory / model.WEIGHTS)
+    change(weights)
+    save_file(weights, directory / model.WEIGHTS)
+    with_settings(directory, lambda settings: settings.update(weights_sha256=digest_of(weights)))
+
+
+def with_settings(directory: Path, change: Callable[[Settings], object]) -> None:
+    settings = json.loads((directory / model.SETTINGS).read_text())
+    change(settings)
+    (directory / model.SETTINGS).write_text(json.dumps(settings))
+
+
+def refused(directory: Path, name: str) -> str:
+    """Return what is said of a model's file, in one line."""
+    with pytest.raises(UserError) as caught:
+        fv.open(directory)
+    assert caught.value.place == str(directory / name)
+    assert "\n" not in str(caught.value)
+    return caught.value.message
+
+
+def first(weights: Weights) -> str:
+    return next(name for name in sorted(weights) if weights[name].is_floating_point())
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_no_numbers_are_refused(value: float, copy: Path) -> None:
+    with_weights(copy, lambda weights: weights[first(weights)].view(-1)[0].fill_(value))
+    assert "no numbers" in refused(copy, model.WEIGHTS)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda weights: weights.pop(first(weights)), "lacks"),
+        (lambda weights: weights.update({"encoder.more": torch.zeros(1)}), "encoder.more"),
+        (lambda weights: weights.update({"B/encoder.more": torch.zeros(1)}), "does not hold one model"),
+        (lambda weights: weights.update({first(weights): torch.zeros(1, 2, 3)}), "(1, 2, 3)"),
+        (lambda weights: weights.update({first(weights): weights[first(weights)].double()}), "float64"),
+        (lambda weights: weights.clear(), "does not hold one model"),
+    ],
+)
+def test_weights_that_are_not_the_networks_are_refused(
+    change: Callable[[Weights], object], said: str, copy: Path
+) -> None:
+    with_weights(copy, change)
+    assert said in refused(copy, model.WEIGHTS)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", '"high"', "null", "[]"])
+def test_a_threshold_that_is_no_number_is_refused(number: str, copy: Path) -> None:
+    with_settings(copy, lambda settings: settings["thresholds"][""].update(logit="HERE"))
+    text = (copy / model.SETTINGS).read_text()
+    (copy / model.SETTINGS).write_text(text.replace('"HERE"', number))
+    assert "settings" in refused(copy, model.SETTINGS)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"format": 3',
+        "[" * 100_000,
+        '{"format": ' + "[" * 200 + "]" * 200 + "}",
+        '{"format": 3, "recipe": "\\ud800"}',
+        "\xff",
+        '{"format": 3, "recipe": 7}',
+    ],
+)
+def test_settings_that_are_none_are_refused(text: str, copy: Path) -> None:
+    (copy / model.SETTINGS).write_bytes(text.encode("latin-1"))
+    refused(copy, model.SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda recipe: recipe["method"]["network"].update(width=16), model.WEIGHTS),
+        (lambda recipe: recipe["method"]["network"].update(width=8192), model.SETTINGS),
+        (lambda recipe: recipe["method"].update(name="vit", network={}), model.SETTINGS),
+        (lambda recipe: recipe.update(method="fedavg"), model.SETTINGS),
+        (lambda recipe: recipe.update(method="nothing-like-it"), model.SETTINGS),
+        (lambda recipe: recipe.update(runtime=[]), None),
+        (lambda recipe: recipe.update(runtime=7), model.SETTINGS),
+        (lambda recipe: recipe.update(evaluation="x"), model.SETTINGS),
+        (lambda recipe: recipe.pop("data"), model.SETTINGS),
+    ],
+)
+def test_a_recipe_that_does_not_fit_is_refused(
+    change: Callable[[dict[str, Any]], object], said: str | None, copy: Path
+) -> None:
+    with_settings(copy, lambda settings: change(settings["recipe"]))
+    if said is None:
+        fv.open(copy)  # what is left out has its default
+    else:
+        refused(copy, said)
+
+
+def test_weights_larger_than_memory_are_refused_before_they_are_read(copy: Path) -> None:
+    with (copy / model.WEIGHTS).open("r+b") as file:
+        file.truncate(1 << 43)  # a hole, which takes no room
+    assert "memory" in refused(copy, model.WEIGHTS)
+
+
+def test_settings_of_absurd_size_are_refused_before_they_are_read(copy: Path) -> None:
+    with (copy / model.SETTINGS).open("r+b") as file:
+        file.truncate(1 << 43)
+    assert "bytes" in refused(copy, model.SETTINGS)
+
+
+def test_a_model_that_overflowed_is_not_written(copy: Path) -> None:
+    saved = model.load(copy)
+    saved.finished[first(saved.finished)].view(-1)[0] = float("inf")
+    (copy / "new").mkdir()
+    with pytest.raises(RunFailed, match="infinite"):
+        model.save(copy / "new", saved)
+    assert list((copy / "new").iterdir()) == []
