@@ -14,8 +14,7 @@ import pytest
 
 PROGRAM = """
 import sys, threading
-from fedvisage import cli
-from fedvisage.cli.options import interruptible
+from fedvisage.cli.options import ending_on_sigterm, interruptible
 from fedvisage.errors import RunFailed
 from fedvisage.processes import starting, worker_processes
 
@@ -24,9 +23,8 @@ def work(number):
     threading.Event().wait(600)
 
 def main():
-    cli.end_on_sigterm()
     try:
-        with interruptible("what is left"), worker_processes(2) as pool:
+        with ending_on_sigterm(), interruptible("what is left"), worker_processes(2) as pool:
             with starting():
                 running = [pool.submit(work, number) for number in range(9)]
             running[0].result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -255,6 +256,11 @@ def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> No
     code, out, _ = call("compare", finished)
     assert code == 0
     assert "fedpad" in out.lower()
+    assert "| --- |" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    code, out, _ = call("compare", finished, "--markdown")
+    assert code == 0
+    assert "| --- |" in out
     (finished / "report.html").unlink()
     assert call("report", finished)[0] == 0
     assert all(site in (finished / "report.html").read_text() for site in SITES)
@@ -326,3 +332,9 @@ def test_a_report_of_no_run_and_a_result_without_a_name_are_refused(call: Call, 
     code, _, err = call("run", recipe_file, "--out", "")
     assert code == 2
     assert err.startswith("fedvisage: --out: ")
+
+
+def test_what_sigterm_does_to_the_caller_is_as_before(call: Call) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    call("report", "/nope")
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedvisage.cli import data, federation, recipes, runs
-from fedvisage.cli.options import end_on_sigterm
+from fedvisage.cli.options import ending_on_sigterm
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.version import VERSION
@@ -42,7 +42,11 @@ def main() -> None:
 
     Ctrl-C is such an end, and so is SIGTERM, but with 143.
     """
-    end_on_sigterm()
+    with ending_on_sigterm():
+        _run()
+
+
+def _run() -> None:
     try:
         app()
     except UserError as error:
