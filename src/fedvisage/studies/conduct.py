@@ -14,7 +14,6 @@ from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_atomically, write_json
-from fedvisage.processes import starting, worker_processes
 from fedvisage.progress import Reporter, Say
 from fedvisage.runs.directory import METRICS
 from fedvisage.runs.run import adopting, run
@@ -24,6 +23,7 @@ from fedvisage.studies.file import Study, read
 from fedvisage.studies.grid import Cell, cells_of, changed
 from fedvisage.studies.table import markdown, summarise
 from fedvisage.tasks.opened import check_entries
+from fedvisage.workers.processes import starting, worker_processes
 
 
 def conduct(

@@ -21,7 +21,7 @@ from fedvisage.datasets.importers.cropping import Crop, record_of
 from fedvisage.datasets.importers.depth import flat
 from fedvisage.datasets.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
 from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, reasons
-from fedvisage.datasets.rendered.sets import Progress, heldout_subjects, spread
+from fedvisage.datasets.rendered.sets import heldout_subjects
 from fedvisage.datasets.rendered.specification import Synthesis
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.camera import Camera, decode, draw_shots
@@ -29,6 +29,7 @@ from fedvisage.faces.synthetic.domain import Attack, Domain
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.recapture import Photographs, Setting, recapture
 from fedvisage.streams import derive, numpy_rng
+from fedvisage.workers.spread import Progress, spread
 
 FRAMING = 0.9  # enlarges shown photographs a little, so that few edges come into view: crops have no wider framing
 # Eyes, nose, corners of the mouth in a face crop, as shares of its side: the mean of usual alignments.

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.rendered.sets import BATCH, Progress, spread
+from fedvisage.datasets.rendered.sets import BATCH
 from fedvisage.datasets.rendered.specification import MOST_OF_ONE, MOST_SUBJECTS, check, check_images, read_settings
 from fedvisage.faces.align import align
 from fedvisage.faces.synthetic.camera import draw_shots, expose
@@ -28,6 +28,7 @@ from fedvisage.faces.synthetic.domains import AUXILIARY
 from fedvisage.faces.synthetic.people import GROUPS, TRAITS, People, draw_people
 from fedvisage.faces.synthetic.scene import render
 from fedvisage.streams import derive, numpy_rng
+from fedvisage.workers.spread import Progress, spread
 
 NAME = "people"
 IDENTITIES_VERSION = 1

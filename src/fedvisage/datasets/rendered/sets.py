@@ -4,32 +4,23 @@ The unit of work is a subject; subjects are filmed by any number of processes an
 not depend on how many there are.
 """
 
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
-
-import cv2
-import torch
 
 from fedvisage.data.prepared import Writer
 from fedvisage.datasets.rendered.specification import RENDERER_VERSION, Synthesis, parse_synthesis
 from fedvisage.faces.synthetic.domain import Attack, Domain
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.filming import Frames, Video, film
-from fedvisage.processes import starting, worker_processes
 from fedvisage.streams import derive, numpy_rng
+from fedvisage.workers.spread import Progress, spread
 
 __all__ = ["RENDERER_VERSION", "Synthesis", "parse_synthesis", "plan_videos", "synthesise"]
 
 BATCH = 16
 """Images that are rendered together: more only costs memory traffic."""
-
-Progress = Callable[[int, int], None]
-Work = TypeVar("Work")
-Result = TypeVar("Result")
 
 
 def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
@@ -104,41 +95,6 @@ def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
             batch = same[start : start + step]
             filmed |= zip((video.name for video in batch), film(batch, domain, size).split(batch), strict=True)
     return Frames.joined([filmed[video.name] for video in videos])
-
-
-def spread(work: Callable[[Work], Result], items: Iterable[Work], workers: int) -> Generator[Result, None, None]:
-    """Do the work for every item, here or in other processes, one thread each; results come in order.
-
-    Whoever stops taking results before the end closes it, which ends the processes.
-    """
-    if workers > 1:
-        with worker_processes(workers, _use_one_thread) as pool:
-            with starting():
-                running = deque(pool.submit(work, item) for item in items)
-            while running:
-                yield running.popleft().result()
-        return
-    for item in items:
-        with _one_thread():
-            result = work(item)
-        yield result
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Work as a worker process does: sums over several threads may round otherwise."""
-    before = torch.get_num_threads(), cv2.getNumThreads()
-    _use_one_thread()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        cv2.setNumThreads(before[1])
 
 
 def _write(out: Writer, videos: Sequence[Video], filmed: Frames, split: str) -> None:

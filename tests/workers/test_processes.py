@@ -16,7 +16,7 @@ PROGRAM = """
 import sys, threading
 from fedvisage.cli.options import ending_on_sigterm, interruptible
 from fedvisage.errors import RunFailed
-from fedvisage.processes import starting, worker_processes
+from fedvisage.workers.processes import starting, worker_processes
 
 def work(number):
     print("working", flush=True)

@@ -29,17 +29,18 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
     """
     others = {child.pid for child in active_children()}
     pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
+    whole = False
     try:
         yield pool
-    except BaseException as error:
-        for child in active_children():
-            if child.pid not in others:
-                child.kill()
+        whole = True
+    except BrokenProcessPool:
+        raise RunFailed("a worker process ended by itself, perhaps for lack of memory; use fewer workers") from None
+    finally:
+        if not whole:
+            for child in active_children():
+                if child.pid not in others:
+                    child.kill()
         pool.shutdown()
-        if isinstance(error, BrokenProcessPool):
-            raise RunFailed("a worker process ended by itself, perhaps for lack of memory; use fewer workers") from None
-        raise
-    pool.shutdown()
 
 
 @contextmanager

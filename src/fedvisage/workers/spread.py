@@ -1,0 +1,74 @@
+"""Work for many items, here or in other processes, with the results in order."""
+
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from typing import TypeVar
+
+import cv2
+
+from fedvisage.workers.processes import starting, worker_processes
+
+Progress = Callable[[int, int], None]
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+_AHEAD = 4
+"""Results a process that may wait to be taken: more would only fill memory."""
+
+
+def spread(
+    work: Callable[[Work], Result], items: Iterable[Work], workers: int, *, torch: bool = True
+) -> Generator[Result, None, None]:
+    """Do the work for every item, here or in other processes, one thread each; results come in order.
+
+    Whoever stops taking results before the end closes it, which ends the processes. Work that does not compute with
+    torch says so: loading it takes each process seconds.
+    """
+    if workers > 1:
+        with worker_processes(workers, _use_one_thread_of_torch if torch else _use_one_thread) as pool:
+            yield from _in_order(pool, work, iter(items), _AHEAD * workers)
+        return
+    for item in items:
+        with _one_thread():
+            result = work(item)
+        yield result
+
+
+def _in_order(
+    pool: ProcessPoolExecutor, work: Callable[[Work], Result], items: Iterator[Work], ahead: int
+) -> Generator[Result, None, None]:
+    """Keep a few items in work; yield the results in the order of the items."""
+    with starting():
+        waiting = deque(pool.submit(work, item) for item in islice(items, ahead))
+    while waiting:
+        yield waiting.popleft().result()
+        with starting():
+            waiting.extend(pool.submit(work, item) for item in islice(items, 1))
+
+
+def _use_one_thread() -> None:
+    cv2.setNumThreads(1)
+
+
+def _use_one_thread_of_torch() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    _use_one_thread()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Work as a worker process does: sums over several threads may round otherwise."""
+    import torch
+
+    before = torch.get_num_threads(), cv2.getNumThreads()
+    _use_one_thread_of_torch()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before[0])
+        cv2.setNumThreads(before[1])
