@@ -11,7 +11,7 @@ from fedvisage.data.checked import check_bytes
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
-from fedvisage.datasets.sources import place_of, resolve, without_part
+from fedvisage.datasets.sources import check_source, place_of, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
@@ -73,6 +73,24 @@ def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None])
         path = place_of(source, cache)
         if path is not None:
             check_bytes(path, cache, whole=True, say=say)
+
+
+def check_entries(recipe: Recipe) -> None:
+    """Refuse data entries that cannot be opened, each by its key, before the first is opened or rendered."""
+    entries: dict[str, str | None] = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
+    entries |= {"user": recipe.data.user, "public": recipe.data.public}
+    for key, entry in entries.items():
+        if entry is not None:
+            check_entry(entry, f"recipe.data.{key}", recipe.input.size)
+
+
+def check_entry(entry: str, place: str, size: int) -> None:
+    """Refuse an entry that cannot be opened, by the place where it stands."""
+    try:
+        check_source(without_part(without_selection(entry)[0].strip())[0], size)
+    except UserError as error:
+        said = {"synth": ""}.get(error.place, f"{error.place.removeprefix('synth.')}: ")
+        raise UserError(place, f"{said}{error.message}") from error
 
 
 def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:
