@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -20,6 +20,12 @@ from cryptography.x509.oid import NameOID
 from fedvisage.errors import UserError
 
 ROOT = "rootCA.pem"
+REVOKED = "revoked.pem"
+"""Beside the server's certificate: the list of those that it refuses."""
+
+SOON = timedelta(days=30)
+"""So long before a certificate ends this is said."""
+
 ANEW = "ask the one who provisioned the federation for this kit anew"
 
 
@@ -55,6 +61,17 @@ def check(papers: Papers, name: str, now: datetime | None = None) -> None:
 def expires(papers: Papers) -> datetime:
     """Return when the first of a kit's certificates ends."""
     return min(one.not_valid_after_utc for path in (papers.certificate, papers.root) for one in _certificates(path))
+
+
+def warning(papers: Papers, name: str, now: datetime | None = None) -> str | None:
+    """Return a line about the first of a kit's certificates that ends soon, if one does."""
+    until = {path: _certificates(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
+    first = min(until, key=lambda path: until[path])
+    left = until[first] - (now or datetime.now(UTC))
+    if left > SOON:
+        return None
+    need = f"ask for `provision --renew {name}`" if first == papers.certificate else "the federation needs new kits"
+    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(left.days, 0)} days: {need}"
 
 
 def name_of(certificate: x509.Certificate) -> str:
