@@ -62,10 +62,6 @@ def content(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def serial(startup: Path) -> int:
-    return x509.load_pem_x509_certificate((startup / "client.crt").read_bytes()).serial_number
-
-
 def admission(kits: Path, said: list[str]) -> Admission:
     found = Admission(kits / "server", said.append)
     found.read()
@@ -102,20 +98,23 @@ def test_the_root_key_is_its_owners_and_no_members_key_stays_with_it(kits: Path)
     assert kept.count(b"PRIVATE KEY-----") == 2, "beginning and end of the root's"
 
 
-def test_a_renewal_is_two_files_that_fit_the_kit(kits: Path) -> None:
-    before, old = content(kits / "sites/bank"), serial(kits / "sites/bank/startup")
+def test_a_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
+    before, old = content(kits / "sites/bank"), certificate(kits / "sites/bank")
     changes = provision(described(), kits, renew=["bank", "server"])
     update = kits / "updates/bank"
     assert changes.updates == {update: "bank", kits / "updates/server": "localhost"}
-    assert set(content(update)) == {"startup/client.crt", "startup/client.key"}
-    assert set(content(kits / "updates/server")) == {"startup/server.crt", "startup/server.key"}
+    assert set(content(update)) == {"startup/client.crt"}
+    assert set(content(kits / "updates/server")) == {"startup/server.crt"}
     assert content(kits / "sites/bank") == before
     for name, kit in (("bank", "sites/bank"), ("server", "server")):
         shutil.copytree(kits / "updates" / name, kits / kit, dirs_exist_ok=True)
     check(papers_in(kits / "sites/bank", at_server=False), "bank")
     check(papers_in(kits / "server", at_server=True), "localhost")
-    assert serial(kits / "sites/bank/startup") != old
-    assert stat.S_IMODE((kits / "sites/bank/startup/client.key").stat().st_mode) == 0o600
+    new = certificate(kits / "sites/bank")
+    assert new.serial_number != old.serial_number
+    assert new.subject == old.subject
+    assert [one.value for one in new.extensions] == [one.value for one in old.extensions]
+    assert timedelta(days=359) < new.not_valid_after_utc - datetime.now(UTC) < timedelta(days=361)
 
 
 def test_who_is_revoked_is_refused_until_renewed(kits: Path) -> None:
@@ -148,8 +147,13 @@ def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
     provision(described(), kits, revoke=["bank"], renew=["bank"])
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     at_server = admission(kits, [])
+    update = kits / "updates/bank"
     assert at_server.refusal(lost)
-    assert at_server.refusal(certificate(kits / "updates/bank")) is None
+    assert at_server.refusal(certificate(update)) is None
+    assert certificate(update).public_key() != lost.public_key()
+    assert stat.S_IMODE((update / "startup/client.key").stat().st_mode) == 0o600
+    shutil.copytree(update, kits / "sites/bank", dirs_exist_ok=True)
+    check(papers_in(kits / "sites/bank", at_server=False), "bank")
 
 
 def test_a_list_that_nobody_of_this_federation_signed_changes_nothing(kits: Path, own_kits: Path) -> None:

@@ -36,7 +36,7 @@ def provision(
     ] = None,
     renew: Annotated[
         list[str] | None,
-        typer.Option(help="A member (or 'server') who gets a new key and certificate.", show_default=False),
+        typer.Option(help="A member (or 'server') whose certificate begins anew.", show_default=False),
     ] = None,
 ) -> None:
     """Make a kit for the server, each site and operator: keys, certificates and what each may do.

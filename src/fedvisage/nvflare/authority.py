@@ -37,9 +37,13 @@ LOST = "bring it back from a copy, or provision a new federation in another dire
 class Issued:
     """A certificate that a member was given."""
 
-    serial: int
-    until: datetime
+    certificate: x509.Certificate
     revoked: datetime | None = None
+
+    @property
+    def until(self) -> datetime:
+        """Return when it ends."""
+        return self.certificate.not_valid_after_utc
 
 
 @dataclass(frozen=True)
@@ -63,8 +67,7 @@ class Member:
 
     def given(self, certificate: x509.Certificate) -> Member:
         """Return it with one more certificate."""
-        new = Issued(certificate.serial_number, certificate.not_valid_after_utc)
-        return replace(self, issued=(*self.issued, new))
+        return replace(self, issued=(*self.issued, Issued(certificate)))
 
     def refused(self, now: datetime) -> Member:
         """Return it with all its certificates revoked."""
@@ -89,12 +92,22 @@ class Authority:
         book = {"name": self.name, "host": self.host, "port": self.port, "members": members}
         write_json(self.directory / BOOK, book)
 
+    def renewed(self, old: x509.Certificate) -> x509.Certificate:
+        """Return a certificate that says the same of the same key, and begins now."""
+        now = datetime.now(UTC)
+        until = min(now + (old.not_valid_after_utc - old.not_valid_before_utc), self.root.not_valid_after_utc)
+        builder = x509.CertificateBuilder(self.root.subject, old.subject, old.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(until)
+        for extension in old.extensions:
+            builder = builder.add_extension(extension.value, extension.critical)
+        return builder.sign(self.key, hashes.SHA256())
+
     def revocations(self) -> bytes:
         """Return the list of all revoked certificates, signed (X.509 CRL, PEM)."""
         now = datetime.now(UTC)
         builder = x509.CertificateRevocationListBuilder(self.root.subject, now, self.root.not_valid_after_utc)
         for one in (one for member in self.members.values() for one in member.issued if one.revoked):
-            entry = x509.RevokedCertificateBuilder(one.serial, one.revoked).build()
+            entry = x509.RevokedCertificateBuilder(one.certificate.serial_number, one.revoked).build()
             builder = builder.add_revoked_certificate(entry)
         return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
 
@@ -132,8 +145,7 @@ def open_authority(directory: Path) -> Authority:
 def _written(member: Member) -> dict[str, Any]:
     issued = [
         {
-            "serial": f"{one.serial:x}",
-            "until": one.until.isoformat(),
+            "certificate": serialize_cert(one.certificate).decode(),
             "revoked": one.revoked and one.revoked.isoformat(),
         }
         for one in member.issued
@@ -144,8 +156,7 @@ def _written(member: Member) -> dict[str, Any]:
 def _read(entry: Mapping[str, Any]) -> Member:
     issued = tuple(
         Issued(
-            int(one["serial"], 16),
-            datetime.fromisoformat(one["until"]),
+            x509.load_pem_x509_certificate(one["certificate"].encode()),
             None if one["revoked"] is None else datetime.fromisoformat(one["revoked"]),
         )
         for one in entry["issued"]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from fedvisage.errors import UserError
 from fedvisage.files import write_atomically
 from fedvisage.nvflare.authority import FOLDER, ROOT_DAYS, Authority, Member, found, open_authority
@@ -143,20 +145,25 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict
 
 
 def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[Path, str]:
-    """Give members a new key and certificate, for the kit that they have."""
-    renewed, updates = {name: authority.members[name] for name in names}, {}
-    with made(authority, authority.members[authority.host], renewed) as kits:
+    """Give members a new certificate for the key that they have; a revoked one gets a new key as well."""
+    members = {name: authority.members[name] for name in names}
+    updates = {name: directory / UPDATES / (SERVER if one.kind == "server" else name) for name, one in members.items()}
+    for update in updates.values():
+        (update / "startup").mkdir(parents=True, exist_ok=True)
+    revoked = {name: member for name, member in members.items() if not member.holding}
+    with made(authority, authority.members[authority.host], revoked) as kits:
         for name, kit in kits.items():
-            member = renewed[name]
-            update = directory / UPDATES / (SERVER if member.kind == "server" else name)
-            (update / "startup").mkdir(parents=True, exist_ok=True)
             for ending in ("key", "crt"):
-                file = f"{stem_of(member.kind)}.{ending}"
-                shutil.move(kit / "startup" / file, update / "startup" / file)
-            certificate = certificate_in(update, member.kind)
+                file = Path("startup") / f"{stem_of(revoked[name].kind)}.{ending}"
+                shutil.move(kit / file, updates[name] / file)
+            authority.members[name] = revoked[name].given(certificate_in(updates[name], revoked[name].kind))
+    for name, member in members.items():
+        if name not in revoked:
+            certificate = authority.renewed(member.holding[-1].certificate)
+            file = Path("startup") / f"{stem_of(member.kind)}.crt"
+            write_atomically(updates[name] / file, certificate.public_bytes(Encoding.PEM))
             authority.members[name] = member.given(certificate)
-            updates[update] = name
-    return updates
+    return {update: name for name, update in updates.items()}
 
 
 def _notes(

@@ -34,7 +34,7 @@ This directory is a secret, like a password: its key (startup/*.key) lets whoeve
 
 KIT is this directory. One process uses it at a time. NVFlare's log is log.txt; what this machine allows is in local.
 The certificates are checked at every start: a message names the file and what to do, and says 30 days ahead when one
-ends. A renewal is two files: cp -r RENEWAL/. KIT, and start again. docs/deploy.md says more.
+ends. To renew: cp -r UPDATE/. KIT, and start again. docs/deploy.md says more.
 """
 
 
