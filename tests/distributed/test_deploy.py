@@ -41,10 +41,11 @@ def commands(text: str, port: int) -> Iterator[list[str]]:
 
 def lines_with(beginning: str, log: Path) -> list[str]:
     """Return a log's lines as soon as one of them begins so."""
-    until = time.monotonic() + 120
-    while not any(line.startswith(beginning) for line in (lines := log.read_text().splitlines())):
+    until, lines = time.monotonic() + 120, list[str]()
+    while not any(line.startswith(beginning) for line in lines):
         assert time.monotonic() < until, lines
         time.sleep(0.2)
+        lines = log.read_text().splitlines()
     return lines
 
 
