@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import shutil
+import socket
 import stat
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,19 +15,27 @@ from typing import Any
 import pytest
 from cryptography import x509
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
+from rich.console import Console
 from tests.distributed.papers import make_kits
+from tests.toy import recipe_of, tree
 
-from fedvisage.errors import UserError
+from fedvisage.cli.federation import print_tables
+from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import write_json
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import check, papers_in, warning
+from fedvisage.nvflare.commands import start_server, start_site
 from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.front import Front
 from fedvisage.nvflare.greeting import Unreachable
 from fedvisage.nvflare.guarding import Guard
 from fedvisage.nvflare.kits import Kit, open_kit
 from fedvisage.nvflare.knocking import knock
 from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.operator import train
 from fedvisage.nvflare.rehearsal import free_port
+from fedvisage.nvflare.status import CertificateSeen, Status
+from fedvisage.progress import Reporter
 
 FIRST, SECOND = "operator@example.org", "second@example.org"
 
@@ -246,6 +256,41 @@ def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
     assert certificate(kit).not_valid_after_utc == root.not_valid_after_utc
     notes = provision(described(), tmp_path / "kits").notes
     assert any("root ends" in note for note in notes)
+
+
+def test_servers_sites_and_runs_say_at_their_start_that_an_end_is_near(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    port, said = free_port(), list[str]()
+    provision(described(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
+    front, kits = Front(said.append, said.append), tmp_path / "kits"
+    with pytest.raises(UserError, match="nowhere"):
+        start_site(kits / "sites/bank", Path("nowhere"), None, None, front, verbose=False)
+    with socket.create_server(("", port)), pytest.raises(RunFailed, match=str(port)):
+        start_server(kits / "server", None, None, None, front, verbose=False)
+    with pytest.raises(RunFailed, match="did not answer"):
+        train(recipe_of(tree(sets)), tmp_path, Told(said), open_kit(kits / "operator", "operator"), wait=0.5)
+    lines = [line for line in said if "in 9 days" in line]
+    assert [Path(line.split()[0]).relative_to(kits).parts[0] for line in lines] == ["sites", "server", "operator"]
+
+
+class Told(Reporter):
+    """Remembers what is told."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(Console(file=io.StringIO()), quiet=True)
+        self.said = said
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = (CertificateSeen("bank", "2026-12-01T10:00:00+00:00", 10.2), CertificateSeen("phone", "2027-09-01", 280.0))
+    print_tables(Status((), (), seen))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "certificate" in line]
+    assert "bank" in line
+    assert "2026-12-01" in line
 
 
 @pytest.fixture

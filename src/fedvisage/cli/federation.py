@@ -102,10 +102,11 @@ def status(
     elif metrics:
         say(*prometheus(standing))
     else:
-        _print_tables(standing)
+        print_tables(standing)
 
 
-def _print_tables(status: Status) -> None:
+def print_tables(status: Status) -> None:
+    """Print a federation's status for a person."""
     from rich.table import Table
 
     sites = Table("site", "last seen", "seconds ago", title="connected")
@@ -119,4 +120,4 @@ def _print_tables(status: Status) -> None:
     console().print(runs)
     for one in status.certificates:
         if one.ends_soon:
-            say(f"{one.name}'s certificate ends on {one.until[:10]}, in {one.days_left:.0f} days: provision --renew")
+            say(f"{one.name}'s certificate ends on {one.until[:10]}, in {one.days_left:.0f} days; provision --renew")

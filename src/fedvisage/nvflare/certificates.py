@@ -27,6 +27,8 @@ SOON = timedelta(days=30)
 """So long before a certificate ends this is said."""
 
 ANEW = "ask the one who provisioned the federation for this kit anew"
+RENEW = "ask the one who provisioned the federation to renew it (`provision --renew {}`)"
+NEW = "nothing outlives the federation's root: it needs new kits for all"
 
 
 @dataclass(frozen=True)
@@ -54,8 +56,8 @@ def check(papers: Papers, name: str, now: datetime | None = None) -> None:
         raise UserError(str(papers.certificate), f"is that of {found!r}, the kit is that of {name!r}; {ANEW}")
     if not _leads_to(chain, root):
         raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
-    for path, one in ((papers.certificate, own), (papers.root, root)):
-        _check_day(path, one, now)
+    for path, one, advice in ((papers.certificate, own, RENEW.format(name)), (papers.root, root, NEW)):
+        _check_day(path, one, now, advice)
 
 
 def expires(papers: Papers) -> datetime:
@@ -70,8 +72,8 @@ def warning(papers: Papers, name: str, now: datetime | None = None) -> str | Non
     left = until[first] - (now or datetime.now(UTC))
     if left > SOON:
         return None
-    need = f"ask for `provision --renew {name}`" if first == papers.certificate else "the federation needs new kits"
-    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(left.days, 0)} days: {need}"
+    advice = RENEW.format(name) if first == papers.certificate and until[papers.root] > until[first] else NEW
+    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(left.days, 0)} days; {advice}"
 
 
 def name_of(certificate: x509.Certificate) -> str:
@@ -80,9 +82,9 @@ def name_of(certificate: x509.Certificate) -> str:
     return str(names[0].value) if names else ""
 
 
-def _check_day(path: Path, certificate: x509.Certificate, now: datetime) -> None:
+def _check_day(path: Path, certificate: x509.Certificate, now: datetime, advice: str) -> None:
     if now > certificate.not_valid_after_utc:
-        raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {ANEW}")
+        raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
     if now < certificate.not_valid_before_utc:
         began = certificate.not_valid_before_utc
         raise UserError(str(path), f"is valid from {began:%Y-%m-%d %H:%M} UTC on; is this machine's clock right?")

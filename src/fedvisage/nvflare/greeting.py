@@ -125,7 +125,7 @@ def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -
     if error.verify_code in FOREIGN:
         what = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
     elif error.verify_code == EXPIRED:
-        what = "has a certificate that has expired; whoever runs it needs a new kit"
+        what = "has a certificate that has expired; whoever runs it needs it renewed"
     elif error.verify_code == EARLY:
         what = "has a certificate that is not valid yet; is this machine's clock right?"
     elif error.verify_code == OTHER_HOST:
