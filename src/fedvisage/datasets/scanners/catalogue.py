@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvisage.datasets.scanners import casia_fasd, folder, msu_mfsd, oulu_npu, replay_attack
+from fedvisage.datasets.scanners import casia_fasd, celeba_spoof, folder, msu_mfsd, oulu_npu, replay_attack
 from fedvisage.datasets.scanners.scanner import Scanner
 
 SCANNERS: dict[str, Scanner] = {
@@ -13,5 +13,6 @@ SCANNERS: dict[str, Scanner] = {
         casia_fasd.SCANNER,
         replay_attack.SCANNER,
         msu_mfsd.SCANNER,
+        celeba_spoof.SCANNER,
     )
 }
