@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvisage.datasets.scanners import casia_fasd, celeba_spoof, folder, msu_mfsd, oulu_npu, replay_attack
+from fedvisage.datasets.scanners import casia_fasd, cefa, celeba_spoof, folder, msu_mfsd, oulu_npu, replay_attack
 from fedvisage.datasets.scanners.scanner import Scanner
 
 SCANNERS: dict[str, Scanner] = {
@@ -14,5 +14,6 @@ SCANNERS: dict[str, Scanner] = {
         replay_attack.SCANNER,
         msu_mfsd.SCANNER,
         celeba_spoof.SCANNER,
+        cefa.SCANNER,
     )
 }
