@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image
 
 from fedvisage.datasets.importers.reading import upside_down
-from fedvisage.datasets.scanners.boxes import Box, Form, write_row
+from fedvisage.datasets.scanners.boxes import SCALED_SIDE, Box, Form, write_row
 from fedvisage.datasets.scanners.example import Clip, Text
 from fedvisage.datasets.scanners.scanner import Scanner
 from fedvisage.datasets.scanners.tree import VIDEO_ENDINGS, ending_of, without_ending
@@ -71,6 +71,8 @@ def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
 
 def _rows(boxes: tuple[Box, ...], form: Form) -> str:
     """Write the boxes of a clip; the last frame has none, as happens in real files."""
+    if form == "scaled":
+        return write_row(0, boxes[0] * SCALED_SIDE / np.array([WIDTH, HEIGHT, WIDTH, HEIGHT]), form) + "\n"
     rows = [write_row(number, box, form) for number, box in enumerate(boxes[:-1])]
     return "".join(f"{row}\n" for row in [*rows, write_row(len(rows), np.zeros(4), form)])
 

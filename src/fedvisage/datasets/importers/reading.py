@@ -24,7 +24,7 @@ from fedvisage.datasets.importers.films import Film, open_film
 from fedvisage.datasets.importers.frames import FrameChoice
 from fedvisage.datasets.importers.report import BadFile
 from fedvisage.datasets.importers.videos import Frame, equidistant
-from fedvisage.datasets.scanners.boxes import Box, Form, read_boxes
+from fedvisage.datasets.scanners.boxes import Box, Form, in_pixels, read_boxes
 from fedvisage.datasets.scanners.item import Item
 from fedvisage.faces.detection import Face
 
@@ -111,7 +111,8 @@ def read_item(item: Item, reading: Reading) -> Outcome:
 def _read(item: Item, film: Film, reading: Reading, outcome: Outcome) -> None:
     """Take an item's pictures; where all lack a face and the dataset has videos upside down, try it turned."""
     boxes = read_boxes(item.boxes, reading.form) if item.boxes and reading.boxes == "dataset" else {}
-    finder = _finder(boxes, reading)
+    sought: set[int] = set()
+    finder = _finder(boxes, reading, sought)
     try:
         _take(item, film, reading, finder, outcome)
     except NoFace:
@@ -120,7 +121,8 @@ def _read(item: Item, film: Film, reading: Reading, outcome: Outcome) -> None:
         outcome.lost, outcome.turned = 0, True
         _take(item, film, reading, lambda number, image: finder(number, upside_down(image)), outcome)
     if reading.boxes == "dataset":
-        outcome.without_box = sum(picture.frame not in boxes for picture in outcome.pictures)
+        numbers = [0 if item.kind == "image" else picture.frame for picture in outcome.pictures]
+        outcome.without_box = sum(number in sought for number in numbers)
 
 
 class NoFace(BadFile):
@@ -166,13 +168,18 @@ def _among_found(film: Film, choice: FrameChoice, finder: Finder, outcome: Outco
     return film.frames(frozenset(found[place] for place in places))
 
 
-def _finder(boxes: Mapping[int, Box], reading: Reading) -> Finder:
-    """Return what cuts the face out of a frame: by the dataset's box where it has one, else as was asked for."""
+def _finder(boxes: Mapping[int, Box], reading: Reading, sought: set[int]) -> Finder:
+    """Return what cuts the face out of a frame: by the dataset's box where it has one, else as was asked for.
+
+    The numbers of frames without a box that can be used are added to `sought`.
+    """
     cropper = _cropper(reading.crop, reading.size)
 
     def find(number: int, image: Image) -> Cropped:
-        if number in boxes:
-            return by_box(image, boxes[number], reading.size)
+        box = in_pixels(boxes[number], reading.form, image.shape[1], image.shape[0]) if number in boxes else None
+        if box is not None:
+            return by_box(image, box, reading.size)
+        sought.add(number)
         cropped = cropper(image)
         return cropped if reading.boxes == "detect" else _without_points(cropped)
 
@@ -180,14 +187,8 @@ def _finder(boxes: Mapping[int, Box], reading: Reading) -> Finder:
 
 
 def by_box(image: Image, box: Box, size: int) -> Cropped:
-    """Cut out a face by a box that came with the data; it has no points."""
-    height, width = image.shape[:2]
-    left, top = max(0.0, box[0]), max(0.0, box[1])
-    right, bottom = min(float(width), box[0] + box[2]), min(float(height), box[1] + box[3])
-    if right - left < 2 or bottom - top < 2:
-        raise BadFile("its box lies outside the image")
-    inside = np.array([left, top, right - left, bottom - top])
-    return _without_points(crop_face(image, [Face(inside, np.zeros((5, 2)))], size))
+    """Cut out a face by a box that came with the data and lies inside the image; it has no points."""
+    return _without_points(crop_face(image, [Face(box, np.zeros((5, 2)))], size))
 
 
 def _without_points(cropped: Cropped) -> Cropped:

@@ -2,6 +2,9 @@
 
 A row is a frame's number, counted from 0, and four numbers, apart by blanks or commas. Two forms exist and look alike:
 left, top, width, height, and two corners. A row of zeros, or none, means that the frame has no box.
+
+A third form belongs to images and has no frame number: left, top, width, height and a score, as they would be if the
+image had 224 × 224 pixels.
 """
 
 from __future__ import annotations
@@ -18,7 +21,10 @@ import numpy.typing as npt
 Box = npt.NDArray[np.float64]
 """Left, top, width and height in pixels."""
 
-Form = Literal["sides", "corners"]
+Form = Literal["sides", "corners", "scaled"]
+SCALED_SIDE = 224
+"""Pixels of both sides of the image that scaled boxes are for."""
+
 _SEPARATOR = re.compile(r"[\s,]+")
 _BYTES_LIMIT = 16 << 20
 
@@ -42,8 +48,9 @@ def read_boxes(path: Path, form: Form) -> dict[int, Box]:
         return {}
     boxes = {}
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        values = _SEPARATOR.split(line.strip())
         try:
-            frame, *corners = (float(value) for value in _SEPARATOR.split(line.strip())[:5])
+            frame, *corners = (float(value) for value in (["0", *values[:4]] if form == "scaled" else values[:5]))
         except ValueError:
             continue
         box = _box(corners, form) if len(corners) == 4 else None
@@ -52,9 +59,19 @@ def read_boxes(path: Path, form: Form) -> dict[int, Box]:
     return boxes
 
 
+def in_pixels(box: Box, form: Form, width: int, height: int) -> Box | None:
+    """Return the part of a box that lies inside an image, in its pixels; None if that is less than two each way."""
+    across, down = (width / SCALED_SIDE, height / SCALED_SIDE) if form == "scaled" else (1.0, 1.0)
+    left, right = np.clip(np.array([box[0], box[0] + box[2]]) * across, 0, width)
+    top, bottom = np.clip(np.array([box[1], box[1] + box[3]]) * down, 0, height)
+    return np.array([left, top, right - left, bottom - top]) if min(right - left, bottom - top) >= 2 else None
+
+
 def write_row(frame: int, box: Box, form: Form) -> str:
     """Write a box as such a file has it."""
     x, y, w, h = (round(float(value)) for value in box)
+    if form == "scaled":
+        return f"{x} {y} {w} {h} 0.99"
     return f"{frame},{x},{y},{x + w},{y + h}" if form == "corners" else f"{frame} {x} {y} {w} {h}"
 
 

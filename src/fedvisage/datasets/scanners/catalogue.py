@@ -5,6 +5,8 @@ from __future__ import annotations
 from fedvisage.datasets.scanners import (
     casia_fasd,
     casia_surf_3dmask,
+    cefa,
+    celeba_spoof,
     folder,
     hifimask,
     hkbu_mars_v2,
@@ -33,5 +35,7 @@ SCANNERS: dict[str, Scanner] = {
         hifimask.SCANNER,
         siw_mv2.SCANNER,
         lcc_fasd.SCANNER,
+        celeba_spoof.SCANNER,
+        cefa.SCANNER,
     )
 }
