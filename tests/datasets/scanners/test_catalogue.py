@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.datasets.scanners.copies import PUBLISHED, changeable, files_of, listed, media
 
@@ -228,6 +228,7 @@ def test_links_out_of_the_folder_are_not_read(kind: str, copies: Mapping[str, Pa
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.template)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_names_that_are_built_from_fields_are_read_as_these_fields(grammar: Grammar, data: st.DataObject) -> None:
     fields = {
@@ -242,6 +243,7 @@ def test_names_that_are_built_from_fields_are_read_as_these_fields(grammar: Gram
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.template)
+@settings(max_examples=30)
 @given(text=st.text("/_-.12aHRtrainestlkcvd", max_size=40))
 def test_other_texts_are_no_names_or_are_built_again_from_what_is_read(grammar: Grammar, text: str) -> None:
     parsed = grammar.parse(text)

@@ -38,5 +38,5 @@ def test_kinds_of_attacks_of_siw_mv2_have_species() -> None:
     }
     assert len(told) == 14
     assert all(isinstance(one, Sighting) and one.species != "bonafide" and not one.subject for one in told.values())
-    assert said("siw-mv2", "Spoof/Live/Live_3.mov") is None
+    assert said("siw-mv2", "Spoof/Paper/Live_3.mov") is None
     assert said("siw-mv2", "Live/Paper_3.mov") is None
