@@ -228,7 +228,7 @@ def test_links_out_of_the_folder_are_not_read(kind: str, copies: Mapping[str, Pa
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.template)
-@settings(max_examples=15)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_names_that_are_built_from_fields_are_read_as_these_fields(grammar: Grammar, data: st.DataObject) -> None:
     fields = {
@@ -243,7 +243,7 @@ def test_names_that_are_built_from_fields_are_read_as_these_fields(grammar: Gram
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.template)
-@settings(max_examples=30)
+@settings(max_examples=30, deadline=None)
 @given(text=st.text("/_-.12aHRtrainestlkcvd", max_size=40))
 def test_other_texts_are_no_names_or_are_built_again_from_what_is_read(grammar: Grammar, text: str) -> None:
     parsed = grammar.parse(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fedvisage.datasets.scanners import (
     casia_fasd,
+    casia_surf,
     casia_surf_3dmask,
     cefa,
     celeba_spoof,
@@ -31,6 +32,7 @@ SCANNERS: dict[str, Scanner] = {
         siw.SCANNER,
         rose_youtu.SCANNER,
         hkbu_mars_v2.SCANNER,
+        casia_surf.SCANNER,
         casia_surf_3dmask.SCANNER,
         hifimask.SCANNER,
         siw_mv2.SCANNER,
