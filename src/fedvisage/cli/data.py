@@ -128,6 +128,7 @@ def import_set(
     ] = "auto",
     enroll: Annotated[bool, typer.Option("--enroll", help="Take enrolment videos, too (replay-attack).")] = False,
     labels: Annotated[str, typer.Option(help="What the dataset's lists call bona fide, such as live=0.")] = "",
+    of: Annotated[str, typer.Option(help="frames: the dataset that they are of, where their names do not tell.")] = "",
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
     test: Annotated[
         float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
@@ -146,7 +147,7 @@ def import_set(
 
         options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
-                            labels=labels)  # fmt: skip
+                            labels=labels, of=of)  # fmt: skip
         lines = import_dataset(kind, source, destination, say, name=name, options=options)
     say(*lines)
 

@@ -60,6 +60,7 @@ class Importing:
     workers: int = 1
     enroll: bool = False
     labels: str = ""
+    of: str = ""
 
 
 def synthesise_set(
@@ -137,7 +138,7 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
     name, progress = name or source.resolve().name, in_steps(f"importing {source.name}", say)
     scanner = SCANNERS.get(kind)
     if scanner is not None:
-        choices = Choices(options.enroll, _live(options.labels))
+        choices = Choices(options.enroll, _live(options.labels), options.of or None)
         settings = asdict(options)
         report = import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
         return report.lines()
@@ -175,7 +176,7 @@ def _import_all(root: Path, destination: Path, say: Say, options: Importing) -> 
             lines.append(f"{kind}: is there already")
             continue
         enrolled = options.enroll and SCANNERS[kind].enrolment
-        own = Importing(**asdict(options) | {"enroll": enrolled, "labels": ""})
+        own = Importing(**asdict(options) | {"enroll": enrolled, "labels": "", "of": ""})
         try:
             done = import_dataset(kind, source, target, say, name=kind, options=own)
         except UserError as error:

@@ -14,6 +14,7 @@ from fedvisage.datasets.scanners import (
     lcc_fasd,
     msu_mfsd,
     oulu_npu,
+    precropped,
     replay_attack,
     rose_youtu,
     siw,
@@ -39,5 +40,6 @@ SCANNERS: dict[str, Scanner] = {
         lcc_fasd.SCANNER,
         celeba_spoof.SCANNER,
         cefa.SCANNER,
+        precropped.SCANNER,
     )
 }

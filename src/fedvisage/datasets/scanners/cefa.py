@@ -139,7 +139,7 @@ def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
     classes: dict[str, bool] = {}
     unlabelled: dict[str, int] = {}
     for name in filter(_NUMBERED_LISTS.fullmatch, tree.files):
-        rows = [(number, *line.split()) for number, line in tree.lines(name)]
+        rows: list[tuple[int | str, ...]] = [(number, *line.split()) for number, line in tree.lines(name)]
         bare = [row for row in rows if len(row) == 2]
         if bare and (len(bare) < len(rows) or "_ref" in name.casefold()):
             raise UserError(str(tree.path(name)), f"line {bare[0][0]}: {bare[0][1]} has no label; the class of such "

@@ -81,7 +81,9 @@ protocol/CASIA_HiFiMask@p1_video_train.txt …    compared with the names where 
         Clip("Data/3_01_3_6_1_1/0001.png", 3, "mask_rigid"),
         Text(
             "protocol/CASIA_HiFiMask@p1_video_train.txt",
-            "CASIA_HiFiMask/Data/1_01_0_1_0_0 0\nCASIA_HiFiMask/Data/1_01_1_1_3_2 1\nCASIA_HiFiMask/Data/1_01_2_4_0_5 1\n",
+            "CASIA_HiFiMask/Data/1_01_0_1_0_0 0\n"
+            "CASIA_HiFiMask/Data/1_01_1_1_3_2 1\n"
+            "CASIA_HiFiMask/Data/1_01_2_4_0_5 1\n",
         ),
         Text(
             "protocol/CASIA_HiFiMask@p1_video_dev.txt",

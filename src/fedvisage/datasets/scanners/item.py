@@ -20,10 +20,11 @@ Kind = Literal["video", "image", "frames"]
 
 @dataclass(frozen=True)
 class Choices:
-    """What a person chose of a dataset: its enrolment videos too, and what its lists call bona fide."""
+    """What a person chose: enrolment videos too, what a dataset's lists call bona fide, the dataset that frames are of."""
 
     enroll: bool = False
     live: str | None = None
+    of: str | None = None
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,8 @@ class Scanner:
     check: Callable[[Tree, Sequence[Item]], None] | None = None
     """Further checks of what was found; raises UserError."""
     enrolment: bool = False
+    of: tuple[str, ...] = ()
+    """Datasets whose frames it holds, where it is no dataset of its own."""
     turned: bool = False
     """Whether some videos stand upside down: where no face is found, it is sought at 180 degrees."""
     example: tuple[Example, ...] = ()
@@ -92,6 +94,9 @@ class Scanner:
             raise UserError("--enroll", f"{self.title} has no enrolment videos")
         if choices.live is not None and self.lists is None:
             raise UserError("--labels", f"{self.title} has no lists with labels that are read")
+        if choices.of is not None and choices.of not in self.of:
+            known = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
+            raise UserError("--of", f"{choices.of!r} cannot be named here; {known}")
 
 
 def sight(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, Sighting | str] | None:
