@@ -128,7 +128,9 @@ def import_set(
     ] = "auto",
     enroll: Annotated[bool, typer.Option("--enroll", help="Take enrolment videos, too (replay-attack).")] = False,
     labels: Annotated[str, typer.Option(help="What the dataset's lists call bona fide, such as live=0.")] = "",
-    of: Annotated[str, typer.Option(help="frames: the dataset that they are of, where their names do not tell.")] = "",
+    of: Annotated[
+        str, typer.Option(help="frames, fedgpad: the dataset that they are of, where names do not tell.")
+    ] = "",
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
     test: Annotated[
         float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)

@@ -24,8 +24,8 @@ from fedvisage.datasets.scanners.tree import unusable
 from fedvisage.errors import UserError
 
 Map = npt.NDArray[np.uint8]
-DepthMaker = Callable[[int, str, Cropped], Map]
-"""From an image's label, its name in the set and its crop to its depth map; raises BadFile where it has none."""
+DepthMaker = Callable[[int, tuple[str, ...], Cropped], Map]
+"""From an image's label, the names at which its map may lie and its crop to its map; raises BadFile if it has none."""
 
 WORDS = ("auto", "none", "canonical")
 MAP_ENDINGS = (".jpg", ".png")
@@ -47,7 +47,7 @@ def make_depth(choice: str, crop: Crop, size: int) -> DepthMaker | None:
     root = directory_of_maps(choice)
     if root is None or not root.is_dir():
         raise UserError("depth", f"must be {', '.join(WORDS)} or a directory of maps, got {choice!r}")
-    return lambda label, item, cropped: _made_before(root, item, cropped.place) if label else flat()
+    return lambda label, names, cropped: _made_before(root, names, cropped.place) if label else flat()
 
 
 def directory_of_maps(choice: str) -> Path | None:
@@ -71,9 +71,9 @@ def _fitted(cropped: Cropped, size: int) -> Map:
         raise BadFile(str(error)) from None
 
 
-def _made_before(root: Path, item: str, place: Place) -> Map:
+def _made_before(root: Path, names: tuple[str, ...], place: Place) -> Map:
     """Read the map of an image and cut it where the image was cut."""
-    image = _grey(open_picture(_find(root, item)))
+    image = _grey(open_picture(_find(root, names)))
     height, width = image.shape
     if abs(width * place.height / (height * place.width) - 1) > _PROPORTIONS:
         shapes = f"{width}×{height} and {place.width}×{place.height}"
@@ -85,16 +85,16 @@ def _made_before(root: Path, item: str, place: Place) -> Map:
     return np.asarray(cv2.resize(square, (DEPTH_SIZE, DEPTH_SIZE), interpolation=how), np.uint8)
 
 
-def _find(root: Path, item: str) -> Path:
-    name = PurePosixPath(item)
-    stem = name.with_suffix("") if name.suffix.lower() in ENDINGS else name
-    for ending in MAP_ENDINGS:
-        path = root / f"{stem}_depth{ending}"
-        if path.exists():
-            if fault := unusable(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
-                raise BadFile(f"its depth map is {fault}")
-            return path
-    raise BadFile(f"no {stem.name}_depth.jpg or .png at its place in the directory of depth maps")
+def _find(root: Path, names: tuple[str, ...]) -> Path:
+    stems = [name.with_suffix("") if name.suffix.lower() in ENDINGS else name for name in map(PurePosixPath, names)]
+    for stem in stems:
+        for ending in MAP_ENDINGS:
+            path = root / f"{stem}_depth{ending}"
+            if path.exists():
+                if fault := unusable(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
+                    raise BadFile(f"its depth map is {fault}")
+                return path
+    raise BadFile(f"no {stems[0].name}_depth.jpg or .png at its place in the directory of depth maps")
 
 
 def _grey(image: Image) -> Map:

@@ -141,7 +141,7 @@ def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Out
         name = film.name(number)
         try:
             cropped = finder(number, image)
-            depth_map = depth(item.label, name, cropped) if depth else None
+            depth_map = depth(item.label, (name, item.depth_name or name), cropped) if depth else None
         except BadFile as bad:
             if still:
                 raise NoFace(str(bad)) from None

@@ -8,6 +8,7 @@ from fedvisage.datasets.scanners import (
     casia_surf_3dmask,
     cefa,
     celeba_spoof,
+    fedgpad,
     folder,
     hifimask,
     hkbu_mars_v2,
@@ -41,5 +42,6 @@ SCANNERS: dict[str, Scanner] = {
         celeba_spoof.SCANNER,
         cefa.SCANNER,
         precropped.SCANNER,
+        fedgpad.SCANNER,
     )
 }

@@ -20,7 +20,7 @@ Kind = Literal["video", "image", "frames"]
 
 @dataclass(frozen=True)
 class Choices:
-    """What a person chose: enrolment videos too, what a dataset's lists call bona fide, the dataset that frames are of."""
+    """What a person chose: enrolment videos too, what lists call bona fide, and the dataset that frames are of."""
 
     enroll: bool = False
     live: str | None = None
@@ -59,6 +59,8 @@ class Item:
     boxes: Path | None = None
     frame: int = 0
     own_subject: bool = False
+    depth_name: str = ""
+    """Where the depth map of an image lies if it is not at its own name."""
 
     @property
     def label(self) -> int:
