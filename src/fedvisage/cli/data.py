@@ -131,6 +131,9 @@ def import_set(
     of: Annotated[
         str, typer.Option(help="frames, fedgpad: the dataset that they are of, where names do not tell.")
     ] = "",
+    colour: Annotated[
+        str, typer.Option(help="3dmad, wmca, hq-wmca: rgb or bgr, as the arrays have it; default: rgb.")
+    ] = "",
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
     test: Annotated[
         float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
@@ -149,7 +152,7 @@ def import_set(
 
         options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
-                            labels=labels, of=of)  # fmt: skip
+                            labels=labels, of=of, colour=colour)  # fmt: skip
         lines = import_dataset(kind, source, destination, say, name=name, options=options)
     say(*lines)
 

@@ -61,6 +61,7 @@ class Importing:
     enroll: bool = False
     labels: str = ""
     of: str = ""
+    colour: str = ""
 
 
 def synthesise_set(
@@ -138,7 +139,7 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
     name, progress = name or source.resolve().name, in_steps(f"importing {source.name}", say)
     scanner = SCANNERS.get(kind)
     if scanner is not None:
-        choices = Choices(options.enroll, _live(options.labels), options.of or None)
+        choices = Choices(options.enroll, _live(options.labels), options.of or None, options.colour or None)
         settings = asdict(options)
         report = import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
         return report.lines()
@@ -176,7 +177,7 @@ def _import_all(root: Path, destination: Path, say: Say, options: Importing) -> 
             lines.append(f"{kind}: is there already")
             continue
         enrolled = options.enroll and SCANNERS[kind].enrolment
-        own = Importing(**asdict(options) | {"enroll": enrolled, "labels": "", "of": ""})
+        own = Importing(**asdict(options) | {"enroll": enrolled, "labels": "", "of": "", "colour": ""})
         try:
             done = import_dataset(kind, source, target, say, name=kind, options=own)
         except UserError as error:

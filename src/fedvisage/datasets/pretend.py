@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
+from fedvisage.datasets.importers.arrays import open_arrays
 from fedvisage.datasets.importers.reading import upside_down
 from fedvisage.datasets.scanners.boxes import SCALED_SIDE, Box, Form, write_row
 from fedvisage.datasets.scanners.example import Clip, Text
 from fedvisage.datasets.scanners.scanner import Scanner
-from fedvisage.datasets.scanners.tree import VIDEO_ENDINGS, ending_of, without_ending
+from fedvisage.datasets.scanners.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
 from fedvisage.errors import UserError
 from fedvisage.streams import derive, numpy_rng
 
@@ -49,6 +50,8 @@ def _write_clip(scanner: Scanner, root: Path, clip: Clip) -> None:
     frames, boxes = zip(*_frames(clip), strict=True)
     if ending_of(clip.path) in VIDEO_ENDINGS:
         write_video(root / clip.path, frames)
+    elif ending_of(clip.path) in ARRAY_ENDINGS:
+        write_arrays(root / clip.path, clip.layout, frames)
     else:
         Image.fromarray(frames[0]).save(root / clip.path)
     if scanner.boxes and not clip.turned:
@@ -67,6 +70,14 @@ def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
     for frame in frames:
         writer.write(np.ascontiguousarray(frame[..., ::-1]))
     writer.release()
+
+
+def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
+    """Write RGB frames into an HDF5 file, channels first: as one array, or one array a frame."""
+    stacked = np.stack(frames).transpose(0, 3, 1, 2)
+    with open_arrays(path, "w") as file:
+        for number, frame in enumerate(stacked if "{}" in layout else stacked[np.newaxis]):
+            file[layout.format(number)] = frame
 
 
 def _rows(boxes: tuple[Box, ...], form: Form) -> str:

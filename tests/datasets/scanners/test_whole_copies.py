@@ -62,12 +62,18 @@ def mask_3d() -> Iterator[str]:
             yield f"Fake/{person}/{decoration}/{clip}.MOV"
 
 
+def three_dmad() -> Iterator[str]:
+    for person, session, recording in product(range(1, 18), range(1, 4), range(1, 6)):
+        yield f"Data/{person:02d}_{session:02d}_{recording:02d}.hdf5"
+
+
 SPECIES = {
     "oulu-npu": (oulu, {"bonafide": 990, "print": 1980, "replay": 1980}),
     "casia-fasd": (casia, {"bonafide": 150, "warp": 150, "cut": 150, "replay": 150}),
     "replay-attack": (replay, {"bonafide": 300, "print": 200, "photo": 400, "replay": 400}),
     "msu-mfsd": (msu, {"bonafide": 70, "print": 70, "replay": 140}),
     "casia-surf-3dmask": (mask_3d, {"bonafide": 288, "mask_rigid": 858}),
+    "3dmad": (three_dmad, {"bonafide": 170, "mask_rigid": 85}),
     "hkbu-mars-v2": (hkbu, {"bonafide": 504, "mask_rigid": 504}),
 }
 

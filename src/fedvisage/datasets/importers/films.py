@@ -1,4 +1,4 @@
-"""What an item's frames are, whatever holds them: a video file, an image, or a folder of images."""
+"""What an item's frames are, whatever holds them: a video, an image, a folder of images, or arrays in a file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedvisage.data.manifest import file_digest
+from fedvisage.datasets.importers.arrays import ArrayFilm
 from fedvisage.datasets.importers.pictures import ENDINGS, open_picture
 from fedvisage.datasets.importers.report import BadFile
 from fedvisage.datasets.importers.videos import Frame, video_frames, video_length
@@ -112,7 +113,7 @@ class Folder:
         return " ".join(file_digest(path) for path in self._paths())
 
 
-_FILMS: dict[Kind, Callable[[Item], Film]] = {"video": VideoFilm, "image": Still, "frames": Folder}
+_FILMS: dict[Kind, Callable[[Item], Film]] = {"video": VideoFilm, "image": Still, "frames": Folder, "arrays": ArrayFilm}
 
 
 def open_film(item: Item) -> Film:

@@ -153,6 +153,7 @@ def _origin(scanner: Scanner, source: Path, reading: Reading, heldout: float, se
     line += f" frames={reading.frames.text} heldout={heldout} seed={seed}"
     line += " boxes=dataset" if reading.boxes == "dataset" else ""
     line += " enroll" if choices.enroll else ""
+    line += " colour=bgr" if choices.colour == "bgr" else ""
     return line
 
 

@@ -12,6 +12,7 @@ from fedvisage.datasets.scanners import (
     folder,
     hifimask,
     hkbu_mars_v2,
+    hq_wmca,
     lcc_fasd,
     msu_mfsd,
     oulu_npu,
@@ -20,6 +21,8 @@ from fedvisage.datasets.scanners import (
     rose_youtu,
     siw,
     siw_mv2,
+    three_dmad,
+    wmca,
 )
 from fedvisage.datasets.scanners.scanner import Scanner
 
@@ -41,6 +44,9 @@ SCANNERS: dict[str, Scanner] = {
         lcc_fasd.SCANNER,
         celeba_spoof.SCANNER,
         cefa.SCANNER,
+        three_dmad.SCANNER,
+        wmca.SCANNER,
+        hq_wmca.SCANNER,
         precropped.SCANNER,
         fedgpad.SCANNER,
     )

@@ -7,12 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Clip:
-    """A video or image with a rendered face: where it lies, who is on it, as what, and how it stands."""
+    """A video, image or HDF5 file with a rendered face: where it lies, who is on it, as what, and how it stands.
+
+    In an HDF5 file `layout` is the array of all frames, or with ``{}`` for its number the array of a frame.
+    """
 
     path: str
     person: int
     species: str = "bonafide"
     turned: bool = False
+    layout: str = "Color_Data"
 
 
 @dataclass(frozen=True)

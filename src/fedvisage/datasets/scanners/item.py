@@ -14,17 +14,18 @@ from fedvisage.datasets.importers.report import Skipped
 ALL = "all"
 """Where counts of a whole copy stand, and items without a split."""
 
-Kind = Literal["video", "image", "frames"]
-"""A video file, an image file, or a folder whose images are the frames of a video."""
+Kind = Literal["video", "image", "frames", "arrays"]
+"""A video file, an image file, a folder whose images are the frames of a video, or an HDF5 file with frames."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a person chose: enrolment videos too, what lists call bona fide, and the dataset that frames are of."""
+    """What a person chose: enrolment videos, what lists call bona fide, whose frames these are, colours of arrays."""
 
     enroll: bool = False
     live: str | None = None
     of: str | None = None
+    colour: str | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Item:
     own_subject: bool = False
     depth_name: str = ""
     """Where the depth map of an image lies if it is not at its own name."""
+    bgr: bool = False
+    """Whether an array has blue first."""
 
     @property
     def label(self) -> int:

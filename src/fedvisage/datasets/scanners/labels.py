@@ -32,7 +32,10 @@ class LabelLists:
     files: str
     """An expression for the end of a list's path."""
     read: Callable[[str], tuple[str, str] | None]
-    """From a line to the name of an item and its label, or None if the line is not of this form."""
+    """From a line to the name of an item and its label, or None if the line is not of this form.
+
+    A line that heads a table has an empty name.
+    """
     live: Callable[[str], bool]
     """Whether a label is bona fide, by the distributor's convention."""
     key: Callable[[Item], str] = stem_of
@@ -66,6 +69,8 @@ def _check(lists: LabelLists, tree: Tree, name: str, classes: Mapping[str, int],
         if read is None:
             raise UserError(place, f"line {number}: {line[:80]!r} is not a line of such a list")
         key, token = read
+        if not key:
+            continue
         if key not in classes:
             absent.add(key)
             continue

@@ -16,6 +16,7 @@ from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Item, Kind, Listing, Sighting
 from fedvisage.datasets.scanners.labels import LabelLists, check_lists
 from fedvisage.datasets.scanners.tree import (
+    ARRAY_ENDINGS,
     MEDIA_ENDINGS,
     VIDEO_ENDINGS,
     Tree,
@@ -29,6 +30,14 @@ UNKNOWN_SHARE = 0.01
 """More media files than this share with names that the dataset does not have: another dataset, or another version."""
 
 _EXAMPLES = 5
+_ENDINGS: dict[Kind, tuple[str, ...]] = {
+    "video": VIDEO_ENDINGS,
+    "image": pictures.ENDINGS,
+    "frames": pictures.ENDINGS,
+    "arrays": ARRAY_ENDINGS,
+}
+COLOURS = ("rgb", "bgr")
+"""Which colour arrays have first."""
 
 Count = tuple[int, int]
 """Bona fide items and attacks."""
@@ -45,7 +54,7 @@ class Name:
     @property
     def endings(self) -> tuple[str, ...]:
         """How such files end."""
-        return VIDEO_ENDINGS if self.kind == "video" else pictures.ENDINGS
+        return _ENDINGS[self.kind]
 
 
 @dataclass(frozen=True)
@@ -97,6 +106,13 @@ class Scanner:
         if choices.of is not None and choices.of not in self.of:
             known = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
             raise UserError("--of", f"{choices.of!r} cannot be named here; {known}")
+        if choices.colour is not None and (choices.colour not in COLOURS or not self._has_arrays):
+            known = f"choose one of {', '.join(COLOURS)}" if self._has_arrays else f"{self.title} has no arrays"
+            raise UserError("--colour", f"{choices.colour!r} cannot be chosen; {known}")
+
+    @property
+    def _has_arrays(self) -> bool:
+        return any(name.kind == "arrays" for name in self.names)
 
 
 def sight(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, Sighting | str] | None:
@@ -121,6 +137,8 @@ def by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     seen.refuse_many_unknown()
     items = [seen.items[key] for key in sorted(seen.items)]
     notes = check_lists(scanner.lists, tree, items, choices.live) if scanner.lists else ()
+    if any(item.kind == "arrays" for item in items) and choices.colour is None:
+        notes = (*notes, "arrays are read as red, green, blue; --colour bgr reads them the other way round")
     if tree.hidden:
         seen.stray["hidden files"] += tree.hidden
     return Listing(items, tuple(seen.skipped), seen.stray, tuple(seen.unknown[:_EXAMPLES]), notes)
@@ -173,6 +191,7 @@ class _Seen:
         self.items[tail] = Item(
             self.tree.path(located), whole, name.kind, said.species, subject, video, said.split, said.extra,
             boxes=self._boxes(located, whole), frame=said.frame, own_subject=not said.subject,
+            bgr=self.choices.colour == "bgr",
         )  # fmt: skip
 
     def _boxes(self, located: str, whole: str) -> Path | None:

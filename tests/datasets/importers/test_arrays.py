@@ -1,0 +1,162 @@
+"""Frames in HDF5 files: which arrays are the colour frames, in which order, and what a file may not do."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fedvisage.datasets.importers.arrays import ArrayFilm
+from fedvisage.datasets.importers.report import BadFile
+from fedvisage.datasets.scanners.item import Item
+from fedvisage.errors import UserError
+
+FRAMES = np.random.default_rng(0).integers(0, 256, (12, 20, 24, 3), dtype=np.uint8)
+FIRST = FRAMES.transpose(0, 3, 1, 2)  # channels first
+Pixels = npt.NDArray[np.uint8]
+
+
+def film(path: Path, *, bgr: bool = False) -> ArrayFilm:
+    return ArrayFilm(Item(path, "a.h5", "arrays", "bonafide", "s", "v", bgr=bgr))
+
+
+def written(path: Path, write: Callable[[Any], object]) -> ArrayFilm:
+    with h5py.File(path, "w") as file:
+        write(file)
+    return film(path)
+
+
+def stacked(file: Any, name: str, frames: Pixels) -> None:
+    file[name] = frames
+
+
+def one_by_one(file: Any, name: str, frames: Pixels) -> None:
+    for number, frame in enumerate(frames):
+        file[name.format(number)] = frame
+
+
+@pytest.mark.parametrize("frames", [FRAMES, FIRST], ids=["last", "first"])
+@pytest.mark.parametrize(
+    ("write", "name"),
+    [
+        (stacked, "Color_Data"),
+        (stacked, "stream/rgb"),
+        (stacked, "only"),
+        (one_by_one, "Frame_{}/array"),
+        (one_by_one, "data/sr300/color/09_35_58_{:03d}"),
+    ],
+)
+def test_frames_are_read_in_order_whichever_axis_has_the_channels(
+    write: Callable[[Any, str, Pixels], None], name: str, frames: Pixels, tmp_path: Path
+) -> None:
+    found = written(tmp_path / "a.h5", lambda file: write(file, name, frames))
+    assert len(found) == 12
+    assert [number for number, _ in found.frames({1, 10})] == [1, 10]
+    assert all((image == FRAMES[number]).all() for number, image in found.frames({1, 10, 2}))
+    assert found.name(3) == "a.h5/000003"
+
+
+def test_other_arrays_are_not_taken_for_colour(tmp_path: Path) -> None:
+    def write(file: Any) -> None:
+        file["Depth_Data"] = np.zeros((12, 1, 20, 24), np.uint16)
+        file["Another"] = FRAMES // 2
+        file["Color_Data"] = FRAMES
+        file["Eye_Pos"] = np.zeros((12, 4))
+
+    ((_, image),) = written(tmp_path / "a.h5", write).frames({5})
+    assert (image == FRAMES[5]).all()
+
+
+def test_blue_first_is_turned(tmp_path: Path) -> None:
+    written(tmp_path / "a.h5", lambda file: stacked(file, "color", FRAMES[..., ::-1]))
+    ((_, image),) = film(tmp_path / "a.h5", bgr=True).frames({0})
+    assert (image == FRAMES[0]).all()
+
+
+def test_a_file_without_colour_says_what_it_has(tmp_path: Path) -> None:
+    found = written(tmp_path / "a.h5", lambda file: stacked(file, "infrared", np.zeros((3, 20, 24), np.uint16)))
+    with pytest.raises(BadFile, match="it has infrared 3×20×24 uint16"):
+        len(found)
+    two = written(tmp_path / "b.h5", lambda file: (stacked(file, "left", FRAMES), stacked(file, "right", FRAMES)))
+    with pytest.raises(BadFile, match="no array with a name of colour"):
+        len(two)
+
+
+def elsewhere(path: Path) -> Path:
+    other = path.with_name("secret.h5")
+    with h5py.File(other, "w") as file:
+        file["color"] = FRAMES
+    return other
+
+
+def linked(file: Any, other: Path) -> None:
+    file["color"] = h5py.ExternalLink(other.name, "color")
+
+
+def virtual(file: Any, other: Path) -> None:
+    layout = h5py.VirtualLayout(FRAMES.shape, np.uint8)
+    layout[:] = h5py.VirtualSource(other.name, "color", FRAMES.shape)
+    file.create_virtual_dataset("color", layout)
+
+
+def kept_outside(file: Any, other: Path) -> None:
+    file.create_dataset("color", FRAMES.shape, np.uint8, external=[(other.name, 0, FRAMES.nbytes)])
+
+
+@pytest.mark.parametrize(
+    ("write", "said"), [(linked, "link to another file"), (virtual, "other files"), (kept_outside, "other files")]
+)
+def test_what_leads_out_of_the_file_is_refused(
+    write: Callable[[Any, Path], None], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    other = elsewhere(tmp_path / "a.h5")
+    found = written(tmp_path / "a.h5", lambda file: write(file, other))
+    with pytest.raises(BadFile, match=said):
+        list(found.frames({0}))
+
+
+@pytest.mark.parametrize(
+    ("shape", "chunks", "said"),
+    [
+        ((1, 100_000, 100_000, 3), None, "100000×100000 pixels"),
+        ((300_000, 32, 32, 3), None, "more than 200000 frames"),
+        ((1, 8, 32, 3), None, "32×8 pixels"),
+        ((100_000, 64, 64, 3), (60_000, 64, 64, 3), "pieces of more than 512 MiB"),
+    ],
+)
+def test_shapes_are_refused_before_anything_is_read(
+    shape: tuple[int, ...], chunks: tuple[int, ...] | None, said: str, tmp_path: Path
+) -> None:
+    found = written(
+        tmp_path / "a.h5", lambda file: file.create_dataset("color", shape, np.uint8, chunks=chunks or (1, 8, 8, 3))
+    )
+    assert found.item.path.stat().st_size < 100_000
+    with pytest.raises(BadFile, match=said):
+        list(found.frames({0}))
+
+
+def test_groups_in_circles_end_and_links_within_the_file_are_not_followed(tmp_path: Path) -> None:
+    def write(file: Any) -> None:
+        file["a/color"] = FRAMES
+        file["a/b"] = file["a"]
+        file["a/soft_color"] = h5py.SoftLink("/a/color")
+
+    assert len(written(tmp_path / "a.h5", write)) == 12
+
+
+@pytest.mark.parametrize("content", [b"", b"\x89HDF\r\n\x1a\n" + bytes(40), b"no such file" * 20])
+def test_damaged_files_are_bad_files(content: bytes, tmp_path: Path) -> None:
+    (tmp_path / "a.h5").write_bytes(content)
+    with pytest.raises(BadFile, match="no HDF5 file that can be read"):
+        len(film(tmp_path / "a.h5"))
+
+
+def test_without_the_extra_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "h5py", None)
+    with pytest.raises(UserError, match=r"pip install 'fedvisage\[datasets\]'"):
+        len(film(tmp_path / "a.h5"))
