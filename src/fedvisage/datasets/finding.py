@@ -53,7 +53,7 @@ def recognise(tree: Tree) -> str | None:
     media = [name for name in tree.files if ending_of(name) in MEDIA_ENDINGS]
     known = Counter({
         kind: sum(sight(scanner, name, Choices()) is not None for name in media)
-        for kind, scanner in SCANNERS.items() if scanner.official
+        for kind, scanner in SCANNERS.items() if scanner.official and not scanner.of
     })  # fmt: skip
     kind, count = known.most_common(1)[0]
     return kind if count > ENOUGH * len(media) else None

@@ -91,6 +91,7 @@ def test_a_depth_map_lies_at_the_full_path_or_at_its_first_folders(tmp_path: Pat
     save(root / "depth/Train_files/7_depth.png", np.full((24, 24, 3), 160, np.uint8))
     import_items(SCANNERS["fedgpad"], root, tmp_path / "set", name="O", size=24, crop="none", depth=str(root / "depth"))
     found = PreparedSet.open(tmp_path / "set")
+    assert {*found.rows.further} == {"official", "phone", "session", "file"}
     assert found.depth is not None
     values = {item: int(found.depth[row].max()) for row, item in enumerate(found.rows.item.tolist())}
     assert values == {names[0]: 80, names[1]: 160, "Train_files/1_1_01_2/8.png": 0}

@@ -27,6 +27,7 @@ FLIP = {
         "train/fake/attack_client007_laptop_SD_printed_photo_scene01",
     ),
     "cefa": ("test/fake/2_231_3_2_2_08", "print", "cefa/CA/231", "test/fake/2_231_3_2_2"),
+    "wmca": ("test/fake/23.05.18_098_07_006_3_11_01", "print", "wmca/098", "test/fake/23.05.18_098_07_006_3_11"),
     "celeba-spoof": ("train/real/12_live_096546", "bonafide", "celeba-spoof/12", "train/real/12_live_096546"),
     "siw": ("train/attack/003-1-3-2-1_frame3", "replay", "siw/003", "train/attack/003-1-3-2-1"),
     "rose-youtu": ("test/live/G_NT_5s_g_E_13_1_frame0", "bonafide", "rose-youtu/13", "test/live/G_NT_5s_g_E_13_1"),

@@ -73,7 +73,7 @@ def open_arrays(path: Path, mode: Literal["r", "w"]) -> Any:
         import h5py
     except ImportError:
         raise UserError("h5py", "is not installed; run: pip install 'fedvisage[datasets]'") from None
-    return h5py.File(path, mode)
+    return h5py.File(path, mode, locking=None if mode == "w" else False)  # not every disk has locks
 
 
 @contextmanager

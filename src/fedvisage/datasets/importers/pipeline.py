@@ -76,7 +76,7 @@ def import_items(
     origin, seen = _origin(scanner, source, reading, heldout, seed, choices), Seen(tally)
     out = Writer(
         destination, name=name, size=size, source=origin, depth=reading.has_depth, points=reading.points,
-        crop=reading.record, further=_columns(scanner), every=every,
+        crop=reading.record, further=_columns(scanner, listing.items), every=every,
         key=_key(f"{origin} {reading.record!r}", name, listing.items),
     )  # fmt: skip
     with out, closing(_outcomes(out, seen, listing.items, reading, workers, progress)) as outcomes:
@@ -139,8 +139,11 @@ def _reading(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: 
     return Reading(read_choice(frames), size, crop, depth, boxes, form, scanner.turned)
 
 
-def _columns(scanner: Scanner) -> tuple[str, ...]:
-    """Return the further columns of a dataset's sets."""
+def _columns(scanner: Scanner, items: Sequence[Item]) -> tuple[str, ...]:
+    """Return the further columns of a dataset's sets; frames of other datasets have the columns of theirs alone."""
+    if scanner.of:
+        said = {column for item in items for column in item.extra}
+        return (OFFICIAL, *(column for column in scanner.columns if column in said))
     if not scanner.official:
         return scanner.columns
     return (OFFICIAL, *scanner.columns, *((TURNED,) if scanner.turned else ()))

@@ -71,7 +71,7 @@ def read_portrait(photograph: Photograph, crop: Crop, size: int) -> Portrait | S
         cropped = cropper(open_picture(photograph.path))
         if cropped.upscaled:
             raise BadFile(f"its crop is smaller than {size}×{size} pixels, and enlarging it would blur it")
-        fitted = depth and depth(1, photograph.name, cropped)
+        fitted = depth and depth(1, (photograph.name,), cropped)
         return Portrait(photograph, file_digest(photograph.path), cropped.image, cropped.points, fitted)
     except BadFile as bad:
         return Skipped(photograph.name, str(bad))

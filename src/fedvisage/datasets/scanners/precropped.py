@@ -24,6 +24,7 @@ from fedvisage.datasets.scanners import (
     replay_attack,
     rose_youtu,
     siw,
+    wmca,
 )
 from fedvisage.datasets.scanners.example import Clip
 from fedvisage.datasets.scanners.grammar import Grammar
@@ -94,6 +95,11 @@ def _cefa(_: str, __: bool, stem: str) -> str:
     return f"{ethnicity}-{number}/{stem}/color"
 
 
+def _wmca(_: str, __: bool, stem: str) -> str:
+    """Return where a file of WMCA lies: its date begins the name."""
+    return stem.replace("_", "/", 1)
+
+
 def _celeba(part: str, _: bool, stem: str) -> str:
     return f"Data/{part}/{stem.replace('_', '/')}"
 
@@ -109,6 +115,7 @@ SOURCES = {
         Source(rose_youtu.SCANNER, lambda _, __, stem: stem),
         Source(hkbu_mars_v2.SCANNER, _hkbu),
         Source(cefa.SCANNER, _cefa),
+        Source(wmca.SCANNER, _wmca),
         Source(celeba_spoof.SCANNER, _celeba, images=True),
     )
 }
