@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli import data, federation, recipes, runs
+from fedvisage.cli import data, federation, models, recipes, runs
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.version import VERSION
@@ -23,6 +23,7 @@ app = typer.Typer(
     epilog="Start with: fedvisage demo",
 )
 app.add_typer(runs.app)
+app.add_typer(models.app)
 app.add_typer(federation.app)
 app.add_typer(recipes.shipped, name="recipes", cls=Verbs)
 app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
