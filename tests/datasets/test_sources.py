@@ -1,5 +1,8 @@
 """Data entries: directories are taken as they are, `synth:` lines are rendered once."""
 
+import io
+import itertools
+import json
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
 from fedvisage.errors import UserError
+from fedvisage.progress import JsonReporter
 
 LINE = "synth: O subjects=2 videos=1 frames=1 size=32"
 
@@ -18,14 +22,17 @@ def test_a_directory_is_taken_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_synth_line_is_rendered_once_and_found_again(tmp_path: Path) -> None:
-    said: list[str] = []
-    first = resolve(LINE, tmp_path, say=said.append)
+    told, hours = io.StringIO(), itertools.count(step=3600)
+    reporter = JsonReporter(told, clock=lambda: float(next(hours)))
+    first = resolve(LINE, tmp_path, say=reporter)
     written = (first / "set.json").stat().st_mtime_ns
     assert first.parent == tmp_path
     assert first.name.startswith("synth-O-")
     assert PreparedSet.open(first, verify=True).size == 32
-    assert said[-1].startswith("rendering O: ")
-    again = resolve(LINE.replace("synth: ", "synth:"), tmp_path, say=said.append)
+    last = json.loads(told.getvalue().splitlines()[-1])
+    assert (last["event"], last["what"]) == ("progress", "rendering O")
+    assert last["done"] == last["of"]
+    again = resolve(LINE.replace("synth: ", "synth:"), tmp_path, say=reporter)
     assert again == first
     assert (first / "set.json").stat().st_mtime_ns == written
 

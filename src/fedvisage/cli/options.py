@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedvisage.errors import RunFailed
+from fedvisage.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedvisage.progress import Reporter
     from fedvisage.report.tables import Table
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
@@ -25,6 +26,13 @@ Out = Annotated[Path | None, typer.Option("--out", help="Directory for the resul
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
 MixedCrops = Annotated[
     bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say only the result, and what went wrong.")]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        "--log-format", help="What is said meanwhile: text, or json, an object a line on standard error for programs."
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
@@ -49,6 +57,19 @@ def say(*lines: str) -> None:
     """Print lines as they are: names in square brackets are names, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
+    """Return what reports the course of a verb; ``aside`` where its result is read by programs."""
+    from rich.console import Console
+
+    from fedvisage.progress import JsonReporter, Reporter
+
+    if log_format not in ("text", "json"):
+        raise UserError("--log-format", f"{log_format!r} is no format; choose text or json")
+    if log_format == "json" and not quiet:
+        return JsonReporter(sys.stderr)
+    return Reporter(Console(highlight=False, stderr=True) if aside else console(), quiet)
 
 
 def show(content: Table) -> None:

@@ -13,11 +13,14 @@ from fedvisage.cli.options import (
     NOTHING,
     AsJson,
     Cache,
+    LogFormat,
     MixedCrops,
     Out,
+    Quiet,
     console,
     interruptible,
     print_json,
+    reporter,
     say,
     show,
 )
@@ -35,12 +38,14 @@ def demo(
     out: Out = None,
     cache: Cache = CACHE,
     resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
     from fedvisage.demo import demonstrate
 
     with interruptible(CONTINUES):
-        demonstrate(out or Path("runs/demo"), cache, say, resume=resume)
+        demonstrate(out or Path("runs/demo"), cache, say, reporter(quiet, log_format), resume=resume)
 
 
 @app.command()
@@ -68,10 +73,11 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     allow_mixed_crops: MixedCrops = False,
     cache: Cache = CACHE,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
     from fedvisage.methods import read_method
-    from fedvisage.progress import Reporter
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
     from fedvisage.runs.run import run_and_report
@@ -84,16 +90,15 @@ def run(
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
+    course = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(
-                loaded, where, cache, Reporter(console()), resume=resume, allow_mixed_crops=allow_mixed_crops
-            )
+            figures = run_and_report(loaded, where, cache, course, resume=resume, allow_mixed_crops=allow_mixed_crops)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience,
+                loaded, where, cache, course, resume=resume, kit=kit, wait=wait, patience=patience,
                 allow_mixed_crops=allow_mixed_crops,
             )  # fmt: skip
     if figures["user"] is not None:
@@ -124,6 +129,8 @@ def study(
     ] = 1,
     allow_mixed_crops: MixedCrops = False,
     cache: Cache = CACHE,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
     from fedvisage.shipped import locate
@@ -131,9 +138,10 @@ def study(
 
     path = locate(study, verb="study")
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
+    course = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         conduct(
-            path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
+            path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             allow_mixed_crops=allow_mixed_crops,
         )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))
@@ -187,12 +195,14 @@ def audit(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run, whose data is at hand.")],
     out: Out = None,
     cache: Cache = CACHE,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Attack a run as a curious server could, and say what it would find out: numbers, pictures, and in the report."""
     from fedvisage.audit.conduct import audit_run
 
     with interruptible(NOTHING):
-        audit_run(run, out, cache, say)
+        audit_run(run, out, cache, say, reporter(quiet, log_format))
 
 
 @app.command()

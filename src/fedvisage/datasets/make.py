@@ -12,9 +12,8 @@ from fedvisage.datasets.importers.folder import Progress, import_folder
 from fedvisage.datasets.importers.identities import import_identities
 from fedvisage.datasets.importers.report import ImportReport
 from fedvisage.datasets.show import contact_sheet, describe
-from fedvisage.datasets.sources import in_steps
 from fedvisage.errors import UserError
-from fedvisage.progress import Say, counted
+from fedvisage.progress import Say, counted, in_steps
 
 
 class Importer(Protocol):
@@ -58,11 +57,11 @@ def synthesise_set(
 
     spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
                      species=read_species(species) if species else None)  # fmt: skip
-    progress = in_steps(f"rendering {domain}", say)
-    lines: list[str] = []
     if photos is None:
-        synthesise(spec, destination, workers=workers, progress=progress)
-    else:
+        with in_steps(f"rendering {domain}", say) as progress:
+            synthesise(spec, destination, workers=workers, progress=progress)
+        return show_set(destination)
+    with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {domain}", say) as progress:
         report = synthesise_from(
             photos,
             spec,
@@ -70,11 +69,10 @@ def synthesise_set(
             crop=crop,  # type: ignore[arg-type]  # the cropper refuses other words itself
             max_bad=max_bad,
             workers=workers,
-            reading=in_steps(f"reading {photos.name}", say),
+            reading=reading,
             progress=progress,
         )
-        lines = report.lines()
-    return [*lines, *show_set(destination)]
+    return [*report.lines(), *show_set(destination)]
 
 
 def synthesise_people(
@@ -95,7 +93,8 @@ def synthesise_people(
     from fedvisage.datasets.rendered.identities import Identities, render_identities
 
     spec = Identities(identities, images, size, first, seed, test, heldout, group)
-    render_identities(spec, destination, workers=workers, progress=in_steps("rendering people", say))
+    with in_steps("rendering people", say) as progress:
+        render_identities(spec, destination, workers=workers, progress=progress)
     return show_set(destination)
 
 
@@ -121,21 +120,22 @@ def import_dataset(
     if importer is None:
         known = ", ".join([*KINDS, *extensions.names("datasets")])
         raise UserError("KIND", f"{kind!r} is no known layout; choose one of {known}")
-    report = importer(
-        source,
-        destination,
-        name=name or source.resolve().name,
-        size=size,
-        frames=frames,
-        heldout=heldout,
-        test=test,
-        least=least,
-        seed=seed,
-        crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
-        depth=depth,
-        max_bad=max_bad,
-        progress=in_steps(f"importing {source.name}", say),
-    )
+    with in_steps(f"importing {source.name}", say) as progress:
+        report = importer(
+            source,
+            destination,
+            name=name or source.resolve().name,
+            size=size,
+            frames=frames,
+            heldout=heldout,
+            test=test,
+            least=least,
+            seed=seed,
+            crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
+            depth=depth,
+            max_bad=max_bad,
+            progress=progress,
+        )
     return report.lines()
 
 

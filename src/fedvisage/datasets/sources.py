@@ -15,10 +15,10 @@ from pathlib import Path
 
 from fedvisage.data.manifest import SET
 from fedvisage.errors import UserError
+from fedvisage.progress import Say, in_steps, unheard
 
 SYNTHETIC = "synth:"
 _PART = re.compile(r"\s+part=(\d{1,6})(?:-(\d{1,6}))?/(\d{1,6})$")
-_STEPS = 10
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,14 @@ def without_part(entry: str) -> tuple[str, Part | None]:
     return entry[: found.start()], part
 
 
-def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], None] | None = None) -> Path:
+def resolve(entry: str, cache: Path, *, workers: int = 1, say: Say = unheard) -> Path:
     """Return the directory of the prepared set that an entry names, rendering it into the cache if need be."""
     path, name, make = _planned(entry.strip(), cache)
     if make is None or _complete(path):
         return path
     try:
-        make(path, workers=workers, progress=in_steps(f"rendering {name}", say) if say else None)
+        with in_steps(f"rendering {name}", say) as progress:
+            make(path, workers=workers, progress=progress)
     except UserError:
         # Another process may have finished the same set meanwhile; its pixels are the same.
         if not _complete(path):
@@ -89,17 +90,3 @@ def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | 
 def _complete(path: Path) -> bool:
     """Tell whether a set is there: sets appear under their name only when they are whole."""
     return (path / SET).is_file()
-
-
-def in_steps(what: str, say: Callable[[str], None]) -> Callable[[int, int], None]:
-    """Return a progress function that says how far the work is, about every tenth of it."""
-    said = -1
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said
-        step = done * _STEPS // max(total, 1)
-        if step > said:
-            said = step
-            say(f"{what}: {done} of {total}")
-
-    return progress

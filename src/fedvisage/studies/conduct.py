@@ -14,7 +14,7 @@ from rich.console import Console
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.files import write_atomically, write_json
-from fedvisage.progress import Reporter, Say
+from fedvisage.progress import Reporter, Say, unheard
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import scale, value_of
@@ -46,7 +46,7 @@ def conduct(
     cells = cells_of(study, runs or out / "cells")
     groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
-    for cell, metrics in _finished_cells(groups, cache, workers, allow_mixed_crops):
+    for cell, metrics in _finished_cells(groups, cache, workers, allow_mixed_crops, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
         results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
         say(_progress(study, results, len(cells)))
@@ -66,14 +66,14 @@ def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> st
 
 
 def _finished_cells(
-    groups: list[list[Cell]], cache: Path, workers: int, mixed: bool
+    groups: list[list[Cell]], cache: Path, workers: int, mixed: bool, say: Say
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
     if workers == 1:
-        yield from ((cell, _run_cell(cell, cache, mixed)) for group in groups for cell in group)
+        yield from ((cell, _run_cell(cell, cache, mixed, say)) for group in groups for cell in group)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
-        resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
+        resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers, say=say)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
         for done in as_completed([pool.submit(_run_group, group, cache, mixed) for group in groups]):
             yield from done.result()
@@ -88,7 +88,8 @@ def _run_group(group: list[Cell], cache: Path, mixed: bool) -> list[tuple[Cell, 
     return [(cell, _run_cell(cell, cache, mixed)) for cell in group]
 
 
-def _run_cell(cell: Cell, cache: Path, mixed: bool) -> dict[str, Any]:
+def _run_cell(cell: Cell, cache: Path, mixed: bool, say: Say = unheard) -> dict[str, Any]:
     training = None if cell.trained is None else adopting(cell.trained)
-    reporter = Reporter(Console(), quiet=True)
+    name = f"{cell.row} user {cell.user} seed {cell.seed}"
+    reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(cell.recipe, cell.out, cache, reporter, resume=True, training=training, allow_mixed_crops=mixed)
