@@ -26,6 +26,7 @@ from fedvisage.runs.run import Training, adopting, run
 from fedvisage.tasks import model
 from fedvisage.tasks.finished import open_model
 from fedvisage.tasks.pad.predict import predict
+from fedvisage.tasks.pictures import Asked, asked_for, picture_at
 from fedvisage.tasks.recognition.predict import compare_faces
 
 
@@ -182,11 +183,10 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
     assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
 
 
-def test_an_empty_gallery_is_refused(finished: Path, tmp_path: Path) -> None:
+def test_an_empty_gallery_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gallery").mkdir()
-    Image.fromarray(np.zeros((112, 112, 3), np.uint8)).save(tmp_path / "face.png")
     with pytest.raises(UserError, match="gallery"):
-        compare_faces(open_model(finished), tmp_path / "face.png", tmp_path / "gallery", crop="none")
+        asked_for([tmp_path / "gallery"])
 
 
 def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Path) -> None:
@@ -197,8 +197,10 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
     Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
-    face, recogniser = tmp_path / "gallery" / "0.png", open_model(finished)
-    said = json.loads(json.dumps(compare_faces(recogniser, face, tmp_path / "gallery").as_values()))
+    gallery, recogniser = asked_for([tmp_path / "gallery"]), open_model(finished)
+    path, wall = tmp_path / "gallery" / "0.png", picture_at(tmp_path / "gallery" / "wall.png")
+    face, alone = picture_at(path), asked_for([path])
+    said = json.loads(json.dumps(compare_faces(recogniser, face, gallery).as_values()))
     matches = said["matches"]
     assert matches[0]["path"].endswith("0.png")
     assert matches[0]["similarity"] == pytest.approx(1.0, abs=1e-5)
@@ -207,13 +209,13 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
     for one in matches[:2]:
         assert (one["decision"] == "same person") == (one["similarity"] >= said["threshold"]["similarity"])
     assert said["threshold"]["fmr"] <= 0.05
-    assert "same person" in compare_faces(recogniser, face, face).lines()[-1]
+    assert "same person" in compare_faces(recogniser, face, alone).lines()[-1]
     with pytest.raises(UserError, match="no face found"):
-        compare_faces(recogniser, tmp_path / "gallery" / "wall.png", face)
+        compare_faces(recogniser, wall, alone)
     with pytest.raises(UserError, match="name a picture"):
-        predict(recogniser, face)
+        predict(recogniser, alone)
     with pytest.raises(UserError, match="leave --member out"):
-        compare_faces(recogniser, face, face, member="A")
+        compare_faces(recogniser, face, alone, member="A")
 
 
 def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
@@ -228,7 +230,7 @@ def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
 def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     with pytest.raises(UserError, match="leave --against out"):
-        compare_faces(open_model(tmp_path / "run"), tmp_path, tmp_path, crop="none")
+        compare_faces(open_model(tmp_path / "run"), picture_at(tmp_path), Asked([]), crop="none")
 
 
 def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:

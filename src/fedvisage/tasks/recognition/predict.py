@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from fedvisage.datasets.importers.identities import Aligned, make_aligner
-from fedvisage.datasets.importers.pictures import open_picture
-from fedvisage.datasets.importers.report import BadFile
+from fedvisage.datasets.importers.identities import make_aligner
+from fedvisage.datasets.importers.report import BadFile, printable
 from fedvisage.errors import UserError
+from fedvisage.faces.align import Image
 from fedvisage.federation.members import members_of
 from fedvisage.metrics.similarity import Features, unit
 from fedvisage.metrics.threshold import Threshold
+from fedvisage.progress import Steps, unwatched
 from fedvisage.tasks.finished import FinishedModel
-from fedvisage.tasks.pad.predict import images_at
+from fedvisage.tasks.pictures import Asked, Picture, exit_code, looked_at
 from fedvisage.tasks.scoring import Scorer
 
 SAME, OTHER = "same person", "other person"
@@ -41,38 +41,65 @@ class Matches:
     threshold: Threshold
     face: str
     matches: list[Match]
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     def as_values(self) -> dict[str, Any]:
         """Return all as plain values, for programs."""
         t = self.threshold
         operating = {"rule": t.rule, "similarity": t.value, "fmr": t.far, "fnmr": t.frr}
-        return {"threshold": operating, "face": self.face, "matches": [asdict(one) for one in self.matches]}
+        return {
+            "threshold": operating,
+            "face": self.face,
+            "passed_over": dict(sorted(self.passed_over.items())),
+            "matches": [asdict(one) for one in self.matches],
+        }
 
     def lines(self) -> list[str]:
         """Return all as lines, for people."""
         return [operating_point(self.threshold), *map(_line, self.matches)]
 
+    @property
+    def exit_code(self) -> int:
+        """Return what a script needs to know."""
+        return exit_code((one.decision for one in self.matches), good=SAME, bad=OTHER)
 
-def compare_faces(model: FinishedModel, path: Path, against: Path, *, member: str = "", crop: str = "face") -> Matches:
-    """Compare a face with another one, or with each in a folder."""
+
+def compare_faces(
+    model: FinishedModel,
+    picture: Picture,
+    against: Asked,
+    *,
+    member: str = "",
+    crop: str = "face",
+    steps: Steps = unwatched,
+) -> Matches:
+    """Compare a face with another one, or with each of many; crops are scored in batches."""
     if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
     scorer, saved = model.scorer, model.saved
-    threshold, others = _ready(scorer, saved.finished, saved.thresholds, member), list(images_at(against))
+    threshold = _ready(scorer, saved.finished, saved.thresholds, member)
     size, threads = model.recipe.input.size, model.recipe.runtime.threads
     aligner = make_aligner(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
     try:
-        face = feature_of(scorer, path, aligner)
+        face = features_of(scorer, [aligner(picture.read())[0]])
     except BadFile as bad:
-        raise UserError(str(path), str(bad)) from None
-    matches = [match(scorer, face, other, aligner, threshold) for other in others]
+        raise UserError(printable(picture.name), str(bad)) from None
+    matches = list[Match]()
+    for portion in looked_at(against.pictures, aligner, steps):
+        crops = [found[0] for _, found in portion if not isinstance(found, BadFile)]
+        alike = iter((features_of(scorer, crops) @ face[0]).tolist() if crops else [])
+        for name, found in portion:
+            said = (
+                Match(name, reason=str(found)) if isinstance(found, BadFile) else _match(name, next(alike), threshold)
+            )
+            matches.append(said)
     matches.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
-    return Matches(threshold, str(path), matches)
+    return Matches(threshold, picture.name, matches, against.passed_over)
 
 
 def _line(one: Match) -> str:
     score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
-    return f"{one.decision:13}{score}{one.path}{f'  {one.reason}' if one.reason else ''}"
+    return f"{one.decision:13}{score}{printable(one.path)}{f'  {one.reason}' if one.reason else ''}"
 
 
 def operating_point(threshold: Threshold) -> str:
@@ -82,22 +109,13 @@ def operating_point(threshold: Threshold) -> str:
     return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"
 
 
-def feature_of(scorer: Scorer, path: Path, aligner: Callable[[np.ndarray], Aligned]) -> Features:
-    """Return the feature of the face on a picture, at unit length."""
-    crop, _ = aligner(open_picture(path))
-    images = torch.from_numpy(np.ascontiguousarray(crop)).permute(2, 0, 1)[None]
-    return unit(scorer.score_images(images).cpu().numpy())
+def features_of(scorer: Scorer, crops: Sequence[Image]) -> Features:
+    """Return the feature of each aligned face, at unit length."""
+    return unit(scorer.score_alone(crops).numpy())
 
 
-def match(
-    scorer: Scorer, face: Features, path: Path, aligner: Callable[[np.ndarray], Aligned], threshold: Threshold
-) -> Match:
-    """Compare a face with the one on a picture."""
-    try:
-        similarity = float((face @ feature_of(scorer, path, aligner).T)[0, 0])
-    except BadFile as bad:
-        return Match(str(path), reason=str(bad))
-    return Match(str(path), similarity, SAME if similarity >= threshold.value else OTHER)
+def _match(path: str, similarity: float, threshold: Threshold) -> Match:
+    return Match(path, similarity, SAME if similarity >= threshold.value else OTHER)
 
 
 def _ready(
