@@ -68,7 +68,7 @@ def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None
         train(reporter, watch, "A", 150, 1.0)
     first, second, third = told.getvalue().splitlines()
     for line, done in ((first, FIRST), (second, FIRST + EVERY), (third, FIRST + 2 * EVERY)):
-        for word in ("round 1", "site A", f"batch {done:.0f} of 150", "1/s", "left"):
+        for word in ("round 1", "site A", f"batch {done:.0f} of 150", "1.0 a second", "left"):
             assert word in line
     assert "27 s left" in third  # 150 batches, 123 done, one a second
 
@@ -124,6 +124,18 @@ def test_who_is_quiet_says_nothing() -> None:
         steps(1, 2)
         reporter.part("cell").batch("A", 1, 2)
     assert told.getvalue() == ""
+
+
+def test_what_was_done_before_does_not_count_as_speed() -> None:
+    watch = Watch()
+    reporter, told = plain(watch)
+    with in_steps("importing", reporter) as steps:
+        for done in range(501, 505):  # an earlier attempt did 500; now one in 20 seconds
+            watch.now += 20
+            steps(done, 10_000)
+    first, second = told.getvalue().splitlines()
+    assert first == "importing: 501 of 10000"
+    assert second == "importing: 504 of 10000, 3.0 a minute, 52 h 45 min left"
 
 
 def test_many_runs_together_say_once_a_minute_that_they_live() -> None:

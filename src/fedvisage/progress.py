@@ -29,6 +29,9 @@ Clock = Callable[[], float]
 FIRST, EVERY, MOVING = 3.0, 60.0, 0.1
 """Seconds until the first line and from one to the next, and from one movement of a bar to the next."""
 
+SOON = 2.0
+"""Seconds before which a rate means nothing."""
+
 
 def unheard(line: str) -> None:
     """Take what is said where nobody listens."""
@@ -72,7 +75,7 @@ class Rate:
     def figures(self, done: int, of: int) -> dict[str, float]:
         """Return how much is done a second, and how many seconds are left; nothing before there is anything to say."""
         seconds = self._clock() - self._began
-        if done <= self._first or seconds <= 0:
+        if done <= self._first or seconds < SOON:
             return {}
         rate = (done - self._first) / seconds
         return {"per_second": round(rate, 3), "seconds_left": round((of - done) / rate, 1)}
@@ -146,11 +149,13 @@ class Reporter:
             with self._bars() as bars:
                 yield _moving(bars, what, Pace(self._clock, 0.0, MOVING))
             return
-        rate, pace = Rate(self._clock, 0), self._new_pace()
+        pace, rates = self._new_pace(), list[Rate]()
 
         def steps(done: int, total: int) -> None:
+            if not rates:  # starting up, and what an earlier attempt did, are no measure of speed
+                rates.append(Rate(self._clock, done))
             if pace.due():
-                figures = rate.figures(done, total)
+                figures = rates[0].figures(done, total)
                 words = f"{what}: {done} of {total}{_pace_in_words(figures)}"
                 self.tell("progress", words, what=what, done=done, of=total, **figures)
 
@@ -259,7 +264,11 @@ class _Lines(Reporter):
 
 def _pace_in_words(figures: Mapping[str, float]) -> str:
     """Return rate and time left, if they are known."""
-    return f", {figures['per_second']:.3g}/s, {lasting(figures['seconds_left'])} left" if figures else ""
+    if not figures:
+        return ""
+    rate = figures["per_second"]
+    speed = f"{rate:.1f} a second" if rate >= 1 else f"{60 * rate:.1f} a minute"
+    return f", {speed}, {lasting(figures['seconds_left'])} left"
 
 
 def lasting(seconds: float) -> str:
