@@ -168,7 +168,7 @@ class Reporter:
     def tell(self, event: str, text: str, **fields: object) -> None:
         """Tell a person, in words; ``event`` and the fields are for programs."""
         if not self.quiet:
-            self.console.print(text, highlight=False, markup=False, soft_wrap=True)
+            self.console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def part(self, name: str) -> Reporter:
         """Return a reporter of one of many runs: what it does is told by whoever starts it, once a minute it lives."""

@@ -57,5 +57,5 @@ def main() -> None:
 def _fail(message: str, code: int) -> None:
     from rich.console import Console
 
-    Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, soft_wrap=True)
+    Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, emoji=False, soft_wrap=True)
     sys.exit(code)

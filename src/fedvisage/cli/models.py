@@ -53,15 +53,18 @@ def evaluate_run(
     out: Out = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
     from fedvisage.runs.rejudge import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished import open_model
 
+    course = reporter(quiet, log_format, aside=True)
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
-    figures = evaluate(opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, say=note)
+    figures = evaluate(opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, say=note, course=course)
     if as_json:
         print_json(figures)
     else:
@@ -108,7 +111,7 @@ def predict_images(
     from fedvisage.tasks.recognition.predict import compare_faces
 
     course = reporter(quiet, log_format, aside=True)
-    asked = asked_for(paths or [], _listed(paths_from, paths or []), sys.stdin.buffer.read)
+    asked = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
     others = None if against is None else asked_for([against])
     if others is not None and len(asked.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
@@ -126,6 +129,13 @@ def predict_images(
         say(*results.lines())
     if exit_code:
         raise typer.Exit(results.exit_code)
+
+
+def _piped() -> bytes:
+    """Read standard input, up to where no picture is so large."""
+    from fedvisage.datasets.importers.pictures import BYTES_LIMIT
+
+    return sys.stdin.buffer.read(BYTES_LIMIT + 1)
 
 
 def _listed(paths_from: Path | None, paths: list[Path]) -> bytes | None:

@@ -48,10 +48,10 @@ def interruptible(then: str) -> Iterator[None]:
 
 
 def console() -> Console:
-    """Where a verb prints: as wide as the terminal, and without colours of its own."""
+    """Where a verb prints: as wide as the terminal, without colours of its own; :words: in names stay words."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, emoji=False)
 
 
 def say(*lines: str) -> None:
@@ -70,7 +70,7 @@ def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
         raise UserError("--log-format", f"{log_format!r} is no format; choose text or json")
     if log_format == "json" and not quiet:
         return JsonReporter(sys.stderr)
-    return Reporter(Console(highlight=False, stderr=True) if aside else console(), quiet)
+    return Reporter(Console(highlight=False, emoji=False, stderr=True) if aside else console(), quiet)
 
 
 def show(content: Table) -> None:

@@ -26,10 +26,12 @@ def evaluate(
     *,
     allow_mixed_crops: bool = False,
     say: Say = unheard,
+    course: Say = unheard,
 ) -> dict[str, Any]:
     """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there.
 
     The set must have been cropped as those were that the model was trained on, unless ``allow_mixed_crops``.
+    ``say`` takes what to know of the result, ``course`` what is done meanwhile.
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
@@ -39,7 +41,7 @@ def evaluate(
         raise UserError("--data", "the run has no user; name a prepared set")
     name, part = without_part(entry)
     source, meant = without_selection(name)
-    prepared = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads))
+    prepared = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads, say=course))
     if prepared.size != recipe.input.size:
         raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
     task.check_set(prepared, recipe, entry)

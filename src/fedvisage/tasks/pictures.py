@@ -46,7 +46,8 @@ class Asked:
         """What to know of folders, a line each; nothing if all in them are pictures."""
         if not self.passed_over:
             return []
-        kinds = ", ".join(f"{ending or 'no ending'} {count}" for ending, count in sorted(self.passed_over.items()))
+        endings = sorted(self.passed_over.items())
+        kinds = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
         return [f"{counted(self.passed_over.total(), 'file')} passed over, by the ending: {kinds}"]
 
 
@@ -56,6 +57,8 @@ def asked_for(paths: Sequence[Path], listed: bytes | None = None, piped: Callabl
     A path that is named and not there is a mistake; one in a list becomes a picture that cannot be read.
     """
     asked = Asked([])
+    if list(paths).count(PIPE) > 1:
+        raise UserError("PATH", "standard input holds one picture; name - once")
     for path in paths:
         if path == PIPE and piped is not None:
             asked.pictures.append(Picture("-", partial(_decoded, piped)))

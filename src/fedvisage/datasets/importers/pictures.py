@@ -33,8 +33,7 @@ _TRANSPARENT_MODES = ("LA", "PA", "RGBA")
 def open_picture(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
     try:
-        if path.stat().st_size > BYTES_LIMIT:
-            raise BadFile(f"larger than {BYTES_LIMIT >> 20} MiB")
+        _check_length(path.stat().st_size)
         return read_picture(path.read_bytes())
     except OSError as error:
         raise BadFile(f"cannot be read: {error.strerror or error}") from None
@@ -42,6 +41,7 @@ def open_picture(path: Path) -> npt.NDArray[np.uint8]:
 
 def read_picture(content: bytes) -> npt.NDArray[np.uint8]:
     """Decode the content of an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
+    _check_length(len(content))
     try:
         with warnings.catch_warnings():
             # Pillow warns of large images; the limit below is stricter, and nothing is decoded before it.
@@ -58,6 +58,11 @@ def read_picture(content: bytes) -> npt.NDArray[np.uint8]:
         raise BadFile("not an image of a known format") from None
     except Exception as error:  # Pillow's decoders raise whatever their parsers do on damaged bytes
         raise BadFile(f"cannot be decoded: {_short(error)}") from None
+
+
+def _check_length(count: int) -> None:
+    if count > BYTES_LIMIT:
+        raise BadFile(f"larger than {BYTES_LIMIT >> 20} MiB")
 
 
 def _formats_of(content: bytes) -> tuple[str, ...]:
