@@ -14,7 +14,9 @@ from fedvisage.cli.options import (
     LogFormat,
     MixedCrops,
     Out,
+    Overlap,
     Quiet,
+    Verify,
     note,
     print_json,
     reporter,
@@ -50,6 +52,8 @@ def evaluate_run(
         ),
     ] = None,
     allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     out: Out = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -64,7 +68,10 @@ def evaluate_run(
     course = reporter(quiet, log_format, aside=True)
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
-    figures = evaluate(opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, say=note, course=course)
+    figures = evaluate(
+        opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap, verify=verify,
+        say=note, course=course,
+    )  # fmt: skip
     if as_json:
         print_json(figures)
     else:

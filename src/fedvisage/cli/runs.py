@@ -16,7 +16,9 @@ from fedvisage.cli.options import (
     LogFormat,
     MixedCrops,
     Out,
+    Overlap,
     Quiet,
+    Verify,
     console,
     interruptible,
     print_json,
@@ -42,9 +44,9 @@ def demo(
     log_format: LogFormat = "text",
 ) -> None:
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
-    from fedvisage.demo import demonstrate
-
     with interruptible(CONTINUES):
+        from fedvisage.demo import demonstrate
+
         demonstrate(out or Path("runs/demo"), cache, say, reporter(quiet, log_format), resume=resume)
 
 
@@ -72,6 +74,8 @@ def run(
     ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     cache: Cache = CACHE,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
@@ -93,13 +97,17 @@ def run(
     course = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(loaded, where, cache, course, resume=resume, allow_mixed_crops=allow_mixed_crops)
+            figures = run_and_report(
+                loaded, where, cache, course, resume=resume, allow_mixed_crops=allow_mixed_crops,
+                allow_overlap=allow_overlap, verify=verify,
+            )  # fmt: skip
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
                 loaded, where, cache, course, resume=resume, kit=kit, wait=wait, patience=patience,
                 allow_mixed_crops=allow_mixed_crops,
+                allow_overlap=allow_overlap, verify=verify,
             )  # fmt: skip
     if figures["user"] is not None:
         say(*summary(figures))
@@ -128,6 +136,7 @@ def study(
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
     allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
     cache: Cache = CACHE,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
@@ -143,6 +152,7 @@ def study(
         conduct(
             path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             allow_mixed_crops=allow_mixed_crops,
+            allow_overlap=allow_overlap,
         )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))
 
@@ -186,8 +196,9 @@ def report(
     from fedvisage.report.page import write_report
     from fedvisage.report.tensorboard import write_events
 
+    page = write_report(run, cache, images)  # first: it says what is wrong with a directory that holds no run
     write_events(run)
-    say(str(write_report(run, cache, images)))
+    say(str(page))
 
 
 @app.command()
