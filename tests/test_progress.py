@@ -161,10 +161,11 @@ def test_on_a_terminal_bars_move_and_an_error_leaves_none_behind() -> None:
             second(2, 2)
             raise ValueError
     with training(reporter):
+        watch.now += 9
         reporter.advance(1, 4, "loss 0.5")
         watch.now += 1
         reporter.batch("A", 3, 10)
-    for shown in ("reading", "rendering", "loss 0.5", "batch 3 of 10"):
+    for shown in ("reading", "rendering", "27 s left", "loss 0.5", "site A", " 3/10"):
         assert shown in told.getvalue()
     hidden, shown_again = "\x1b[?25l", "\x1b[?25h"
     assert told.getvalue().count(hidden) == told.getvalue().count(shown_again) == 2

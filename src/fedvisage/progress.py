@@ -10,10 +10,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.table import Column
 
 Say = Callable[[str], None]
 """Tells a person one thing."""
@@ -90,7 +92,8 @@ class Reporter:
         self._clock, self._rates = clock, dict[str, Rate]()
         self._progress: Progress | None = None
         self._task: TaskID | None = None
-        self._pace, self._round = self._new_pace(), 0
+        self._below: TaskID | None = None
+        self._pace, self._round, self._rounds = self._new_pace(), 0, Rate(clock, 0)
         self._pace_of_parts = Pace(clock, FIRST, EVERY)
 
     def __call__(self, text: str) -> None:
@@ -105,23 +108,27 @@ class Reporter:
     @contextmanager
     def course(self, title: str, done: int, total: int) -> Iterator[None]:
         """Report the rounds that are taken inside this context."""
-        self._pace, self._round = self._new_pace(), done
+        self._pace, self._round, self._rounds = self._new_pace(), done, Rate(self._clock, done)
         if not self.moving:
             yield
             return
         with self._bars() as bars:
-            self._task = bars.add_task(title, total=total, completed=done, note="", now="")
+            self._task = bars.add_task(title, total=total, completed=done, note="")
+            self._below = bars.add_task("", visible=False, note="")
             yield
-            self._task = None
+            self._task = self._below = None
 
     def advance(self, done: int, total: int, note: str) -> None:
         """Say that a round has ended."""
         self._round = done
         self._rates.clear()
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, note=note, now="")
+        figures = self._rounds.figures(done, total)
+        if self._progress is not None and self._task is not None and self._below is not None:
+            left = f"{lasting(figures['seconds_left'])} left  " if figures and done < total else ""
+            self._progress.update(self._task, completed=done, note=left + note)
+            self._progress.update(self._below, visible=False)
         else:
-            self.tell("round", f"round {done}/{total}  {note}", round=done, of=total)
+            self.tell("round", f"round {done}/{total}  {note}", round=done, of=total, **figures)
             self._pace.again()
 
     def batch(self, site: str, done: int, of: int) -> None:
@@ -135,11 +142,11 @@ class Reporter:
         if not self._pace.due():
             return
         figures = rate.figures(done, of)
-        said = f"site {site}, batch {done} of {of}{_pace_in_words(figures)}"
-        if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, now=said)
+        if self._progress is not None and self._below is not None:
+            name, note = f"site {site}", _pace_in_words(figures).removeprefix(", ")
+            self._progress.update(self._below, visible=True, description=name, completed=done, total=of, note=note)
         else:
-            now = self._round + 1
+            now, said = self._round + 1, f"site {site}, batch {done} of {of}{_pace_in_words(figures)}"
             self.tell("batch", f"in round {now}: {said}", round=now, site=site, done=done, of=of, **figures)
 
     @contextmanager
@@ -147,7 +154,7 @@ class Reporter:
         """Report how much of something is done inside this context."""
         if self.moving:
             with self._bars() as bars:
-                yield _moving(bars, what, Pace(self._clock, 0.0, MOVING))
+                yield _moving(bars, what, Pace(self._clock, 0.0, MOVING), self._clock)
             return
         pace, rates = self._new_pace(), list[Rate]()
 
@@ -183,24 +190,31 @@ class Reporter:
         if self._progress is not None:
             yield self._progress
             return
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-                   TextColumn("{task.fields[note]}"), TextColumn("{task.fields[now]}"))  # fmt: skip
+        whole = partial(Column, no_wrap=True)  # where it is narrow the note is folded, and nothing else
+        columns = (
+            TextColumn("{task.description}", table_column=whole()),
+            BarColumn(20, table_column=whole()),
+            MofNCompleteColumn(table_column=whole()),
+            TextColumn("{task.fields[note]}", table_column=Column()),
+        )
         try:
             with Progress(*columns, console=self.console) as self._progress:
                 yield self._progress
         finally:
-            self._progress = self._task = None
+            self._progress = self._task = self._below = None
 
 
-def _moving(bars: Progress, what: str, pace: Pace) -> Steps:
+def _moving(bars: Progress, what: str, pace: Pace, clock: Clock) -> Steps:
     """Return steps that move a bar, which appears with the first of them."""
-    tasks: list[TaskID] = []
+    tasks, rates = list[TaskID](), list[Rate]()
 
     def steps(done: int, total: int) -> None:
         if not tasks:
-            tasks.append(bars.add_task(what, total=total, note="", now=""))
+            tasks.append(bars.add_task(what, total=total, note=""))
+            rates.append(Rate(clock, done))
         if pace.due() or done == total:
-            bars.update(tasks[0], completed=done, total=total)
+            note = _pace_in_words(rates[0].figures(done, total)).removeprefix(", ")
+            bars.update(tasks[0], completed=done, total=total, note=note)
 
     return steps
 
