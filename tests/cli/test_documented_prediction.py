@@ -21,7 +21,8 @@ from fedvisage.cli import app
 from fedvisage.datasets.importers.pictures import ENDINGS
 from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.tasks.pad.prediction import SEVERAL, Prediction, Predictions, probability
+from fedvisage.tasks.pad.prediction import Prediction, Predictions, probability
+from fedvisage.tasks.pictures import SEVERAL
 
 PAGE = (ROOT / "docs" / "predict.md").read_text(encoding="utf-8")
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from fedvisage.datasets.importers.pictures import ENDINGS, open_picture, read_picture
 from fedvisage.datasets.importers.report import BadFile, printable
 from fedvisage.errors import UserError
-from fedvisage.faces.upright import Image
+from fedvisage.faces.upright import Found, Image
 from fedvisage.progress import Steps, counted
 
 Look = TypeVar("Look")
@@ -23,6 +23,9 @@ AT_ONCE = 256
 
 PIPE = Path("-")
 """What is named where the picture comes through standard input."""
+
+UPSIDE_DOWN, GREY, SEVERAL = "upside down", "grey", "several faces"
+"""What is remarkable of a picture, as programs read it."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,22 @@ def looked_at(
         if len(portion) == AT_ONCE or done == len(pictures):
             yield portion
             portion = []
+
+
+def notes_of(found: Found | None, *, grey: bool = False) -> tuple[str, ...]:
+    """Return what is remarkable of a picture and of the faces that were found on it, if any were sought."""
+    several, turned = found is not None and len(found.faces) > 1, found is not None and found.turned
+    return tuple(note for note, true in ((SEVERAL, several), (UPSIDE_DOWN, turned), (GREY, grey)) if true)
+
+
+def in_words(notes: Sequence[str], faces: int | None) -> str:
+    """Return notes as people read them behind a picture's name; nothing where there are none."""
+    sentences = {
+        SEVERAL: f"{faces} faces: the largest",
+        UPSIDE_DOWN: "upside down: turned first",
+        GREY: "grey, as infrared is: the model knows colours",
+    }
+    return f"  ({'; '.join(sentences[note] for note in notes)})" if notes else ""
 
 
 def exit_code(decisions: Iterable[str], *, good: str, bad: str) -> int:

@@ -13,15 +13,13 @@ from hypothesis import strategies as st
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.tasks.pad.prediction import (
     ATTACK,
-    GREY,
     LIVE,
-    SEVERAL,
-    UPSIDE_DOWN,
     Prediction,
     Predictions,
     beside,
     probability,
 )
+from fedvisage.tasks.pictures import GREY, SEVERAL, UPSIDE_DOWN
 
 HALF = Threshold(rule="source-eer", value=0.0, far=0.021, frr=0.034)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -216,6 +217,27 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
         predict(recogniser, alone)
     with pytest.raises(UserError, match="leave --member out"):
         compare_faces(recogniser, face, alone, member="A")
+
+
+def test_several_faces_and_faces_upside_down_are_said_and_compared_upright(finished: Path, tmp_path: Path) -> None:
+    from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+
+    (image,), _ = photograph_person(album(Identities(images=1, size=112), 0), 112)
+    one = np.full((240, 480, 3), 120, np.uint8)
+    one[20:220, 20:220] = cv2.resize(image, (200, 200))
+    two = one.copy()
+    two[80:220, 300:440] = cv2.resize(image, (140, 140))
+    for name, picture in {"one": one, "two": two, "turned": one[::-1, ::-1]}.items():
+        Image.fromarray(picture).save(tmp_path / f"{name}.png")
+    face, gallery = picture_at(tmp_path / "two.png"), asked_for([tmp_path])
+    found = compare_faces(open_model(finished), face, gallery)
+    matches = {Path(one.path).stem: one for one in found.matches}
+    assert {name: (one.faces, one.notes) for name, one in matches.items()} == {
+        "one": (1, ()), "two": (2, ("several faces",)), "turned": (1, ("upside down",)),
+    }  # fmt: skip
+    assert matches["turned"].similarity == pytest.approx(matches["one"].similarity, abs=1e-4)
+    assert found.as_values()["of_face"] == {"notes": ("several faces",), "faces": 2}
+    assert "2 faces" in found.lines()[1]
 
 
 def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:

@@ -18,17 +18,8 @@ from fedvisage.federation.method import Message
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.progress import Steps, unwatched
 from fedvisage.tasks.finished import FinishedModel
-from fedvisage.tasks.pad.prediction import (
-    ATTACK,
-    GREY,
-    LIVE,
-    SEVERAL,
-    UPSIDE_DOWN,
-    Prediction,
-    Predictions,
-    probability,
-)
-from fedvisage.tasks.pictures import Asked, looked_at
+from fedvisage.tasks.pad.prediction import ATTACK, LIVE, Prediction, Predictions, probability
+from fedvisage.tasks.pictures import Asked, looked_at, notes_of
 from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
 
 
@@ -100,16 +91,11 @@ def score_with(scorer: Scorer, finished: Message) -> Score:
 
 
 def _seen(cropped: Cropped, found: Found | None) -> Seen:
+    notes = notes_of(found, grey=is_grey(cropped.image))
     if cropped.upscaled:
         reason = "the face is too small: enlarging it would blur what tells attacks apart"
-        return Seen(None, reason, _notes(cropped.image, found), found)
-    return Seen(cropped.image, "", _notes(cropped.image, found), found)
-
-
-def _notes(crop: Image, found: Found | None) -> tuple[str, ...]:
-    several, turned = found is not None and len(found.faces) > 1, found is not None and found.turned
-    remarkable = {SEVERAL: several, UPSIDE_DOWN: turned, GREY: is_grey(crop)}
-    return tuple(note for note, true in remarkable.items() if true)
+        return Seen(None, reason, notes, found)
+    return Seen(cropped.image, "", notes, found)
 
 
 def _prediction(name: str, seen: Seen, logit: float | None, threshold: Threshold) -> Prediction:

@@ -10,12 +10,9 @@ import numpy as np
 
 from fedvisage.datasets.importers.report import printable
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.tasks.pictures import exit_code
+from fedvisage.tasks.pictures import exit_code, in_words
 
 LIVE, ATTACK, REJECTED = "live", "attack", "rejected"
-
-UPSIDE_DOWN, GREY, SEVERAL = "upside down", "grey", "several faces"
-"""What is remarkable of a picture, as programs read it."""
 
 
 @dataclass(frozen=True)
@@ -86,17 +83,7 @@ def beside(logit: float, threshold: float) -> str:
 
 def _line(one: Prediction, threshold: Threshold) -> str:
     said = one.reason if one.logit is None else beside(one.logit, threshold.value)
-    notes = "; ".join(_sentence(note, one) for note in one.notes)
-    return f"{one.decision:9}{said}  {printable(one.path)}{f'  ({notes})' if notes else ''}"
-
-
-def _sentence(note: str, one: Prediction) -> str:
-    """Return a note as people read it."""
-    return {
-        UPSIDE_DOWN: "upside down: turned first",
-        GREY: "grey, as infrared is: the model knows colours",
-        SEVERAL: f"{one.faces} faces: the largest",
-    }[note]
+    return f"{one.decision:9}{said}  {printable(one.path)}{in_words(one.notes, one.faces)}"
 
 
 def _operating_point(threshold: Threshold) -> str:

@@ -3,25 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
 
+from fedvisage.datasets.importers.cropping import make_detector
 from fedvisage.datasets.importers.identities import make_aligner
 from fedvisage.datasets.importers.report import BadFile, printable
 from fedvisage.errors import UserError
-from fedvisage.faces.align import Image
+from fedvisage.faces.align import Image, align
+from fedvisage.faces.upright import find
 from fedvisage.federation.members import members_of
 from fedvisage.metrics.similarity import Features, unit
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.progress import Steps, unwatched
 from fedvisage.tasks.finished import FinishedModel
-from fedvisage.tasks.pictures import Asked, Picture, exit_code, looked_at
+from fedvisage.tasks.pictures import Asked, Picture, exit_code, in_words, looked_at, notes_of
 from fedvisage.tasks.scoring import Scorer
 
 SAME, OTHER = "same person", "other person"
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A picture's largest face, aligned, what is remarkable, and how many there are if they were sought."""
+
+    crop: Image
+    notes: tuple[str, ...] = ()
+    faces: int | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,9 @@ class Match:
     similarity: float | None = None
     decision: str = "rejected"
     reason: str = ""
+    notes: tuple[str, ...] = ()
+    faces: int | None = None
+    """How many were found, where they were sought; the largest is the one that was compared."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +54,8 @@ class Matches:
 
     threshold: Threshold
     face: str
+    of_face: Seen
+    """What was seen of the face in question."""
     matches: list[Match]
     passed_over: Counter[str] = field(default_factory=Counter)
 
@@ -50,13 +66,16 @@ class Matches:
         return {
             "threshold": operating,
             "face": self.face,
+            "of_face": {"notes": self.of_face.notes, "faces": self.of_face.faces},
             "passed_over": dict(sorted(self.passed_over.items())),
             "matches": [asdict(one) for one in self.matches],
         }
 
     def lines(self) -> list[str]:
         """Return all as lines, for people."""
-        return [operating_point(self.threshold), *map(_line, self.matches)]
+        said = in_words(self.of_face.notes, self.of_face.faces)
+        about = [f"face: {printable(self.face)}{said}"] if said else []
+        return [operating_point(self.threshold), *about, *map(_line, self.matches)]
 
     @property
     def exit_code(self) -> int:
@@ -79,27 +98,42 @@ def compare_faces(
     scorer, saved = model.scorer, model.saved
     threshold = _ready(scorer, saved.finished, saved.thresholds, member)
     size, threads = model.recipe.input.size, model.recipe.runtime.threads
-    aligner = make_aligner(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+    look = look_for(crop, size, threads)
     try:
-        face = features_of(scorer, [aligner(picture.read())[0]])
+        seen = look(picture.read())
+        face = features_of(scorer, [seen.crop])
     except BadFile as bad:
         raise UserError(printable(picture.name), str(bad)) from None
     matches = list[Match]()
-    for portion in looked_at(against.pictures, aligner, steps):
-        crops = [found[0] for _, found in portion if not isinstance(found, BadFile)]
+    for portion in looked_at(against.pictures, look, steps):
+        crops = [one.crop for _, one in portion if not isinstance(one, BadFile)]
         alike = iter((features_of(scorer, crops) @ face[0]).tolist() if crops else [])
-        for name, found in portion:
-            said = (
-                Match(name, reason=str(found)) if isinstance(found, BadFile) else _match(name, next(alike), threshold)
-            )
-            matches.append(said)
+        matches += [_match(name, one, alike, threshold) for name, one in portion]
     matches.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
-    return Matches(threshold, picture.name, matches, against.passed_over)
+    return Matches(threshold, picture.name, seen, matches, against.passed_over)
+
+
+def look_for(crop: str, size: int, threads: int = 1) -> Callable[[Image], Seen]:
+    """Return the function that aligns the face of a picture, or raises BadFile; ``threads`` are for the detector."""
+    if crop != "face":
+        aligner = make_aligner(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+        return lambda picture: Seen(aligner(picture)[0])
+    detect = make_detector(threads)
+
+    def look(picture: Image) -> Seen:
+        found = find(picture, detect)
+        if not found.faces:
+            raise BadFile("no face found")
+        aligned, _ = align(found.picture, found.faces[0].points, size)
+        return Seen(aligned, notes_of(found), len(found.faces))
+
+    return look
 
 
 def _line(one: Match) -> str:
     score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
-    return f"{one.decision:13}{score}{printable(one.path)}{f'  {one.reason}' if one.reason else ''}"
+    reason = f"  {one.reason}" if one.reason else ""
+    return f"{one.decision:13}{score}{printable(one.path)}{reason}{in_words(one.notes, one.faces)}"
 
 
 def operating_point(threshold: Threshold) -> str:
@@ -114,8 +148,12 @@ def features_of(scorer: Scorer, crops: Sequence[Image]) -> Features:
     return unit(scorer.score_alone(crops).numpy())
 
 
-def _match(path: str, similarity: float, threshold: Threshold) -> Match:
-    return Match(path, similarity, SAME if similarity >= threshold.value else OTHER)
+def _match(path: str, seen: Seen | BadFile, alike: Iterator[float], threshold: Threshold) -> Match:
+    if isinstance(seen, BadFile):
+        return Match(path, reason=str(seen))
+    similarity = next(alike)
+    decision = SAME if similarity >= threshold.value else OTHER
+    return Match(path, similarity, decision, notes=seen.notes, faces=seen.faces)
 
 
 def _ready(
