@@ -113,7 +113,8 @@ def run(
     """
     method = method or find(recipe.method)
     task = task_of(method)
-    if not (out / METRICS).exists():  # a finished run needs no data any more
+    unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
+    if unfinished and recipe.data.public is not None:  # which is made next
         _check_files(recipe, whole=opening is None)
     recipe = task.filled(recipe, cache, reporter)
     done = finished(out, recipe, resume)
@@ -124,6 +125,8 @@ def run(
         reporter.say(f"warning: {warning}")
     setup = set_up(recipe, method)
     _check_fits(setup)
+    if unfinished:
+        _check_files(recipe, whole=opening is None)
     if verify:
         verify_sets(recipe.data.entries, cache, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter)
