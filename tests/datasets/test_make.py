@@ -89,6 +89,14 @@ def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_p
         import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=Importing(labels=labels))
 
 
+@pytest.mark.parametrize(("option", "value"), [("of", "msu-mfsd"), ("colour", "bgr")])
+def test_options_of_other_kinds_are_refused(option: str, value: str, tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+    options = Importing(**{option: value})  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=f"--{option}: '{value}' cannot be"):
+        import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=options)
+
+
 def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps_no_other_back(
     copies: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -97,8 +105,9 @@ def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps
         changeable(copies[kind], root / f"Copy of {kind}")
     (root / "holiday").mkdir()
     save(root / "holiday/1.png", picture(1))
+    save(root / "crops/train/real/1_1_frame0.png", picture(2))
     lines = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
-    assert "not known, and left alone: holiday" in lines
+    assert {"not known, and left alone: holiday", "not known, and left alone: crops"} < {*lines}
     assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["msu-mfsd", "oulu-npu"]
     assert len(PreparedSet.open(tmp_path / "sets/oulu-npu")) == 8
     again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
