@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, is_plain
 from fedvisage.federation.wire.precision import LARGEST, SCALE, fields
 from fedvisage.federation.wire.upload import COST, Kind, Upload
 from fedvisage.recipe import Recipe
@@ -126,6 +126,8 @@ def check(message: Message, schema: Schema) -> None:
 
 
 def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
+    if not is_plain(tensor):
+        raise Refused(name, "is no plain tensor")
     if tensor.dtype != expected.dtype:
         raise Refused(name, f"has type {tensor.dtype}, declared {expected.dtype}")
     shape = tuple(tensor.shape)
