@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from fedvisage.files import (
     parse_json,
     read_json,
     read_tensors,
+    read_text,
     sweep,
     write_atomically,
     write_tensors,
@@ -147,3 +149,18 @@ def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: P
     with pytest.raises(UserError, match="line 2") as caught:
         lines_and_rest(path)
     assert caught.value.place == str(path)
+
+
+@pytest.mark.parametrize("read", [read_json, read_text, read_tensors])
+def test_what_would_never_end_is_not_begun(read: Callable[[Path], object], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        with pytest.raises(UserError, match=f"{name}: is no plain file"):
+            read(tmp_path / name)
+
+
+def test_a_file_that_holds_more_than_it_says_is_read_no_further_than_its_bound() -> None:
+    """As those that the system makes while they are read: their size is nought."""
+    with pytest.raises(UserError, match="more than 100"):
+        read_text(Path("/proc/self/status"), 100)

@@ -10,6 +10,7 @@ import fcntl
 import json
 import math
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -140,12 +141,22 @@ def read_json(path: Path, advice: str = "put it back as it was") -> dict[str, An
 def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     """Read a text file of a bounded size."""
     try:
-        size = path.stat().st_size
-        if size > most:
-            raise UserError(str(path), f"has {size:,} bytes; no such file of a run has more than {most:,}")
-        return path.read_bytes().decode()
+        return read_plain(path, most).decode()
     except UnicodeDecodeError as error:
         raise UserError(str(path), f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """Read a plain file of a bounded size: a pipe would never end, and neither do some devices."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(str(path), "is no plain file")
+        with path.open("rb") as file:
+            data = file.read(most + 1) if status.st_size <= most else b""
+        if (size := max(status.st_size, len(data))) > most:
+            raise UserError(str(path), f"has {size:,} bytes; no such file has more than {most:,}")
+        return data
     except FileNotFoundError:
         raise UserError(str(path), "does not exist") from None
     except OSError as error:
@@ -190,7 +201,10 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """Read a safetensors file and its text; a damaged file is the user's to know about."""
     try:
-        if (size := path.stat().st_size) > (memory := _memory()):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(str(path), "is no plain file")
+        if (size := status.st_size) > (memory := _memory()):
             raise UserError(str(path), f"has {size:,} bytes, more than this machine has memory ({memory:,})")
         with safe_open(path, framework="pt") as file:
             meta = (file.metadata() or {}).get(META, "")
