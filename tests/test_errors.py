@@ -1,4 +1,4 @@
-"""Mistakes found in worker processes arrive whole in the process that tells the user, and their words act on nothing."""
+"""Mistakes of worker processes arrive whole in the process that tells the user, and their words act on nothing."""
 
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
