@@ -300,3 +300,11 @@ def test_faces_are_found_cut_out_and_their_points_kept(tmp_path: Path) -> None:
     assert (left_mouth[:, 0] < right_mouth[:, 0]).all()
     assert (left_eye[:, 1] < nose[:, 1]).all()
     assert (nose[:, 1] < left_mouth[:, 1]).all()
+
+
+@pytest.mark.parametrize("name", ["0.png", "clip.avi"])
+def test_a_file_with_a_hole_of_terabytes_is_passed_over_unread(root: Path, name: str) -> None:
+    path = root / "real" / "s0" / name
+    save_video(root / "real" / "s0" / "clip.avi", 3)
+    os.truncate(path, 1 << 43)
+    assert "larger than" in only_fault(root)
