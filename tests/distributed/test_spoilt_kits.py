@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -72,9 +73,8 @@ def test_resources_of_another_form(
         kit = copy_of(own_kits / name, tmp_path / name.replace("/", "-"))
         path = kit / "local" / "resources.json"
         path.write_text(json.dumps(spoilt))
+        opened = open_kit(kit, "server" if name == "server" else "site")
+        start = partial(prepare_server, opened) if name == "server" else partial(prepare_site, opened, str(sets["A"]))
         with pytest.raises(UserError, match="damaged") as error:
-            if name == "server":
-                prepare_server(open_kit(kit, "server"))
-            else:
-                prepare_site(open_kit(kit, "site"), str(sets["A"]))
+            start()
         assert error.value.place == str(path)
