@@ -4,6 +4,9 @@ What a line quotes may have been written to act on a terminal, or to fill it: a 
 reason. So lines are made plain here, wherever their words come from.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 LONGEST = 2000
 """Letters of a line; nobody reads more."""
 
@@ -26,9 +29,33 @@ class UserError(Exception):
 class RunFailed(Exception):
     """A correct call whose run could not go on (no quorum, full disk, interrupted): exit code 1, can be resumed."""
 
+    code = 1
+
     def __str__(self) -> str:
         """Return the line that is shown."""
         return plain_line(super().__str__())
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived: what ends cleanly on Ctrl-C ends so on this."""
+
+
+class Ended(RunFailed):
+    """Ended from outside by SIGTERM: the exit code that shells give such a process."""
+
+    code = 143
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Say which of the known names was probably meant; nothing if none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def choice(name: str, known: Iterable[str]) -> str:
+    """Say which of the known names was meant, or which there are."""
+    offered = sorted(known)
+    return meant(name, offered) or f"; choose one of {', '.join(offered)}"
 
 
 def plain_line(text: str, most: int = LONGEST) -> str:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -54,8 +55,9 @@ class Row:
         return *(f"{count:,}" for count in counts), f"{slowest:.1f}", f"{most}", f"{self.seconds:.0f}"
 
 
-def piece(kind: str, seed: int, numbers: range, seconds: float) -> list[dict[str, Any]]:
+def piece(kind: str, seed: int, until: float, numbers: range) -> list[dict[str, Any]]:
     """Carry out some cases in a process of their own, and return what it wrote."""
+    seconds = max(0.0, until - time.monotonic())
     command = [sys.executable, "-m", "tests.hostile", "--seed", str(seed), "--child", kind, str(numbers.start)]
     command += [str(numbers.stop), f"{seconds:.1f}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONFAULTHANDLER": "1"}
@@ -85,7 +87,7 @@ def campaign(
         total = count if count is not None else max(1, round(share * KINDS[kind].count))
         pieces = [range(start, min(start + PIECE, total)) for start in range(0, total, PIECE)]
         with ThreadPoolExecutor(workers) as pool:
-            done = pool.map(lambda numbers: piece(kind, seed, numbers, max(0.0, until - time.monotonic())), pieces)
+            done = pool.map(partial(piece, kind, seed, until), pieces)
             for lines in done:
                 row.outcomes += [line for line in lines if line["ended"]]
                 row.findings += [(line["number"], line["title"], wrong) for line in lines for wrong in line["wrongs"]]

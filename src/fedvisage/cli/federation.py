@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.cli.options import AsJson, apart, console, print_json, say
+from fedvisage.cli.options import AsJson, apart, console, leave_sigterm_alone, print_json, say
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -53,6 +53,7 @@ def server(
     from fedvisage.nvflare.commands import start_server
     from fedvisage.nvflare.front import Front
 
+    leave_sigterm_alone()
     start_server(kit, state, public, weights, Front(*apart()), verbose=verbose)
 
 
@@ -68,6 +69,7 @@ def site(
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.front import Front
 
+    leave_sigterm_alone()
     start_site(kit, data, state, public, Front(*apart()), verbose=verbose)
 
 

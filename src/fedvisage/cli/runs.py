@@ -38,9 +38,9 @@ def demo(
     resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
 ) -> None:
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
-    from fedvisage.demo import demonstrate
-
     with interruptible(CONTINUES):
+        from fedvisage.demo import demonstrate
+
         demonstrate(out or Path("runs/demo"), cache, say, resume=resume)
 
 
@@ -254,8 +254,9 @@ def report(
     from fedvisage.report.page import write_report
     from fedvisage.report.tensorboard import write_events
 
+    page = write_report(run, cache, images)  # first: it says what is wrong with a directory that holds no run
     write_events(run)
-    say(str(write_report(run, cache, images)))
+    say(str(page))
 
 
 @app.command()

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from fedvisage.errors import UserError
-from fedvisage.recipe import SITE_NAME, Section, read_tree
+from fedvisage.recipe import SITE_NAME, Section, read_section, read_tree
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 ORGANISATION = r"^[A-Za-z0-9_]{1,63}$"
@@ -68,11 +67,4 @@ class FederationFile(Section):
 
 def read_federation(path: Path) -> FederationFile:
     """Read and check the description of a federation."""
-    tree = read_tree(path)
-    try:
-        return FederationFile.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{path}: {place}", message) from error
+    return read_section(FederationFile, read_tree(path), f"{path}: ")

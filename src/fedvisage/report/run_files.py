@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
-from fedvisage.files import parse_json, read_json, read_tensors, read_text
+from fedvisage.files import parse_json, read_json, read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
+from fedvisage.recipe import plain_yaml
 from fedvisage.tasks.counts import read_counts
 
 Row = dict[str, Any]
@@ -104,10 +104,7 @@ def read_mapping(path: Path) -> Row:
         return {}
     if path.suffix == ".json":
         return read_json(path)
-    try:
-        value = yaml.safe_load(read_text(path))
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(str(path), f"cannot be read ({' '.join(str(error).split())})") from None
+    value = plain_yaml.read_file(path)
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
     return value

@@ -21,10 +21,11 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
-from fedvisage.files import json_text, locked, needing_room, read_json, sweep, write_json
+from fedvisage.files import check_weights, json_text, locked, needing_room, read_json, sweep, write_json
 from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
+from fedvisage.recipe.weights import named_weights
 from fedvisage.report.page import write_report
 from fedvisage.report.tensorboard import write_events
 from fedvisage.runs import environment
@@ -45,7 +46,7 @@ from fedvisage.runs.directory import (
 from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import Opened, check_entries
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
 
@@ -104,6 +105,8 @@ def run(
     """
     method = method or find(recipe.method)
     task = task_of(method)
+    if not (out / METRICS).exists():  # a finished run needs no data any more
+        _check_files(recipe, whole=opening is None)
     recipe = task.filled(recipe, cache, reporter.say)
     done = finished(out, recipe, resume)
     if done is not None:
@@ -145,6 +148,15 @@ def _crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
     """Open all data of a recipe."""
     return task.open(recipe, method, cache, say)
+
+
+def _check_files(recipe: Recipe, whole: bool) -> None:
+    """Refuse sets and weights that are not there or no such files, before anything is written, made or opened."""
+    ours = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
+    check_entries(ours)
+    for place, path in named_weights(recipes.tree_of(recipe)).items():
+        if whole or place == ("training", "start"):
+            check_weights(Path(path), ".".join(("recipe", *place)))
 
 
 def _check_fits(setup: Setup) -> None:

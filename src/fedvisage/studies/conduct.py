@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from itertools import groupby
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +12,18 @@ from rich.console import Console
 
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
+from fedvisage.errors import UserError
 from fedvisage.files import write_atomically, write_json
 from fedvisage.progress import Reporter, Say
+from fedvisage.runs.directory import METRICS
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import scale, value_of
 from fedvisage.studies.file import Study, read
 from fedvisage.studies.grid import Cell, cells_of, changed
 from fedvisage.studies.table import markdown, summarise
+from fedvisage.tasks.opened import check_entries
+from fedvisage.workers.processes import starting, worker_processes
 
 
 def conduct(
@@ -44,6 +47,9 @@ def conduct(
     if smoke:
         study = small.smoke(study)
     cells = cells_of(study, runs or out / "cells")
+    for cell in cells:
+        if not (cell.out / METRICS).exists():
+            _check_data(cell)
     groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, allow_mixed_crops):
@@ -74,9 +80,19 @@ def _finished_cells(
         return
     for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
         resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_run_group, group, cache, mixed) for group in groups]):
+    with worker_processes(workers) as pool:
+        with starting():
+            running = [pool.submit(_run_group, group, cache, mixed) for group in groups]
+        for done in as_completed(running):
             yield from done.result()
+
+
+def _check_data(cell: Cell) -> None:
+    """Refuse a set that is not there or cannot be made before the first cell runs, not when its turn comes."""
+    try:
+        check_entries(cell.recipe)
+    except UserError as error:
+        raise UserError(f"{cell.row}, user {cell.user}: {error.place}", error.message) from error
 
 
 def _entries(cell: Cell) -> list[str]:

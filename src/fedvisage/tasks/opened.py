@@ -10,7 +10,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
-from fedvisage.datasets.sources import resolve
+from fedvisage.datasets.sources import check_source, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
@@ -59,6 +59,24 @@ def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[
     for line in notice_of_set(found.crop, place):
         say(line)
     return _checked(found, place, recipe)
+
+
+def check_entries(recipe: Recipe) -> None:
+    """Refuse data entries that cannot be opened, each by its key, before the first is opened or rendered."""
+    entries: dict[str, str | None] = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
+    entries |= {"user": recipe.data.user, "public": recipe.data.public}
+    for key, entry in entries.items():
+        if entry is not None:
+            check_entry(entry, f"recipe.data.{key}", recipe.input.size)
+
+
+def check_entry(entry: str, place: str, size: int) -> None:
+    """Refuse an entry that cannot be opened, by the place where it stands."""
+    try:
+        check_source(without_part(without_selection(entry)[0].strip())[0], size)
+    except UserError as error:
+        said = {"synth": ""}.get(error.place, f"{error.place.removeprefix('synth.')}: ")
+        raise UserError(place, f"{said}{error.message}") from error
 
 
 def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:

@@ -308,3 +308,11 @@ def test_a_file_with_a_hole_of_terabytes_is_passed_over_unread(root: Path, name:
     save_video(root / "real" / "s0" / "clip.avi", 3)
     os.truncate(path, 1 << 43)
     assert "larger than" in only_fault(root)
+
+
+def test_subjects_in_the_place_of_species_are_told_so_by_name(tmp_path: Path) -> None:
+    for place in ("real/s00/1.png", "real/s01/1.png", "attack/s00/1.png", "attack/s01/1.png"):
+        save(tmp_path / place, picture(len(place) + int(place[-7])))
+    with pytest.raises(UserError, match=r"'s00' is a subject.*attack/print/s00/") as caught:
+        import_folder(tmp_path, tmp_path.parent / "subjects", name="f", size=8)
+    assert caught.value.place == str(tmp_path / "attack" / "s00")
