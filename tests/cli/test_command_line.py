@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -65,6 +66,28 @@ def test_run_leaves_the_files_that_the_contract_names(finished: Path) -> None:
         "method", "task", "sites", "user", "seed", "rounds", "threshold_rule", "threshold", "hter", "eer", "auc",
         "tpr_at_fpr_1pct", "apcer", "bpcer", "acer", "bytes_up", "bytes_down", "seconds", "peak_rss_mb",
     }  # fmt: skip
+
+
+def test_a_site_twice_is_refused_before_training_unless_it_is_allowed(
+    call: Call, recipe_file: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    again = shutil.copytree(sets["A"], tmp_path / "again")
+    words = (
+        "run",
+        recipe_file,
+        f"data.sites.D={again}",
+        "training.rounds=1",
+        "--cache",
+        tmp_path / "cache",
+        "--verify",
+    )
+    code, _, told = call(*words, "--out", tmp_path / "run")
+    assert code == 2
+    assert "data.sites.A: shares 24 of 24 pictures with site D" in told
+    assert not (tmp_path / "run").exists()
+    code, out, _ = call(*words, "--out", tmp_path / "run", "--allow-overlap")
+    assert code == 0
+    assert "note: site A shares 24 of 24 pictures with site D" in out
 
 
 def test_an_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
@@ -137,12 +160,16 @@ def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> 
 def test_evaluate_judges_other_data_with_the_stored_threshold(
     call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    code, out, _ = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged")
+    code, _, told = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged")
+    assert code == 2
+    assert "--allow-overlap" in told
+    code, out, told = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged", "--allow-overlap")
     judged = json.loads((tmp_path / "judged" / "metrics.json").read_text())
     assert code == 0
     assert judged["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
     assert len((tmp_path / "judged" / "scores.csv").read_text().splitlines()) == 1 + len(PreparedSet.open(sets["A"]))
     assert "at user A" in out
+    assert "24 of 36 pictures with site A" in told
 
 
 def test_evaluate_adapts_to_the_users_images_and_says_what_became_of_it(

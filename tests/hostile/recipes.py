@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,9 @@ class Recipes:
                 "federation": partial(_federation, path)}[what]  # fmt: skip
         return Case([*done, *overrides], take)
 
+
+MOST = 5000
+"""Places of a tree that are looked at; one whose sections stand in each other has no end of them."""
 
 OVERRIDES = (
     "training.rounds=5", "training.rounds=NaN", "=", "a.b.c.d=1", "training=5", "data.sites.X/../../Y=synth: O",
@@ -161,7 +165,7 @@ def _changed_tree(text: str, draws: np.random.Generator) -> tuple[str, str]:
     """Change one value of a tree, wherever it is; a text that is no tree any more stays as it is."""
     try:
         tree = yaml.safe_load(text)
-        where = list(branches(tree))
+        where = list(islice(branches(tree), MOST))
     except (yaml.YAMLError, ValueError, RecursionError):
         return "no tree", text
     if not where:

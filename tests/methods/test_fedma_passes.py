@@ -19,7 +19,6 @@ from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import fedma
 from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import tree_of
-from fedvisage.streams import scoped
 
 
 def fedma_tree(sets: Mapping[str, Path], method: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def test_a_second_visit_in_a_round_goes_on_with_the_rounds_batches_and_finds_the
                     heard.append("tokens")
             yield
 
-    with pytest.raises(RunFailed, match="nothing was trained: .*no batch left"):
+    with pytest.raises(RunFailed, match=r"nothing was trained: .*no batch left"):
         run_toy(content(sets, training__rounds=2), tmp_path / "run", method=replace(whole, server=greedy))
     released = sorted(path.stem for path in (tmp_path / "run" / "sites" / "A" / "releases").glob("*.safetensors"))
     assert released == [f"batch {number}, tokens" for number in (1, 2, 3, 4)]

@@ -39,6 +39,10 @@ Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are ke
 MixedCrops = Annotated[
     bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
 ]
+Overlap = Annotated[
+    bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the user.")
+]
+Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the sets and compare all digests.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from fedvisage.errors import UserError
 from fedvisage.recipe import SITE_NAME, Section, read_section, read_tree
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -49,7 +50,13 @@ class FederationFile(Section):
     name: str = Field("fedvisage", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
     server: ServerEntry
     sites: dict[str, SiteEntry] = Field(min_length=1)
-    operator: OperatorEntry
+    operator: tuple[OperatorEntry, ...] = Field(min_length=1)
+    """One, or several with equal rights."""
+
+    @field_validator("operator", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, Mapping | OperatorEntry) else value
 
     @field_validator("sites", mode="before")
     @classmethod
@@ -64,7 +71,20 @@ class FederationFile(Section):
                 raise ValueError(f"site name {name!r}: use letters, digits, '-' and '_', at most 64; not 'server'")
         return value
 
+    @model_validator(mode="after")
+    def _names_differ(self) -> FederationFile:
+        names = [self.server.host, *self.sites, *(one.email for one in self.operator)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{twice[0]!r} is named twice; server, sites and operators need names of their own")
+        return self
+
 
 def read_federation(path: Path) -> FederationFile:
     """Read and check the description of a federation."""
-    return read_section(FederationFile, read_tree(path), f"{path}: ")
+    tree = read_tree(path)
+    try:
+        return read_section(FederationFile, tree, f"{path}: ")
+    except UserError as error:
+        if not isinstance(tree.get("operator"), Mapping):
+            raise
+        raise UserError(error.place.replace("operator.0.", "operator."), error.message) from error

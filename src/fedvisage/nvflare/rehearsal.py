@@ -22,7 +22,8 @@ from fedvisage.datasets.sources import without_part
 from fedvisage.files import write_json
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
-from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings, provision
+from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings
+from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.starting import prepare_server, prepare_site
 from fedvisage.progress import Reporter
@@ -103,7 +104,9 @@ def rehearsal(
     directory.mkdir(parents=True, exist_ok=True)
     sites = {name: SiteEntry(organisation=f"owner_of_{name}".replace("-", "_")) for name in sets}
     server = ServerEntry(host="localhost", port=free_port())
-    provision(FederationFile(server=server, sites=sites, operator=OperatorEntry(email="operator@localhost.org")), kits)
+    provision(
+        FederationFile(server=server, sites=sites, operator=(OperatorEntry(email="operator@localhost.org"),)), kits
+    )
     federation = Rehearsal(
         open_kit(kits / "operator", "operator"),
         open_kit(kits / "server", "server"),

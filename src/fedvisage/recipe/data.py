@@ -52,6 +52,11 @@ class Data(Section):
     public: str | None = None
     public_identities: int | None = Field(None, ge=1)
 
+    @property
+    def entries(self) -> list[str]:
+        """All data entries: the sites', the user's and the public one."""
+        return [*self.sites.values(), *(entry for entry in (self.user, self.public) if entry is not None)]
+
     @field_validator("sites", mode="before")
     @classmethod
     def _names_are_text(cls, value: Any) -> Any:

@@ -16,6 +16,7 @@ from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
 from fedvisage.tasks.counts import read_counts
+from fedvisage.tasks.overlap import OVERLAP
 
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
@@ -51,6 +52,8 @@ class RunFiles:
     """Histograms of the sites' held-out scores, by site."""
     digests: Row = field(default_factory=dict)
     """What the data was, by its place in the recipe."""
+    overlap: Row = field(default_factory=dict)
+    """What places of the run had in common."""
     lacking: tuple[str, ...] = ()
     """What the page must say of files that are missing or were cut off."""
 
@@ -84,6 +87,7 @@ def read_run(path: Path) -> RunFiles:
         audits=_audits(path / AUDIT),
         heldout=read_counts(path),
         digests=read_mapping(path / "data.json"),
+        overlap=read_mapping(path / OVERLAP),
         lacking=tuple(lacking),
     )
 

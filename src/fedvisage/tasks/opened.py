@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedvisage.data.batches import View
+from fedvisage.data.checked import check_bytes
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
-from fedvisage.datasets.sources import check_source, resolve, without_part
+from fedvisage.datasets.sources import check_source, place_of, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.crops import notice_of_set
+from fedvisage.tasks.overlap import Places
 
 POOLED = "all"
 """The name of the pseudo-site that holds all sites' data, for the baseline that breaks the rules."""
@@ -50,15 +52,27 @@ class Opened:
     """Pre-trained parts to start from."""
     crops: dict[str, CropRecord | None] = field(default_factory=dict)
     """How each set was cropped, by its place in the recipe."""
+    places: Places = field(default_factory=dict)
+    """All pictures, by whose they are; methods that merge the sites have theirs apart here."""
 
 
 def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
     """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
     source, _ = without_selection(entry)
-    found = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads, say=say))
+    path = resolve(source, cache, workers=recipe.runtime.threads, say=say)
+    found = PreparedSet.open(path)
     for line in notice_of_set(found.crop, place):
         say(line)
+    check_bytes(path, cache, say=say)
     return _checked(found, place, recipe)
+
+
+def verify_sets(entries: Sequence[str], cache: Path, say: Callable[[str], None]) -> None:
+    """Read every byte of the sets that are there, and refuse one whose digest is not that of its bytes."""
+    for source in dict.fromkeys(without_selection(without_part(entry)[0])[0] for entry in entries):
+        path = place_of(source, cache)
+        if path is not None:
+            check_bytes(path, cache, whole=True, say=say)
 
 
 def check_entries(recipe: Recipe) -> None:
