@@ -23,7 +23,7 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """Return the line that is shown."""
-        return plain_line(f"{self.place}: {self.message}")
+        return f"{plain_line(self.place, LONGEST // 4)}: {plain_line(self.message, LONGEST // 2)}"
 
 
 class RunFailed(Exception):

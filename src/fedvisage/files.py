@@ -31,6 +31,9 @@ META = "fedvisage"
 LARGEST_TEXT = 1 << 30
 """Bytes of a text file of a run: the longest ledgers, of split learning, have a tenth of that."""
 
+PIECE = 1 << 24
+"""Bytes that are read at once."""
+
 DEEPEST = 64
 """Levels of a JSON file; none of this project has ten."""
 
@@ -153,10 +156,13 @@ def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
         if not stat.S_ISREG(status.st_mode):
             raise UserError(str(path), "is no plain file")
         with path.open("rb") as file:
-            data = file.read(most + 1) if status.st_size <= most else b""
-        if (size := max(status.st_size, len(data))) > most:
+            size, parts = status.st_size, list[bytes]()
+            while size <= most and (part := file.read(PIECE)):
+                parts.append(part)
+                size = max(size, sum(map(len, parts)))
+        if size > most:
             raise UserError(str(path), f"has {size:,} bytes; no such file has more than {most:,}")
-        return data
+        return b"".join(parts)
     except FileNotFoundError:
         raise UserError(str(path), "does not exist") from None
     except OSError as error:

@@ -17,7 +17,8 @@ from cryptography.x509.oid import NameOID
 from tests.distributed.papers import copy_of
 
 from fedvisage.errors import UserError
-from fedvisage.nvflare.certificates import check, papers_in
+from fedvisage.nvflare.admission import Admission
+from fedvisage.nvflare.certificates import REVOKED, check, papers_in
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.starting import prepare_server, prepare_site
 
@@ -78,3 +79,15 @@ def test_resources_of_another_form(
         with pytest.raises(UserError, match="damaged") as error:
             start()
         assert error.value.place == str(path)
+
+
+@pytest.mark.parametrize("deed", [a_pipe, a_hole])
+def test_a_list_of_the_revoked_that_would_never_end(
+    deed: Callable[[Path], None], own_kits: Path, tmp_path: Path
+) -> None:
+    kit = copy_of(own_kits / "server", tmp_path)
+    (kit / "startup" / REVOKED).touch()
+    deed(kit / "startup" / REVOKED)
+    with pytest.raises(UserError) as error:
+        Admission(kit, lambda text: None).read()
+    assert error.value.place == str(kit / "startup" / REVOKED)

@@ -22,13 +22,14 @@ from cryptography.x509.oid import NameOID
 from tests.distributed.papers import make_kits
 from tests.hostile.case import Admitted, Case, pick
 from tests.hostile.files import changed_json, odd_file
-from tests.toy import make_set
+from tests.toy import make_set, unheard
 
+from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import check, papers_in
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.holding import held
 from fedvisage.nvflare.kits import STARTUP, Kind, open_kit
-from fedvisage.nvflare.starting import kept_in, prepare_server, prepare_site, runs_in
+from fedvisage.nvflare.starting import check_own_sets, kept_in, prepare_server, prepare_site, runs_in
 
 KITS: tuple[tuple[str, Kind], ...] = (
     ("server", "server"),
@@ -64,7 +65,12 @@ class Kits:
         return Case(done, partial(self._start, kit, kind), links=True)
 
     def _spoil(self, kit: Path, draws: np.random.Generator) -> str:
-        files = sorted(path for folder in ("startup", "local") for path in (kit / folder).glob("*") if path.is_file())
+        files = sorted(
+            path
+            for folder in ("startup", "local")
+            for path in (kit / folder).glob("*")
+            if path.is_file() and not path.is_symlink()
+        )
         papers = [path for path in files if path.name in PAPERS]
         way = pick(
             draws,
@@ -138,8 +144,10 @@ class Kits:
         if kind == "server":
             with held(opened.path, runs_in(opened, None)):
                 prepare_server(opened)
+                Admission(opened.path, unheard).read()
         elif kind == "site":
             with held(opened.path, kept_in(opened, None)):
+                check_own_sets(opened, self.data, None, None, unheard)
                 prepare_site(opened, str(self.data))
         name = opened.name
         self._look(papers.certificate, papers.key, papers.root, name, at_server=kind == "server")

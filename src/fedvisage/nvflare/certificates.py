@@ -22,16 +22,14 @@ from fedvisage.errors import UserError
 from fedvisage.files import read_plain
 
 ROOT = "rootCA.pem"
-<<<<<<< HEAD
 LARGEST = 1 << 20
 """Bytes of a file of certificates, or of a key."""
-=======
+
 REVOKED = "revoked.pem"
 """Beside the server's certificate: the list of those that it refuses."""
 
 SOON = timedelta(days=30)
 """So long before a certificate ends this is said."""
->>>>>>> main
 
 ANEW = "ask the one who provisioned the federation for this kit anew"
 RENEW = "ask the one who provisioned the federation to renew it (`provision --renew {}`)"
@@ -63,9 +61,8 @@ def check(papers: Papers, name: str, now: datetime | None = None) -> None:
         raise UserError(str(papers.certificate), f"is that of {found!r}, the kit is that of {name!r}; {ANEW}")
     if not _leads_to(chain, root):
         raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
-<<<<<<< HEAD
-    for path, one in ((papers.certificate, own), (papers.root, root)):
-        _check_day(path, one, now)
+    for path, one, advice in ((papers.certificate, own, RENEW.format(name)), (papers.root, root, NEW)):
+        _check_day(path, one, now, advice)
     _check_with_openssl(papers)
 
 
@@ -81,10 +78,6 @@ def _check_with_openssl(papers: Papers) -> None:
         except ssl.SSLError as error:
             said = (error.reason or "unknown").lower().replace("_", " ")
             raise UserError(str(path), f"cannot be used for a connection ({said}); {ANEW}") from error
-=======
-    for path, one, advice in ((papers.certificate, own, RENEW.format(name)), (papers.root, root, NEW)):
-        _check_day(path, one, now, advice)
->>>>>>> main
 
 
 def expires(papers: Papers) -> datetime:
