@@ -80,6 +80,10 @@ class Recipes:
         return Case([*done, *overrides], take)
 
 
+FAST, FAST_OUT = getattr(yaml, "CSafeLoader", yaml.SafeLoader), getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""Written in C, where they are there, and by others than what is tried."""
+
+DEEP = "[" * 100
 MOST = 5000
 """Places of a tree that are looked at; one whose sections stand in each other has no end of them."""
 
@@ -117,7 +121,7 @@ def _look(recipe: Recipe, path: Path, overrides: list[str]) -> None:
 
 def _look_at_text(path: Path) -> None:
     """Refuse a text that says something twice: which of both was meant is not known."""
-    nodes = [yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)]
+    nodes = [yaml.compose(path.read_text(encoding="utf-8"), Loader=FAST)]
     seen: set[int] = set()
     while nodes:
         node = nodes.pop()
@@ -164,7 +168,7 @@ def _leaves(tree: Any, key: str = "") -> Iterator[tuple[str, Any]]:
 def _changed_tree(text: str, draws: np.random.Generator) -> tuple[str, str]:
     """Change one value of a tree, wherever it is; a text that is no tree any more stays as it is."""
     try:
-        tree = yaml.safe_load(text)
+        tree = yaml.load(text, Loader=FAST) if DEEP not in text else None
         where = list(islice(branches(tree), MOST))
     except (yaml.YAMLError, ValueError, RecursionError):
         return "no tree", text
@@ -188,7 +192,9 @@ def _changed_tree(text: str, draws: np.random.Generator) -> tuple[str, str]:
             value = {"a": value} if draws.random() < 0.5 else [value]
         node[key] = value
     try:
-        return ("left out", "number", "text", "form", "key", "deep")[deed], yaml.safe_dump(tree, sort_keys=False)
+        return ("left out", "number", "text", "form", "key", "deep")[deed], yaml.dump(
+            tree, Dumper=FAST_OUT, sort_keys=False
+        )
     except (yaml.YAMLError, ValueError, RecursionError):
         return "no text", text
 
