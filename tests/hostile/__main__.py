@@ -7,6 +7,7 @@ same one again and shows what became of it. A process carries out many cases; on
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import re
@@ -75,6 +76,14 @@ def piece(kind: str, seed: int, until: float, numbers: range) -> list[dict[str, 
     return [line for line in lines if "begun" not in line]
 
 
+def here(kind: str, seed: int, until: float, numbers: range) -> list[dict[str, Any]]:
+    """Carry out some cases in this process."""
+    told = io.StringIO()
+    with TemporaryDirectory(prefix="hostile-") as base:
+        attack(kind, seed, numbers, Path(base) / "base", told, until)
+    return [line for line in map(json.loads, told.getvalue().splitlines()) if "begun" not in line]
+
+
 def campaign(
     kinds: Sequence[str], seed: int, share: float, count: int | None, minutes: float, workers: int
 ) -> dict[str, Row]:
@@ -86,9 +95,9 @@ def campaign(
         row, began = Row(), time.monotonic()
         total = count if count is not None else max(1, round(share * KINDS[kind].count))
         pieces = [range(start, min(start + PIECE, total)) for start in range(0, total, PIECE)]
-        with ThreadPoolExecutor(workers) as pool:
-            done = pool.map(partial(piece, kind, seed, until), pieces)
-            for lines in done:
+        with ThreadPoolExecutor(max(1, workers)) as pool:
+            carried = pool.map if workers else map
+            for lines in carried(partial(piece if workers else here, kind, seed, until), pieces):
                 row.outcomes += [line for line in lines if line["ended"]]
                 row.findings += [(line["number"], line["title"], wrong) for line in lines for wrong in line["wrongs"]]
         row.seconds = time.monotonic() - began
@@ -105,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, help="cases of each kind, instead of those of a whole campaign")
     parser.add_argument("--share", type=float, default=1.0, help="share of a whole campaign (%(default)g)")
     parser.add_argument("--minutes", type=float, default=20.0, help="no case begins after so many (%(default)g)")
-    parser.add_argument("--workers", type=int, default=2, help="processes side by side (%(default)d)")
+    parser.add_argument("--workers", type=int, default=2, help="processes side by side (%(default)d); 0: in this one")
     parser.add_argument("--replay", metavar="KIND/NUMBER", help="carry out one case, and show what became of it")
     parser.add_argument("--child", nargs=4, help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)

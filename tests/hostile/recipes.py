@@ -114,7 +114,7 @@ def _look(recipe: Recipe, path: Path, overrides: list[str]) -> None:
         raise Admitted("what was resolved reads back as another recipe")
     _look_at_text(path)
     if not overrides:
-        given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        given = yaml.load(path.read_text(encoding="utf-8"), Loader=FAST)
         if extra := set(given) - set(tree):
             raise Admitted(f"{sorted(map(str, extra))} are no keys of a recipe")
 
