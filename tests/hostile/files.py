@@ -33,6 +33,11 @@ LINES = (
 )
 
 
+def is_small(path: Path) -> bool:
+    """Return whether it is a plain file that can be read whole, and not a hole that was made of one."""
+    return path.is_file() and not path.is_symlink() and path.stat().st_size < 1 << 26
+
+
 def odd_file(path: Path, draws: np.random.Generator) -> str:
     """Put something else in a file's place: a directory, a link, a pipe, a hole, a file that nobody may read."""
     way = pick(draws, ("missing", "empty", "directory", "link out", "loop", "pipe", "hole", "locked", "cut", "device"))

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.x509.oid import NameOID
 from tests.distributed.papers import make_kits
 from tests.hostile.case import Admitted, Case, pick
-from tests.hostile.files import changed_json, odd_file
+from tests.hostile.files import changed_json, is_small, odd_file
 from tests.toy import make_set, unheard
 
 from fedvisage.nvflare.admission import Admission
@@ -65,12 +65,7 @@ class Kits:
         return Case(done, partial(self._start, kit, kind), links=True)
 
     def _spoil(self, kit: Path, draws: np.random.Generator) -> str:
-        files = sorted(
-            path
-            for folder in ("startup", "local")
-            for path in (kit / folder).glob("*")
-            if path.is_file() and not path.is_symlink()
-        )
+        files = sorted(path for folder in ("startup", "local") for path in (kit / folder).glob("*") if is_small(path))
         papers = [path for path in files if path.name in PAPERS]
         way = pick(
             draws,
@@ -132,7 +127,7 @@ class Kits:
             return "nothing"
         chosen = [path] if draws.random() < 0.6 else [one for one in path.parent.iterdir() if one.name in PAPERS]
         for one in chosen:
-            if (beside := source / "startup" / one.name).is_file():
+            if (beside := source / "startup" / one.name).is_file() and is_small(one):
                 shutil.copy(beside, one)
         return f"{', '.join(one.name for one in chosen)} of {source.parents[0].name}/{source.name}"
 
@@ -269,7 +264,10 @@ def made_paper(name: str, issuer: str, key: Any, by: Any, days: tuple[int, int],
 
 def other_form(kit: Path, draws: np.random.Generator) -> str:
     """Write a kit's papers in another form than PEM with one thing in it."""
-    path = pick(draws, sorted(path for path in (kit / "startup").glob("*") if path.name in PAPERS))
+    found = sorted(path for path in (kit / "startup").glob("*") if path.name in PAPERS and is_small(path))
+    if not found:
+        return "nothing"
+    path = pick(draws, found)
     data = path.read_bytes()
     way = pick(draws, ("binary", "twice", "before", "windows", "huge", "other words", "public"))
     forms: dict[str, bytes] = {

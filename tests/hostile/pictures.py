@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 from tests.hostile.case import pick
-from tests.hostile.files import odd_file, path_of_secret
+from tests.hostile.files import is_small, odd_file, path_of_secret
 
 Make = Callable[[np.random.Generator], bytes]
 
@@ -159,9 +159,7 @@ PICTURES: tuple[Make, ...] = (
 def spoilt_entry(root: Path, draws: np.random.Generator) -> str:
     """Put something into a folder that should not be there, or spoil what is."""
     deed = pick(draws, ("picture", "picture", "picture", "name", "link", "odd", "video", "deep", "class"))
-    files = sorted(
-        path for path in root.rglob("*") if path.is_file() and not path.is_symlink() and path.suffix in (".png", ".avi")
-    )
+    files = sorted(path for path in root.rglob("*") if path.suffix in (".png", ".avi") and is_small(path))
     if not files:
         return "nothing"
     path = pick(draws, files)
@@ -214,7 +212,7 @@ def _placed(root: Path, path: Path, deed: str, draws: np.random.Generator) -> st
 
 def _spoil_video(root: Path, draws: np.random.Generator) -> str:
     path = root / "real" / "s0" / "clip.avi"
-    if not path.is_file():
+    if not is_small(path) or path.stat().st_size < 80:
         return "nothing"
     data, way = bytearray(path.read_bytes()), pick(draws, ("cut", "bytes", "playlist", "sizes", "other"))
     if way == "cut":
