@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults lint reference calibrate benchmark wheel clean
+.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults hostile lint reference calibrate benchmark wheel clean
 
 setup: $(VENV)/.ready
 
@@ -36,6 +36,10 @@ test-processors: setup
 
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults
+
+# HOSTILE="uploads --count 500" tries some cases of one kind; --minutes, --share and --replay are others of its options.
+hostile: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --workers $(WORKERS) $(HOSTILE)
 
 distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
