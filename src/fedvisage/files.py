@@ -217,6 +217,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
             return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
     except FileNotFoundError as error:
         raise UserError(str(path), "does not exist") from error
+    except MemoryError as error:
+        raise UserError(str(path), "is larger than the memory that there is") from error
     except (SafetensorError, OSError, ValueError) as error:
         if (format := _other_format(path)) is not None:
             raise UserError(

@@ -19,8 +19,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-DEADLINE = 30.0
-"""Seconds of one case; on two idle cores none needs two."""
+DEADLINE, PATIENCE = 30.0, 150.0
+"""Seconds of one case: of the processor, and by the clock; on two idle cores none needs ten."""
 
 MEMORY = 3 << 30
 """Bytes that a case may ask for beside what the process has before the first one."""
@@ -72,6 +72,7 @@ class Guard:
         self._beside = self._listing()
         sys.dont_write_bytecode = True
         sys.addaudithook(self._hear)
+        signal.signal(signal.SIGPROF, _late)
         signal.signal(signal.SIGALRM, _late)
 
     def bound(self) -> None:
@@ -84,12 +85,14 @@ class Guard:
         """Watch one case, whose files belong into ``place``."""
         seen, before, began = Seen(links=links), _fresh_peak(), time.monotonic()
         self._seen = seen
-        signal.setitimer(signal.ITIMER_REAL, DEADLINE)
+        signal.setitimer(signal.ITIMER_PROF, DEADLINE)
+        signal.setitimer(signal.ITIMER_REAL, PATIENCE)
         try:
             yield seen
         except Late:
-            seen.wrongs.append(f"was not done after {DEADLINE:g} s")
+            seen.wrongs.append(f"was not done after {DEADLINE:g} s of the processor, or {PATIENCE:g} s")
         finally:
+            signal.setitimer(signal.ITIMER_PROF, 0)
             signal.setitimer(signal.ITIMER_REAL, 0)
             self._seen = None
             seen.seconds, seen.grown = time.monotonic() - began, max(0, _status("VmHWM") - before)

@@ -104,7 +104,7 @@ DEEDS: dict[Callable[[Path], None], str] = {
 
 def tried(base: Path) -> list[Outcome]:
     """Carry out all deeds; in a process of its own, whose alarms and hooks are not those of the tests."""
-    guards.DEADLINE = 0.5
+    guards.DEADLINE, guards.PATIENCE = 0.3, 20.0
     (base / "prepared").mkdir(parents=True)
     guard = Guard(base)
     return [carried_out(Deed(deed), 0, "deeds", number, guard) for number, deed in enumerate(DEEDS)]

@@ -43,10 +43,14 @@ class Own(torch.Tensor):
 
 def some(message: Message, draws: np.random.Generator) -> str:
     """Draw one of a message's tensors; any may have been made something else by an earlier twist."""
-    names = [
-        name for name in sorted(message) if type(message[name]) is Tensor and message[name].layout == torch.strided
-    ]
+    names = [name for name in sorted(message) if type(message[name]) is Tensor and _can_be_changed(message[name])]
     return pick(draws, names) if names else ""
+
+
+def _can_be_changed(tensor: Tensor) -> bool:
+    return (
+        tensor.layout == torch.strided and tensor.device.type == "cpu" and not (tensor.is_nested or tensor.is_quantized)
+    )
 
 
 def on_tensor(change: Callable[[Tensor, np.random.Generator], Any]) -> Twist:
@@ -56,7 +60,7 @@ def on_tensor(change: Callable[[Tensor, np.random.Generator], Any]) -> Twist:
         if (name := some(message, draws)) and not message[name].is_nested:
             try:
                 message[name] = change(message[name].clone(), draws)
-            except (RuntimeError, TypeError, ValueError, IndexError):
+            except (RuntimeError, TypeError, ValueError, IndexError, MemoryError):
                 message[name] = None  # this tensor cannot be made so
         return change.__name__
 

@@ -69,12 +69,12 @@ def check(papers: Papers, name: str, now: datetime | None = None) -> None:
 def _check_with_openssl(papers: Papers) -> None:
     """Refuse what connections would refuse: keys that are too short today, or of kinds that TLS does not know."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    for path, load in (
-        (papers.root, lambda: context.load_verify_locations(papers.root)),
-        (papers.certificate, lambda: context.load_cert_chain(papers.certificate, papers.key)),
-    ):
+    for path in (papers.root, papers.certificate):
         try:
-            load()
+            if path == papers.root:
+                context.load_verify_locations(papers.root)
+            else:
+                context.load_cert_chain(papers.certificate, papers.key)
         except ssl.SSLError as error:
             said = (error.reason or "unknown").lower().replace("_", " ")
             raise UserError(str(path), f"cannot be used for a connection ({said}); {ANEW}") from error

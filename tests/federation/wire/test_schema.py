@@ -67,6 +67,7 @@ def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, exampl
         lambda tensor: torch.nested.nested_tensor([tensor, tensor]),
         lambda tensor: torch.nn.Parameter(tensor),
         lambda tensor: tensor.clone().requires_grad_(),
+        torch._neg_view,
     ],
 )
 def test_what_is_no_plain_tensor_is_refused(make: Callable[[torch.Tensor], Any], schema: Schema) -> None:

@@ -26,7 +26,8 @@ def is_plain(value: object) -> bool:
     """Return whether a value has the form in which a tensor enters a message, or another that is read as easily."""
     if type(value) is not Tensor or value.layout != torch.strided or value.device.type != "cpu":
         return False
-    return not (value.is_nested or value.is_quantized or value.requires_grad)
+    lazy = value.is_neg() or value.is_conj()  # a sign that is not in the memory yet
+    return not (lazy or value.is_nested or value.is_quantized or value.requires_grad)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Message:

@@ -119,8 +119,8 @@ def check(message: Message, schema: Schema) -> None:
         if name not in message:
             raise Refused(name, "is missing")
         _check_tensor(name, message[name], expected)
-        if expected.dtype == torch.int8:
-            _check_encoding(name, message)
+    for name in (name for name, expected in schema.tensors.items() if expected.dtype == torch.int8):
+        _check_encoding(name, message)
     if "examples" in message and not 1 <= int(message["examples"]) <= MOST_EXAMPLES:
         raise Refused("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
 
