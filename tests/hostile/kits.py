@@ -217,12 +217,20 @@ def authority(kit: Path, draws: np.random.Generator) -> str:
     chain = [paper, root, paper] if wrong == "long chain" else [paper]
     startup = kit / "startup"
     startup.mkdir(exist_ok=True)
-    startup.joinpath(f"{stem}.crt").write_bytes(b"".join(one.public_bytes(serialization.Encoding.PEM) for one in chain))
+    put(startup / f"{stem}.crt", b"".join(one.public_bytes(serialization.Encoding.PEM) for one in chain))
     locked = serialization.BestAvailableEncryption(b"word") if wrong == "password" else serialization.NoEncryption()
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
-    startup.joinpath(f"{stem}.key").write_bytes(pem)
-    startup.joinpath("rootCA.pem").write_bytes(root.public_bytes(serialization.Encoding.PEM))
+    put(startup / f"{stem}.key", pem)
+    put(startup / "rootCA.pem", root.public_bytes(serialization.Encoding.PEM))
     return f"own authority, {wrong}"
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a file anew, and not through what stands in its place: a link, a pipe, a directory."""
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    path.unlink(missing_ok=True)
+    path.write_bytes(data)
 
 
 WRONGS = (
