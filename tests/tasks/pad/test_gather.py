@@ -79,7 +79,7 @@ def test_a_user_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tm
     shutil.copytree(sets["B"], tmp_path / "copy")
     with pytest.raises(UserError, match="site B") as caught:
         run_toy(tree({**sets, "U": tmp_path / "copy"}), tmp_path / "run")
-    assert caught.value.place == "recipe.data.user"
+    assert caught.value.place == "data.user"
 
 
 def test_a_user_without_the_split_that_is_asked_for_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
