@@ -100,6 +100,17 @@ def test_who_does_not_speak_tls_is_tried_again(own_kits: Path, tmp_path: Path) -
         greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
 
 
+def test_a_door_whose_server_is_down(own_kits: Path, tmp_path: Path) -> None:
+    """A proxy that takes connections and finds nobody behind it closes them: it is no stranger that speaks no TLS."""
+
+    def answer(plain: socket.socket) -> None:
+        plain.recv(1000)
+
+    with listening(answer) as port, pytest.raises(Unreachable, match="behind it") as error:
+        greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+    assert f"localhost:{port}" in str(error.value)
+
+
 def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_path: Path) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*(own_kits / "server" / "startup" / f"server.{end}" for end in ("crt", "key")))

@@ -82,6 +82,8 @@ def greet(kit: Kit, seconds: float = SECONDS) -> None:
         if "ALERT" in (error.reason or ""):
             said = (error.reason or "").lower().replace("_", " ")
             raise _refused(where, papers.certificate, said) from error
+        if isinstance(error, ssl.SSLEOFError):
+            raise Unreachable(f"{where} ends connections before TLS begins; is the server behind it up?") from error
         raise Unreachable(f"what answers at {where} does not speak TLS") from error
     except ConnectionResetError as error:
         raise HungUp(f"the server at {where} hangs up") from error

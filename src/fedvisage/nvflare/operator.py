@@ -32,7 +32,7 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import write_json
 from fedvisage.nvflare.certificates import check, papers_in
-from fedvisage.nvflare.following import PATIENCE, Course, follow
+from fedvisage.nvflare.following import PATIENCE, Course, follow, newest
 from fedvisage.nvflare.greeting import Unreachable, wait_for_greeting
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import Kit
@@ -158,11 +158,10 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
 
 def _under_way(session: Session, course: Course) -> str | None:
     """Return the number of this run's job if it has one: an operator's process may have been cut off, or killed."""
-    for listed in session.list_jobs(detailed=True, name_prefix=course.job.run):
-        number, status = str(listed["job_id"]), str(listed.get("status"))
-        if number not in course.over and not status.startswith("FINISHED"):
-            return number
-    return None
+    job = newest(session.list_jobs(detailed=True, name_prefix=course.job.run))
+    if job is None or str(job["job_id"]) in course.over or str(job.get("status")).startswith("FINISHED"):
+        return None
+    return str(job["job_id"])
 
 
 def _fetch(session: Session, number: str, out: Path) -> bool:
