@@ -22,7 +22,12 @@ class Measurement:
 
 def rendered(cache: Path, domain: str, subjects: int, size: int) -> Path:
     """Return a small rendered set."""
-    return resolve(f"synth: {domain} subjects={subjects} size={size}", cache, workers=2)
+    return rendered_line(cache, f"{domain} subjects={subjects} size={size}", workers=2)
+
+
+def rendered_line(cache: Path, line: str, workers: int = 1) -> Path:
+    """Return the rendered set that a line names."""
+    return resolve(f"synth: {line}", cache, workers=workers)
 
 
 def processor_seconds(work: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""What a person sees while a run works: a moving bar on a terminal, a plain line a round elsewhere."""
+"""What a person sees while a run works: a moving bar on a terminal, else a plain line a round; and numbers in words."""
 
 from __future__ import annotations
 
@@ -11,6 +11,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 Say = Callable[[str], None]
 """Tells a person one thing."""
+
+
+def unheard(line: str) -> None:
+    """Take what is said where nobody listens."""
 
 
 class Reporter:
@@ -55,3 +59,13 @@ def note_of(row: Mapping[str, Any]) -> str:
     notes.append(f"held-out EER {row['heldout']['eer']:.2%}" if row.get("heldout") else "")
     notes.append("; ".join(f"{name}: {reason}" for name, reason in row["failed"].items()))
     return "  ".join(note for note in notes if note)
+
+
+def percent(value: float | None) -> str:
+    """Return a share in per cent, or a dash where there is none."""
+    return "   –  " if value is None else f"{100 * value:6.2f} %"
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """Return a number with its word: "1 file", "2 files", "1 person", "2 people"."""
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"

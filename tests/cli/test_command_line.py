@@ -248,6 +248,11 @@ def test_compare_and_report_read_finished_runs(call: Call, finished: Path) -> No
     code, out, _ = call("compare", finished)
     assert code == 0
     assert "fedpad" in out.lower()
+    assert "| --- |" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    code, out, _ = call("compare", finished, "--markdown")
+    assert code == 0
+    assert "| --- |" in out
     (finished / "report.html").unlink()
     assert call("report", finished)[0] == 0
     assert all(site in (finished / "report.html").read_text() for site in SITES)

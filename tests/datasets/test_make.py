@@ -65,7 +65,7 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
         imported("1.png", "../outside.png")
     with pytest.raises(UserError, match="2 of 3 files"):
         imported("1.png", "2.png", "3.png")
-    assert "1 images of 1 subjects from 2 files: bonafide 1, train 1" in imported("1.png", "2.png")
+    assert "1 image of 1 subject from 2 files: bonafide 1, train 1" in imported("1.png", "2.png")
     assert len(PreparedSet.open(tmp_path / "set")) == 1
 
 

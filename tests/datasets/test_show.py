@@ -65,3 +65,22 @@ def test_a_sheet_of_an_empty_split_is_refused(tmp_path: Path) -> None:
     found = make_set(tmp_path / "T")
     with pytest.raises(UserError, match="'test'"):
         contact_sheet(found, split="test")
+
+
+def test_a_sheet_says_above_its_cells_what_it_shows(tmp_path: Path) -> None:
+    """Two lines and the subjects' names, 20 pixels each, in letters that take 13 from top to descender."""
+    sheet = np.array(contact_sheet(make_set(tmp_path / "T", train=80), columns=8))
+    lines = [(sheet[top : top + 20] < 128).all(axis=-1).any(axis=1) for top in (0, 20, 40)]
+    assert all(line.any() for line in lines)
+    assert max(np.ptp(np.flatnonzero(line)) + 1 for line in lines) >= 13
+
+
+def test_another_split_is_another_heading(tmp_path: Path) -> None:
+    found = make_set(tmp_path / "T")
+    tops = [np.array(contact_sheet(found, columns=1, split=split))[:20] for split in ("train", "heldout")]
+    assert tops[0].shape != tops[1].shape or not np.array_equal(*tops)
+
+
+def test_very_small_images_are_enlarged_by_a_whole_number(tmp_path: Path) -> None:
+    sheet = np.array(contact_sheet(coloured_set(tmp_path / "C"), columns=3, per_species=1))
+    assert ((sheet[..., 0] == 255) & (sheet[..., 1] == 40)).sum() == 48 * 48

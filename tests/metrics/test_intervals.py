@@ -7,7 +7,7 @@ import pytest
 from tests.metrics.examples import random_scores, scores_of
 
 from fedvisage.metrics import pad
-from fedvisage.metrics.intervals import FIGURES, clusters, intervals, resampled
+from fedvisage.metrics.intervals import FIGURES, band, clusters, intervals, resampled
 from fedvisage.metrics.scores import Scores, from_columns
 
 
@@ -104,3 +104,27 @@ def test_two_thousand_scores_take_at_most_two_seconds() -> None:
     start = time.perf_counter()
     intervals(scores, 0.5, 1000, np.random.default_rng(0))
     assert time.perf_counter() - start < 2
+
+
+def test_a_band_is_where_the_curves_of_redrawn_subjects_lie() -> None:
+    """Subjects are drawn and their scores repeated: of FRR read off such curves at a FAR, 95 in 100 lie inside."""
+    scores = random_scores(0)
+    found = band(scores, 400, np.random.default_rng(0))
+    assert found is not None
+    place, rng, hits = int(np.argmin(abs(found.far - 0.2))), np.random.default_rng(7), []
+    cluster = clusters(scores)
+    for _ in range(200):
+        drawn = rng.integers(0, cluster.max() + 1, cluster.max() + 1)
+        again = scores.take(np.concatenate([np.flatnonzero(cluster == one) for one in drawn]))
+        levels = np.sort(again.live)
+        far = [(again.attack >= level).mean() for level in levels]
+        frr = [(again.bona_fide < level).mean() for level in levels]
+        at = np.interp(found.far[place], far[::-1], frr[::-1])
+        hits.append(found.low[place] <= at <= found.high[place])
+    assert 0.88 <= np.mean(hits) <= 1
+    assert (found.low <= found.high).all()
+
+
+def test_one_class_alone_has_no_band() -> None:
+    scores = random_scores(0)
+    assert band(scores.where(scores.label == 1), 50, np.random.default_rng(0)) is None

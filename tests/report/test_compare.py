@@ -10,13 +10,18 @@ import pytest
 import yaml
 
 from fedvisage.errors import UserError
-from fedvisage.report.compare import as_text, as_values, compare, sign_flip
+from fedvisage.report.compare import as_values, compare, sign_flip
+from fedvisage.report.side_by_side import as_text, legend, narrow, notes
 from fedvisage.studies.figures import value_of
 
 
-def small_run(path: Path, method: str, user: str, seed: int, hter: float, **training: object) -> Path:
-    """Write the two files that a comparison reads."""
+def small_run(
+    path: Path, method: str, user: str, seed: int, hter: float, digest: str | None = None, **training: object
+) -> Path:
+    """Write the three files that a comparison reads; data is another where its digest is."""
     path.mkdir(parents=True)
+    digests = {"data.user": digest or f"digest-of-{user}", "data.sites.A": "a", "data.sites.B": "b"}
+    (path / "data.json").write_text(json.dumps(digests))
     metrics = {"method": method, "sites": ["A", "B"], "user": user, "seed": seed, "hter": hter, "eer": None}
     (path / "metrics.json").write_text(json.dumps(metrics))
     recipe = {"method": {"name": method}, "data": {"user": user}, "training": training, "runtime": {"seed": seed}}
@@ -54,7 +59,7 @@ def test_differences_are_paired_so_that_users_cancel(grid: list[Path]) -> None:
     assert found.p == pytest.approx(2 / 2**6)
 
 
-def recognised(path: Path, method: str, seed: int, gain: float) -> Path:
+def recognised(path: Path, method: str, seed: int, gain: float, public: str = "p") -> Path:
     path.mkdir(parents=True)
     generic = {
         "tar_at_far": {"1e-3": 0.3 + gain, "1e-2": 0.5 + 0.01 * seed},
@@ -64,6 +69,7 @@ def recognised(path: Path, method: str, seed: int, gain: float) -> Path:
     }
     personal = {"tar_at_far": {"1e-6": None, "1e-2": 0.4 + 2 * gain}, "tpir_at_fpir": {}}
     metrics = {"method": method, "task": "recognition", "sites": ["A"], "user": "benchmark", "seed": seed}
+    (path / "data.json").write_text(json.dumps({"data.user": "u", "data.sites.A": "a", "data.public": public}))
     (path / "metrics.json").write_text(json.dumps({**metrics, "generic": generic, "personalised": personal}))
     (path / "recipe.yaml").write_text(yaml.safe_dump({"method": {"name": method}, "runtime": {"seed": seed}}))
     return path
@@ -100,14 +106,14 @@ def test_only_common_pairs_are_compared(grid: list[Path]) -> None:
 
 def test_recipes_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> None:
     runs = [small_run(tmp_path / str(rounds), "fedpad", "M", 0, 0.1, rounds=rounds, batch=8) for rounds in (5, 10)]
-    assert [row.label for row in compare(runs)] == ["fedpad (training.rounds=5)", "fedpad (training.rounds=10)"]
+    assert [row.label for row in compare(runs)] == ["fedpad · rounds 5", "fedpad · rounds 10"]
 
 
 def test_a_section_that_others_lack_is_named_where_it_stands(tmp_path: Path) -> None:
     plain = small_run(tmp_path / "plain", "fedpad", "M", 0, 0.1, clip=None)
     clipped = small_run(tmp_path / "clipped", "fedpad", "M", 0, 0.1, clip={"tokens": 2, "gradient": 1})
     labels = [row.label for row in compare([plain, clipped])]
-    assert labels == ["fedpad (training.clip=None)", "fedpad (training.clip.gradient=1, training.clip.tokens=2)"]
+    assert labels == ["fedpad · clip none", "fedpad · gradient 1, tokens 2"]
 
 
 def test_one_seed_has_no_spread(tmp_path: Path) -> None:
@@ -138,3 +144,112 @@ def test_printing_gives_markdown_or_json(grid: list[Path]) -> None:
 def test_a_directory_without_figures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="finished runs"):
         compare([tmp_path])
+
+
+def test_data_is_known_by_its_digest_and_not_by_its_name(tmp_path: Path) -> None:
+    """One user's name, two sets: nothing is paired, and it is said; another name for one set is paired."""
+    small, large, again = (
+        small_run(tmp_path / "small", "fedpad", "M", 0, 0.1, digest="one-set"),
+        small_run(tmp_path / "large", "fused", "M", 0, 0.2, digest="two-set"),
+        small_run(tmp_path / "again", "single", "N", 0, 0.3, digest="one-set"),
+    )
+    first, other, same = compare([small, large, again])
+    assert other.differences == {}
+    assert (first.users, other.users) == (("M (one-se)",), ("M (two-se)",))
+    (note,) = other.notes
+    assert "not paired" in note
+    assert same.differences["hter"].mean == pytest.approx(0.2)
+    assert note in as_text([first, other, same])
+
+
+def test_parts_of_one_set_are_different_data(tmp_path: Path) -> None:
+    whole, part = (small_run(tmp_path / name, name, "M", 0, 0.1) for name in ("fedpad", "fused"))
+    recipe = yaml.safe_load((part / "recipe.yaml").read_text())
+    recipe["data"]["user"] = "M only: attacks=print"
+    (part / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert compare([whole, part])[1].differences == {}
+    recipe["data"] |= {"user": "M", "user_split": "test"}
+    (part / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert compare([whole, part])[1].differences == {}
+
+
+def test_other_impostors_part_personal_figures_and_not_generic_ones(tmp_path: Path) -> None:
+    first = recognised(tmp_path / "a", "fedavg", 0, 0.0)
+    _, other = compare([first, recognised(tmp_path / "b", "fedfr", 0, 0.1, public="q")])
+    assert other.differences["generic.tar@1e-3"].mean == pytest.approx(0.1)
+    assert not [name for name in other.differences if name.startswith("personal.")]
+
+
+def test_a_run_whose_data_is_unknown_is_not_paired(tmp_path: Path) -> None:
+    first, other = (small_run(tmp_path / name, name, "M", 0, 0.1) for name in ("fedpad", "fused"))
+    (other / "data.json").unlink()
+    rows = compare([first, other])
+    assert rows[1].differences == {}
+    (note,) = notes(rows)
+    assert str(other) in note
+    assert "data.json" in note
+
+
+def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run", "fedpad", "M", 0, 0.1)
+    copy = small_run(tmp_path / "copy", "fedpad", "M", 0, 0.1)
+    (tmp_path / "link").symlink_to(run)
+    rows = compare([run, tmp_path / "link", copy])
+    assert rows[0].runs == 1
+    twice, alike = notes(rows)
+    assert "link" in twice
+    assert "once" in twice
+    assert "copy" in alike
+    (copy / "scores.csv").write_text("other scores")
+    assert compare([run, copy])[0].runs == 2
+
+
+def test_from_one_pair_follow_neither_interval_nor_p(tmp_path: Path) -> None:
+    rows = compare([small_run(tmp_path / name, name, "M", 0, hter) for name, hter in (("fedpad", 0.1), ("fused", 0.2))])
+    found = rows[1].differences["hter"]
+    assert (found.mean, found.low, found.high, found.p, found.pairs) == (pytest.approx(0.1), None, None, None, 1)
+    assert "| fused | 1 | +10.00 – |" in as_text(rows)
+    assert "fewer than two pairs" in as_text(rows)
+    (difference,) = (one for one in narrow(rows, 80) if one.caption.startswith("Difference"))
+    assert difference.rows == (("HTER %", "+10.00", "–", "–", "1"),)
+    assert "fewer than two pairs" in difference.note
+
+
+def test_runs_of_one_pair_are_averaged_before_they_are_paired(tmp_path: Path) -> None:
+    runs = [small_run(tmp_path / f"{name}{hter}", name, "M", 0, hter)
+            for name, hter in (("fedpad", 0.1), ("fused", 0.2), ("fused", 0.4))]  # fmt: skip
+    assert compare(runs)[1].differences["hter"].mean == pytest.approx(0.3 - 0.1)
+
+
+def test_what_would_be_long_in_a_label_stands_in_a_legend(tmp_path: Path) -> None:
+    short = {"optimizer": {"name": "sgd", "lr": 0.1}, "rounds": 5, "batch": {"default": 8}}
+    other = {"optimizer": {"name": "adam", "lr": 0.01}, "rounds": 10, "batch": {"default": 16}}
+    rows = compare([small_run(tmp_path / name, "fedpad", "M", 0, 0.1, **training)
+                    for name, training in (("a", short), ("b", other))])  # fmt: skip
+    assert [row.label for row in rows] == ["fedpad · A", "fedpad · B"]
+    assert legend(rows)[1] == (
+        "fedpad · B: training.batch.default=16, training.optimizer.lr=0.01, training.optimizer.name=adam,"
+        " training.rounds=10"
+    )
+    assert legend(rows)[0] in as_text(rows)
+
+
+def test_methods_are_called_by_their_names_and_by_what_else_differs(tmp_path: Path) -> None:
+    rows = compare([small_run(tmp_path / name, name, "M", 0, 0.1, optimizer={"name": "adam", "lr": lr}, rounds=5)
+                    for name, lr in (("fedpad", 0.001), ("fedprox", 0.01))])  # fmt: skip
+    assert [row.label for row in rows] == ["fedpad · lr 0.001", "fedprox · lr 0.01"]
+    assert legend(rows) == []
+
+
+@pytest.mark.parametrize("groups", [2, 9])
+def test_tables_for_a_terminal_keep_within_its_width(tmp_path: Path, groups: int) -> None:
+    """Each column as wide as its widest word, three spaces between: words that need more would be broken."""
+    runs = [small_run(tmp_path / f"{rounds}-{seed}", "fedpad", "M", seed, 0.1 + 0.01 * rounds * seed, rounds=rounds)
+            for rounds in range(groups) for seed in range(2)]  # fmt: skip
+    made = narrow(compare(runs), 80)
+    shown = [title for one in made for title in one.columns if title.startswith("fedpad · rounds ")]
+    assert {f"fedpad · rounds {rounds}" for rounds in range(groups)} <= set(shown)
+    for one in made:
+        lines = [one.columns, *one.rows] if one.columns[0].startswith("fedpad") else one.rows
+        widths = [max(len(line[column]) for line in lines) for column in range(len(one.columns))]
+        assert sum(widths) + 3 * len(widths) <= 80

@@ -10,7 +10,7 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 from tests.report.making import make_run, user_scores
 
-from fedvisage.report import curves
+from fedvisage.report import curves, similarities
 from fedvisage.report.embedding import boundary, project, sample, tsne_figure
 from fedvisage.report.run_files import Features, read_run
 from fedvisage.report.tensorboard import write_events
@@ -78,6 +78,25 @@ def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:
     assert np.linalg.norm(place - middle, axis=1).max() < np.linalg.norm(ends[1] - ends[0])
 
 
+def test_one_heap_of_both_classes_gets_no_line_from_far_away() -> None:
+    place = np.random.default_rng(3).normal(size=(60, 2)).astype(np.float32)
+    label = np.array([0] * 50 + [1] * 10)
+    ends = boundary(place, label)
+    reach = np.linalg.norm(place - place.mean(0), axis=1).max()
+    assert ends is None or np.linalg.norm(ends.mean(0) - place.mean(0)) <= 1.5 * reach
+
+
+def test_the_frame_of_placed_features_is_that_of_the_points() -> None:
+    """Both classes of each site are one heap, which no line parts: the dots still spread over the drawing."""
+    rng = np.random.default_rng(1)
+    site = np.repeat(np.array(["A", "B"]), 40)
+    features = Features(rng.normal(size=(80, 8)).astype(np.float32), np.arange(80) // 6 % 2, site)
+    drawing = tsne_figure(features)
+    assert drawing is not None
+    across = [float(x) for x in re.findall(r'<use xlink:href="#\w+" x="([\d.-]+)"', drawing)]
+    assert np.ptp(across) > 150
+
+
 def test_a_set_with_hardly_any_attacks_gets_no_line() -> None:
     place = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32)
     assert boundary(place, np.array([0] * 4 + [1] * 36)) is None
@@ -120,3 +139,37 @@ def test_event_files_of_a_run_that_is_not_finished_hold_its_rounds(finished: Pat
     run = shutil.copytree(finished, tmp_path / "run")
     (run / "metrics.json").unlink()
     assert ("heldout/auc", 12) in events_of(write_events(run))
+
+
+def test_the_axis_of_scores_fits_them_and_counts_what_lies_beyond() -> None:
+    """A weak model's scores, as close together as in -0.39 to -0.28, fill most of the axis; an outlier does not."""
+    close = np.append(np.linspace(-0.39, -0.28, 200), 40.0)
+    low, high = curves.span(close, -0.33)
+    assert low < -0.38
+    assert -0.29 < high < -0.2
+    assert curves.beyond(close, (low, high)) == 1
+    assert curves.span(close, 5.0) == curves.span(close, None), "a threshold far away does not stretch the axis"
+    assert curves.span(close, -0.25)[1] > -0.25
+
+
+def test_marks_lie_where_errors_are_equal_and_at_the_threshold() -> None:
+    scores = user_scores(np.random.default_rng(0), "U")
+    (_, (far, frr, _)), (_, (accepted, rejected, _)) = curves.points({"frames": scores}, {"frames": 0.3})
+    assert far == frr
+    steps = [((scores.attack >= at).mean(), (scores.bona_fide < at).mean()) for at in np.linspace(-3, 3, 2001)]
+    assert far == pytest.approx(min(max(step) for step in steps), abs=0.01)
+    assert accepted == (scores.attack >= 0.3).mean()
+    assert rejected == (scores.bona_fide < 0.3).mean()
+
+
+def test_the_ends_of_similarities_hold_nearly_all_pairs_and_the_threshold() -> None:
+    counts = np.zeros((2, 4096), np.int64)
+    counts[0, 2000:2200], counts[1, 2500:2600] = 5, 7
+    counts[0, 10] = 1
+    first, last, width = similarities.ends(counts, 0.5)
+    assert 1900 < first <= 2002
+    assert (last - first) % width == 0
+    assert last >= 3072
+    assert similarities.beyond(counts, 0.5) == 1 + 5 * max(0, first - 2000)
+    assert last <= 4096
+    assert [round(point[0], 3) for point in similarities.points(counts, 0.5)][1] == 0

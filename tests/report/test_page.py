@@ -1,16 +1,22 @@
 """The report page: complete, self-contained, safe with hostile names, and drawn from files alone."""
 
 import json
+import re
 import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
-from tests.report.making import THRESHOLD, make_run
+import yaml
+from tests.report.making import THRESHOLD, make_run, write_features
 
+from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.errors import UserError
 from fedvisage.metrics.scores import read_scores
+from fedvisage.metrics.threshold import histogram
 from fedvisage.report.page import write_report
+from fedvisage.tasks.counts import read_counts, write_counts
 
 HOSTILE = '</text></svg><script>alert("x")</script><img src=x onerror=alert(1)>'
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -169,6 +175,139 @@ def test_two_hundred_sites_make_a_readable_page(tmp_path: Path) -> None:
     page = write_report(run)
     assert "160 more sites" in words(read(page))
     assert page.stat().st_size < 2_000_000
+
+
+def decisions(reader: str, kind: str) -> list[str]:
+    """Return the cells of a row of the table of decisions."""
+    table = reader[reader.index("Decisions at the threshold") :]
+    row = re.search(rf"<td>{kind}</td>(.*?)</tr>", table)
+    assert row is not None
+    return re.findall(r">([^<]*)</td>", row[1])
+
+
+def test_decisions_are_counted_by_species_with_their_rates(finished: Path) -> None:
+    page = write_report(finished).read_text()
+    scores = read_scores(finished / "scores.csv")
+    for name, mask in (
+        ("bona fide", scores.label == 1),
+        ("cut", scores.species == "cut"),
+        ("all attacks", scores.label == 0),
+    ):
+        live = sum(score >= THRESHOLD for score in scores.live[mask].tolist())
+        count = int(mask.sum())
+        expected = [
+            f"{live} ({100 * live / count:.2f} %)",
+            f"{count - live} ({100 - 100 * live / count:.2f} %)",
+            str(count),
+        ]
+        assert decisions(page, name) == expected
+
+
+def test_decisions_on_videos_are_counted_where_the_headline_is_of_videos(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    metrics = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").write_text(json.dumps({**metrics, "level": "video", "frame": metrics}))
+    assert decisions(write_report(run).read_text(), "bona fide")[-1] == "40"
+
+
+def test_wide_tables_can_become_cards_and_their_figures_have_their_titles(finished: Path) -> None:
+    page = write_report(finished).read_text()
+    wide = re.findall(r'<table class="wide">.*?</table>', page)
+    assert wide
+    for found in wide:
+        titles = re.findall(r"<th[^>]*>([^<]*)</th>", found)
+        for row in re.findall(r"<tr>(<td.*?)</tr>", found):
+            assert re.findall(r'data-title="([^"]*)"', row) == titles[1:]
+    assert "@media (max-width: 40rem)" in page
+
+
+def test_sites_have_a_curve_each_where_their_counts_are_known(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 2
+    histograms = {site: histogram(rng.normal(labels * gap, 1), labels) for site, gap in (("C", 1.0), ("O", 3.0))}
+    write_counts(run, histograms)
+    for site, counts in read_counts(run).items():
+        assert np.array_equal(counts, histograms[site])
+    reader = read(write_report(run))
+    assert "ROC by site" in {value for name, value in reader.attributes if name == "aria-label"}
+
+
+def test_features_of_a_few_images_are_said_to_be_too_few(finished: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(finished, tmp_path / "run")
+    write_features(run, ("C", "M"), np.random.default_rng(0), each=4)
+    reader = read(write_report(run))
+    assert "8 images are too few" in words(reader)
+    assert "Features (t-SNE)" not in {value for name, value in reader.attributes if name == "aria-label"}
+
+
+@pytest.fixture
+def judged_here(finished: Path, tmp_path: Path) -> Path:
+    """Return a run whose user's images are in a set beside it, of rendered people by its own words."""
+    run, scores = shutil.copytree(finished, tmp_path / "run"), read_scores(finished / "scores.csv")
+    with Writer(tmp_path / "M", name="M", size=16, source="synthetic test") as out:
+        for index in range(len(scores)):
+            out.add(
+                np.full((1, 16, 16, 3), index % 256, np.uint8), label=[int(scores.label[index])],
+                species=[str(scores.species[index]) or "bonafide"], subject=[str(scores.subject[index])],
+                video=[str(scores.video[index])], frame=[0], split=["train"], item=[str(scores.item[index])],
+            )  # fmt: skip
+    (run / "features.safetensors").unlink()  # placing them takes longest
+    digests = {"data.user": PreparedSet.open(tmp_path / "M").digest, "data.sites.C": "c"}
+    (run / "data.json").write_text(json.dumps(digests))
+    return with_recipe(run, user=str(tmp_path / "M"))
+
+
+def with_recipe(run: Path, user: str | None = None, **report: object) -> Path:
+    recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+    recipe["data"]["user"] = user or recipe["data"]["user"]
+    (run / "recipe.yaml").write_text(yaml.safe_dump(recipe | ({"report": report} if report else {})))
+    return run
+
+
+def test_the_worst_images_are_those_furthest_on_the_wrong_side_one_a_subject(judged_here: Path) -> None:
+    page = write_report(judged_here).read_text()
+    scores = read_scores(judged_here / "scores.csv")
+    for kind, species, worst in (("bona fide", "", min), ("cut", "cut", max)):
+        of = {
+            str(who): worst(scores.live[(scores.subject == who) & (scores.species == species)])
+            for who in scores.subject
+        }
+        expected = [f"{value:+.2f}" for value in sorted(of.values(), reverse=worst is max)[:4]]
+        assert re.findall(rf'alt="{kind}, score ([^"]*)"', page) == expected
+    assert page.count('src="data:image/png;base64,') == 16
+    assert "Set M" in page
+
+
+@pytest.mark.parametrize(("said", "asked", "shown"), [
+    (None, None, True), (False, None, False), (False, True, True), (True, False, False), (True, None, True),
+])  # fmt: skip
+def test_rendered_people_are_shown_unless_somebody_says_no(
+    judged_here: Path, said: bool | None, asked: bool | None, shown: bool
+) -> None:
+    run = judged_here if said is None else with_recipe(judged_here, images=said)
+    assert ("data:image/png" in write_report(run, images=asked).read_text()) is shown
+
+
+def test_photographs_are_shown_only_if_somebody_says_yes(judged_here: Path) -> None:
+    """The same set with a source that is an import's: another digest is another set, so that is noted anew."""
+    place = judged_here.parent / "M"
+    note = json.loads((place / "set.json").read_text())
+    (place / "set.json").write_text(json.dumps(note | {"source": "folder phones crop=face"}))
+    assert "data:image" not in write_report(judged_here).read_text()
+    page = write_report(with_recipe(judged_here, images=True)).read_text()
+    assert "data:image/png" in page
+    assert "Photographs" in page
+
+
+def test_images_of_another_set_and_of_a_federation_are_not_shown(judged_here: Path) -> None:
+    digests = json.loads((judged_here / "data.json").read_text())
+    (judged_here / "data.json").write_text(json.dumps({"data.user": digests["data.user"]}))
+    assert "data:image" not in write_report(judged_here, images=True).read_text()
+    (judged_here / "data.json").write_text(json.dumps(digests | {"data.user": "another"}))
+    page = write_report(judged_here, images=True).read_text()
+    assert "data:image" not in page
+    assert "not at hand" in page
 
 
 def test_a_lost_ledger_is_never_taken_for_nothing_left_a_site(finished: Path, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -21,6 +22,7 @@ from fedvisage.methods import METHODS
 from fedvisage.nn.precision import choose
 from fedvisage.progress import Reporter
 from fedvisage.runs.run import adopting, run
+from fedvisage.tasks.counts import read_counts
 from fedvisage.tasks.scoring import Scorer
 
 
@@ -256,6 +258,14 @@ def test_a_model_without_one_of_its_parts_is_refused(sets: Mapping[str, Path], t
     classifier = {f"classifier.{k}": v for k, v in scorer.net["classifier"].state_dict().items()}
     with pytest.raises(UserError, match="part encoder"):
         scorer.load(classifier)
+
+
+def test_the_counts_that_sites_sent_are_kept_and_give_their_figures(finished: Path) -> None:
+    metrics, counts = json.loads((finished / "metrics.json").read_text()), read_counts(finished)
+    assert sorted(counts) == sorted(metrics["sites"])
+    for site, (attack, live) in counts.items():
+        above = sum(int(live[at]) * (int(attack[:at].sum()) + int(attack[at]) / 2) for at in np.flatnonzero(live))
+        assert metrics["sites_heldout"][site]["auc"] == pytest.approx(above / (attack.sum() * live.sum()))
 
 
 @pytest.mark.parametrize("changes", [{"training__optimizer": {"lr": 1e30}}, {"federation": {"offline": 1.0}}])

@@ -43,7 +43,7 @@ def audit_run(run: Path, out: Path | None, cache: Path, say: Say) -> list[dict[s
         say(_line(records[-1]))
     write_json(where / FILE, {"run": run.name, "audits": records})
     if out is None:
-        write_report(run)
+        write_report(run, cache)
     say(f"audit: {where / FILE}")
     return records
 

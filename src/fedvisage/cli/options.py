@@ -16,11 +16,16 @@ from fedvisage.errors import RunFailed
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedvisage.report.tables import Table
+
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
 NOTHING = "nothing was written"
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
+MixedCrops = Annotated[
+    bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
@@ -44,6 +49,30 @@ def say(*lines: str) -> None:
     """Print lines as they are: names in square brackets are names, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def show(content: Table) -> None:
+    """Print a table as wide as the terminal, or 80 columns where there is none."""
+    from rich import box
+    from rich.table import Table as Drawn
+    from rich.text import Text
+
+    drawn = Drawn(title=Text(content.caption), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD,
+                  pad_edge=False)  # fmt: skip
+    for index, title in enumerate(content.columns):
+        named = index < content.names
+        drawn.add_column(Text(title), justify="left" if named else "right", overflow="fold", vertical="top")
+    for row in content.rows:
+        drawn.add_row(*map(Text, row))
+    console().print(drawn)
+    if content.note:
+        console().print(Text(content.note, style="dim"))
+
+
+def note(*lines: str) -> None:
+    """Print lines beside the result, where they disturb no program that reads it."""
+    for line in lines:
+        typer.echo(f"note: {line}", err=True)
 
 
 def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:

@@ -8,7 +8,20 @@ from typing import Annotated
 import typer
 
 from fedvisage.cli.completion import recipe_files, study_files
-from fedvisage.cli.options import CONTINUES, NOTHING, AsJson, Cache, Out, console, interruptible, print_json, say
+from fedvisage.cli.options import (
+    CONTINUES,
+    NOTHING,
+    AsJson,
+    Cache,
+    MixedCrops,
+    Out,
+    console,
+    interruptible,
+    note,
+    print_json,
+    say,
+    show,
+)
 from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
 
@@ -54,6 +67,7 @@ def run(
         float, typer.Option(help="Seconds without an answer of a submitted run before it is ended.", min=1.0)
     ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
+    allow_mixed_crops: MixedCrops = False,
     cache: Cache = CACHE,
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
@@ -73,13 +87,16 @@ def run(
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(loaded, where, cache, Reporter(console()), resume=resume)
+            figures = run_and_report(
+                loaded, where, cache, Reporter(console()), resume=resume, allow_mixed_crops=allow_mixed_crops
+            )
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience
-            )
+                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience,
+                allow_mixed_crops=allow_mixed_crops,
+            )  # fmt: skip
     if figures["user"] is not None:
         say(*summary(figures))
     say(f"report: {where / REPORT}")
@@ -106,6 +123,7 @@ def study(
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
+    allow_mixed_crops: MixedCrops = False,
     cache: Cache = CACHE,
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
@@ -115,7 +133,10 @@ def study(
     path = locate(study, verb="study")
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
     with interruptible(CONTINUES):
-        conduct(path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers)
+        conduct(
+            path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
+            allow_mixed_crops=allow_mixed_crops,
+        )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))
 
 
@@ -142,6 +163,7 @@ def evaluate_run(
             show_default=False,
         ),
     ] = None,
+    allow_mixed_crops: MixedCrops = False,
     out: Out = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -151,7 +173,9 @@ def evaluate_run(
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished import open_model
 
-    figures = evaluate(open_model(run, adapt, pairs), data, cache, out)
+    opened = open_model(run, adapt, pairs)
+    note(*opened.notices)
+    figures = evaluate(opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, say=note)
     if as_json:
         print_json(figures)
     else:
@@ -179,6 +203,7 @@ def predict_images(
     from fedvisage.tasks.recognition.predict import compare_faces
 
     opened = open_model(model)
+    note(*opened.notices)
     results = (
         predict(opened, path, member=member, crop=crop)
         if against is None
@@ -191,25 +216,46 @@ def predict_images(
 
 
 @app.command("compare")
-def compare_runs(runs: Runs, as_json: AsJson = False) -> None:
+def compare_runs(
+    runs: Runs,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, with a row a method.")] = False,
+    as_json: AsJson = False,
+) -> None:
     """Compare runs: mean ± std over seeds, and differences paired over user and seed."""
-    from fedvisage.report.compare import as_text, as_values, compare
+    from fedvisage.report.compare import as_values, compare
+    from fedvisage.report.side_by_side import as_text, legend, narrow, notes
 
     rows = compare(runs)
     if as_json:
         print_json(as_values(rows))
-    else:
+    elif markdown:
         say(as_text(rows))
+    else:
+        for table in narrow(rows, console().width):
+            show(table)
+        say(*legend(rows), *notes(rows))
 
 
 @app.command()
-def report(run: Annotated[Path, typer.Argument(help="The directory of a finished run.")]) -> None:
+def report(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    images: Annotated[
+        bool | None,
+        typer.Option(
+            "--images/--no-images",
+            help="Show the worst images of the user's set; default: what the recipe says, or those of rendered people"
+            " only.",
+            show_default=False,
+        ),
+    ] = None,
+    cache: Cache = CACHE,
+) -> None:
     """Draw a run's report and TensorBoard files again from its files."""
     from fedvisage.report.page import write_report
     from fedvisage.report.tensorboard import write_events
 
     write_events(run)
-    say(str(write_report(run)))
+    say(str(write_report(run, cache, images)))
 
 
 @app.command()

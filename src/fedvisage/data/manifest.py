@@ -7,6 +7,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from fedvisage.data.crops import CropRecord, from_source
 from fedvisage.errors import UserError
 
 FORMAT_VERSION: Final = 1
@@ -56,7 +57,13 @@ class Manifest(BaseModel):
     size: int = Field(ge=1, le=SIZE_LIMIT)
     count: int = Field(ge=1)
     source: Printable = Field(max_length=SOURCE_LIMIT)
+    crop: CropRecord | None = None
     files: dict[FileName, FileEntry]
+
+    @property
+    def crops(self) -> CropRecord | None:
+        """How the crops were made, as far as the set says so."""
+        return self.crop or from_source(self.source)
 
     @property
     def digest(self) -> str:

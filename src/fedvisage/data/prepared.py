@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.manifest import (
     DEPTH,
     DEPTH_SIZE,
@@ -48,6 +49,8 @@ class PreparedSet:
     images: npt.NDArray[np.uint8]
     depth: npt.NDArray[np.uint8] | None
     points: npt.NDArray[np.float32] | None
+    crop: CropRecord | None = None
+    """How the images were cut out, if that is known."""
 
     @staticmethod
     def open(path: Path, verify: bool = False) -> "PreparedSet":
@@ -88,6 +91,7 @@ def _opened(path: Path, verify: bool) -> PreparedSet:
         images=_mapped(path / IMAGES, (count, size, size, 3), np.uint8),
         depth=_optional(path, manifest, DEPTH, (DEPTH_SIZE, DEPTH_SIZE), np.uint8),
         points=points,
+        crop=manifest.crops,
     )
 
 

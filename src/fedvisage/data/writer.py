@@ -13,6 +13,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.manifest import (
     DEPTH,
     DEPTH_SIZE,
@@ -54,8 +55,9 @@ class Writer:
         depth: bool = False,
         points: bool = False,
         identities: bool = False,
+        crop: CropRecord | None = None,
     ) -> None:
-        """Check the destination; `depth` and `points` say whether every image comes with them.
+        """Check the destination; `depth` and `points` say whether every image comes with them, `crop` how it was cut.
 
         With `identities` it is an identity set, for face recognition, and every image comes with a group.
         """
@@ -67,7 +69,7 @@ class Writer:
             raise UserError("name", f"must be 1 to {NAME_LIMIT} printable characters, got {name[:80]!r}")
         if not (source.isprintable() and len(source) <= SOURCE_LIMIT):
             raise ValueError(f"source must be at most {SOURCE_LIMIT} printable characters")
-        self.path, self.name, self.size, self.source = path, name, size, source
+        self.path, self.name, self.size, self.source, self.crop = path, name, size, source, crop
         self.species: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.subjects: set[str] = set()
@@ -183,8 +185,9 @@ class Writer:
             _make_durable(path)
             files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
         content = {"format": FORMAT_VERSION, "name": self.name, "size": self.size, "count": self.count}
-        manifest = Manifest.model_validate(content | {"source": self.source, "files": files})
-        (self._partial / SET).write_text(manifest.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        manifest = Manifest.model_validate(content | {"source": self.source, "crop": self.crop, "files": files})
+        text = manifest.model_dump_json(indent=1, exclude={"crop"} if self.crop is None else None)
+        (self._partial / SET).write_text(text + "\n", encoding="utf-8")
         _make_durable(self._partial / SET)
         sync_directory(self._partial)
         self._publish()

@@ -14,7 +14,7 @@ from fedvisage.datasets.importers.report import ImportReport
 from fedvisage.datasets.show import contact_sheet, describe
 from fedvisage.datasets.sources import in_steps
 from fedvisage.errors import UserError
-from fedvisage.progress import Say
+from fedvisage.progress import Say, counted
 
 
 class Importer(Protocol):
@@ -145,7 +145,8 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
         _check_sheet(sheet)
     prepared = PreparedSet.open(directory, verify=verify)
     lines = [
-        f"{prepared.name}: {len(prepared)} images of {prepared.size}×{prepared.size}, {prepared.source}",
+        f"{prepared.name}: {counted(len(prepared), 'image')} of {prepared.size}×{prepared.size}, {prepared.source}",
+        *([f"crops: {prepared.crop}"] if prepared.crop is not None else []),
         *describe(prepared),
     ]
     if sheet is not None:

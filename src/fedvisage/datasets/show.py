@@ -1,20 +1,43 @@
 """What a prepared set holds, as a table of counts and as a contact sheet."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE, SPLITS
 from fedvisage.errors import UserError
+from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
 
 _GAP = 2
-_MARGIN = 84
-_HEADING = 16
+_LETTERS = 14
+"""Height of letters in pixels: what people still read where a sheet is shown as it is."""
+_LINE = 20
+_MARGIN = 96
+_WIDEST_MARGIN = 180
 _BACKGROUND = (255, 255, 255)
 _EMPTY = (235, 235, 235)
 _INK = (20, 20, 20)
 _CELL_LIMIT = 256
+_CELL_LEAST = 48
+
+Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Where the cells of a sheet are: below its heading and the subjects' names, right of the species' names."""
+
+    side: int
+    left: int
+    top: int
+
+    def place(self, column: int, row: int) -> tuple[int, int]:
+        """Return the upper left corner of a cell."""
+        return self.left + column * (self.side + _GAP), self.top + row * (self.side + _GAP)
 
 
 def describe(found: PreparedSet) -> list[str]:
@@ -40,27 +63,37 @@ def contact_sheet(
     """Draw images of a set: one column per subject, `per_species` rows per species, chosen by the seed.
 
     Subjects of which most species exist come first; a cell stays grey where a subject has no (further) image of a
-    species. Images are shown at their own size up to 256 pixels, so that nothing is smoothed away.
+    species. Images are shown at their own size up to 256 pixels, so that nothing is smoothed away; very small ones are
+    enlarged by a whole number. The heading says what the set is and how it is shown.
     """
     indices = found.select(split)
     if len(indices) == 0:
         raise UserError(str(found.path), f"has no images in split {split!r}")
     species, subjects = species_of(found), _chosen_subjects(found, indices, columns, seed)
-    side = min(found.size, _CELL_LIMIT)
-    sheet, draw, font = _empty_sheet(len(subjects), len(species) * per_species, side)
+    font = ImageFont.load_default(_LETTERS)
+    scale = max(1, -(-_CELL_LEAST // found.size))
+    side, kept = min(found.size * scale, _CELL_LIMIT), len(np.unique(found.rows.subject[indices]))
+    heading = [
+        f"{found.name}, {_splits(found, indices)}",
+        f"{counted(len(indices), 'image')} of {counted(kept, 'subject')}, {found.size} x {found.size} pixels, "
+        f"shown {_scale(found.size, side)}",
+    ]
+    margin = int(min(_WIDEST_MARGIN, max(_MARGIN, *(font.getlength(name) + 4 * _GAP for name in species))))
+    grid = _Grid(side, margin, (len(heading) + 1) * _LINE + _GAP)
+    sheet, draw = _empty_sheet(grid, heading, font, len(subjects), len(species) * per_species)
     for column, subject in enumerate(subjects):
-        draw.text((_MARGIN + column * (side + _GAP), 1), _fitting(subject, side, font), fill=_INK, font=font)
+        left, top = grid.place(column, 0)
+        draw.text((left, top - _LINE), _fitting(subject, side, font), fill=_INK, font=font)
         for number, name in enumerate(species):
             of_both = (found.rows.subject[indices] == subject) & (found.rows.species[indices] == name)
             chosen = numpy_rng(seed, "contact sheet", subject, name).permutation(indices[of_both])[:per_species]
             for turn, index in enumerate(chosen):
-                place = _place(column, number * per_species + turn, side)
-                sheet.paste(
-                    Image.fromarray(np.array(found.images[index])).resize((side, side), Image.Resampling.BOX), place
-                )
+                picture = Image.fromarray(np.array(found.images[index])).resize((side, side), Image.Resampling.BOX)
+                sheet.paste(picture, grid.place(column, number * per_species + turn))
     for number, name in enumerate(species):
-        _, top = _place(0, number * per_species, side)
-        draw.text((_GAP, top + side // 2 - 6), _fitting(name, _MARGIN - 2 * _GAP, font), fill=_INK, font=font)
+        _, top = grid.place(0, number * per_species)
+        text = _fitting(name, margin - 2 * _GAP, font)
+        draw.text((_GAP, top + side // 2 - _LETTERS // 2), text, fill=_INK, font=font)
     return sheet
 
 
@@ -85,24 +118,35 @@ def _chosen_subjects(prepared: PreparedSet, indices: np.ndarray, count: int, see
     return sorted(drawn, key=lambda subject: -len(species_by_subject[subject]))[:count]
 
 
+def _splits(found: PreparedSet, indices: np.ndarray) -> str:
+    """Name the splits that images are of."""
+    names = [name for name in SPLITS if name in found.rows.split[indices]]
+    return f"split {names[0]}" if len(names) == 1 else f"splits {', '.join(names)}"
+
+
+def _scale(size: int, side: int) -> str:
+    return "at their own size" if size == side else f"at {side} x {side}"
+
+
 def _empty_sheet(
-    columns: int, rows: int, side: int
-) -> tuple[Image.Image, ImageDraw.ImageDraw, ImageFont.FreeTypeFont | ImageFont.ImageFont]:
-    width, height = _place(columns, rows, side)
-    sheet = Image.new("RGB", (width, height), _BACKGROUND)
+    grid: _Grid, heading: Sequence[str], font: Font, columns: int, rows: int
+) -> tuple[Image.Image, ImageDraw.ImageDraw]:
+    """Return a sheet with its heading and grey cells, wide enough for both."""
+    width, height = grid.place(columns, rows)
+    sheet = Image.new(
+        "RGB", (max(width, *(int(font.getlength(line)) + 3 * _GAP for line in heading)), height), _BACKGROUND
+    )
     draw = ImageDraw.Draw(sheet)
+    for number, line in enumerate(heading):
+        draw.text((_GAP, number * _LINE + 1), line, fill=_INK, font=font)
     for column in range(columns):
         for row in range(rows):
-            left, top = _place(column, row, side)
-            draw.rectangle((left, top, left + side - 1, top + side - 1), fill=_EMPTY)
-    return sheet, draw, ImageFont.load_default(11)
+            left, top = grid.place(column, row)
+            draw.rectangle((left, top, left + grid.side - 1, top + grid.side - 1), fill=_EMPTY)
+    return sheet, draw
 
 
-def _place(column: int, row: int, side: int) -> tuple[int, int]:
-    return _MARGIN + column * (side + _GAP), _HEADING + row * (side + _GAP)
-
-
-def _fitting(text: str, width: int, font: ImageFont.FreeTypeFont | ImageFont.ImageFont) -> str:
+def _fitting(text: str, width: int, font: Font) -> str:
     """Return the end of a text that fits: names of subjects differ there."""
     while len(text) > 1 and font.getlength(text) > width:
         text = text[1:]

@@ -48,9 +48,28 @@ def without_part(entry: str) -> tuple[str, Part | None]:
 
 def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], None] | None = None) -> Path:
     """Return the directory of the prepared set that an entry names, rendering it into the cache if need be."""
-    entry = entry.strip()
+    path, name, make = _planned(entry.strip(), cache)
+    if make is None or _complete(path):
+        return path
+    try:
+        make(path, workers=workers, progress=in_steps(f"rendering {name}", say) if say else None)
+    except UserError:
+        # Another process may have finished the same set meanwhile; its pixels are the same.
+        if not _complete(path):
+            raise
+    return path
+
+
+def place_of(entry: str, cache: Path) -> Path | None:
+    """Return the directory of the prepared set that an entry names, or None where it is not there: none is made."""
+    path, _, _ = _planned(entry.strip(), cache)
+    return path if _complete(path) else None
+
+
+def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | None]:
+    """Return where the set of an entry is or will be, what is rendered, and what renders it."""
     if not entry.startswith(SYNTHETIC):
-        return Path(entry).expanduser()
+        return Path(entry).expanduser(), "", None
     # Here, because rendering needs libraries that reading a directory does not.
     from fedvisage.datasets.rendered.identities import NAME, parse_identities, render_identities
     from fedvisage.datasets.rendered.sets import parse_synthesis, synthesise
@@ -64,16 +83,7 @@ def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], N
     else:
         spec = parse_synthesis(line)
         digest, make = spec.digest_text, partial(synthesise, spec)
-    path = cache / f"synth-{name}-{hashlib.sha256(digest.encode()).hexdigest()[:12]}"
-    if _complete(path):
-        return path
-    try:
-        make(path, workers=workers, progress=in_steps(f"rendering {name}", say) if say else None)
-    except UserError:
-        # Another process may have finished the same set meanwhile; its pixels are the same.
-        if not _complete(path):
-            raise
-    return path
+    return cache / f"synth-{name}-{hashlib.sha256(digest.encode()).hexdigest()[:12]}", name, make
 
 
 def _complete(path: Path) -> bool:

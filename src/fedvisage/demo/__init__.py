@@ -30,7 +30,7 @@ def _show(out: Path, study: str, cache: Path, say: Say) -> None:
         conduct(path, out, cache, say)
         say((out / "table.md").read_text(encoding="utf-8"))
         sets = read(path).sets
-    reports = [write_report(run) for run in sorted((out / "cells").iterdir())]
+    reports = [write_report(run, cache) for run in sorted((out / "cells").iterdir())]
     (out / "pictures").mkdir(exist_ok=True)
     for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():
         contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.door.runs import Run
-from fedvisage.report.compare import Comparison, as_text, as_values
+from fedvisage.report.compare import Comparison, as_values
 from fedvisage.report.compare import compare as compared
+from fedvisage.report.side_by_side import as_text
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ def open(directory: str | Path, *, method: Method | None = None) -> FinishedMode
 
     ``method`` is that of the run, where the list does not know it.
     """
-    return open_model(Path(directory), method=method)
+    return _told(open_model(Path(directory), method=method))
 
 
 def evaluate(
@@ -28,14 +29,28 @@ def evaluate(
     pairs: str | Path | None = None,
     out: str | Path | None = None,
     cache: str | Path = CACHE,
+    allow_mixed_crops: bool = False,
 ) -> dict[str, Any]:
     """Judge a finished model on a prepared set or ``synth:`` line, its own user's unless one is named.
 
     ``adapt`` adapts it to the images first, without their labels; ``pairs`` is a list of pairs for recognition.
+    ``allow_mixed_crops`` takes a set that was cropped otherwise than what the model was trained on.
     """
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
-    opened = open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model))
-    return judge(opened, None if data is None else str(data), Path(cache), None if out is None else Path(out))
+    opened = _told(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
+    entry, where = None if data is None else str(data), None if out is None else Path(out)
+    return judge(opened, entry, Path(cache), where, allow_mixed_crops=allow_mixed_crops, say=_warn)
+
+
+def _told(model: FinishedModel) -> FinishedModel:
+    """Warn of what is to be known of a model's crops."""
+    for line in model.notices:
+        _warn(line)
+    return model
+
+
+def _warn(line: str) -> None:
+    warnings.warn(line, stacklevel=3)
 
 
 def _method_of(model: FinishedModel | Run | str | Path) -> Method | None:

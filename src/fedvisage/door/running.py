@@ -56,18 +56,23 @@ def run(
     cache: str | Path = CACHE,
     resume: bool = False,
     quiet: bool = False,
+    allow_mixed_crops: bool = False,
 ) -> Run:
     """Run a recipe: train, judge at the user, write the run directory with its report.
 
     ``method`` takes the place of the recipe's, with its options as far as the method has them. ``transport`` makes a
     transport of the sites' ends. ``data`` holds sets by the site's name, or under ``user`` and ``public``, in the place
-    of what the recipe says. ``out`` is a new directory, or with ``resume`` one to continue in.
+    of what the recipe says. ``out`` is a new directory, or with ``resume`` one to continue in. Sets that were
+    cropped in different ways are refused, unless ``allow_mixed_crops``.
     """
     chosen = load(recipe, {**(changes or {}), **_entries(data or {})}, method=method)
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else chosen.method.name
     where = Path(out) if out is not None else Path("runs") / f"{stem}-seed{chosen.runtime.seed}"
     reporter = Reporter(Console(highlight=False), quiet=quiet)
-    run_and_report(chosen, where, Path(cache), reporter, method=method, resume=resume, wire=transport)
+    run_and_report(
+        chosen, where, Path(cache), reporter, method=method, resume=resume, wire=transport,
+        allow_mixed_crops=allow_mixed_crops,
+    )  # fmt: skip
     return Run(where, method)
 
 

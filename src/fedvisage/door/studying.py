@@ -39,9 +39,17 @@ def study(
     workers: int = 1,
     cache: str | Path = CACHE,
     quiet: bool = False,
+    allow_mixed_crops: bool = False,
 ) -> Studied:
-    """Run what is missing of a study, a file or a shipped name, and return its table."""
+    """Run what is missing of a study, a file or a shipped name, and return its table.
+
+    ``allow_mixed_crops`` takes sets that were cropped in different ways.
+    """
     where = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
     say = Reporter(Console(highlight=False), quiet=quiet).say
     file = locate(Path(path), verb="study")
-    return Studied(where, conduct(file, where, Path(cache), say, changes=changes, smoke=smoke, workers=workers))
+    table = conduct(
+        file, where, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
+        allow_mixed_crops=allow_mixed_crops,
+    )  # fmt: skip
+    return Studied(where, table)

@@ -5,6 +5,7 @@ replacement, and every figure is computed anew with each score counted as often 
 2.5 % and 97.5 % quantiles over the draws are the 95 % interval.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedvisage.metrics.pad import curve_auc, curve_eer, error_curve
 from fedvisage.metrics.scores import FloatArray, Scores
 
 FIGURES = ("hter", "eer", "auc", "tpr_at_fpr_1pct", "apcer_worst", "apcer_pooled", "bpcer", "acer")
+BAND_AT: FloatArray = np.unique(np.concatenate([[0.0], np.geomspace(1e-4, 1, 80), np.linspace(0, 1, 81)]))
 VALUES_AT_ONCE = 2_000_000  # resamples are taken in blocks of about this many weights (16 MB an array)
 
 
@@ -30,19 +32,23 @@ class Intervals:
         return {name: [low, high] for name, (low, high) in self.bounds.items()}
 
 
+@dataclass(frozen=True, eq=False)
+class Band:
+    """95 % intervals of an error curve: of FRR at each FAR."""
+
+    far: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
 def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.Generator) -> Intervals:
     """Return a 95 % interval for each of FIGURES; without both classes there are none."""
     if resamples < 1:
         raise ValueError(f"at least one resample is needed, got {resamples}")
     if len(np.unique(scores.label)) < 2:
         return Intervals({}, 0, resamples)
-    cluster = clusters(scores)
-    count = int(cluster.max()) + 1
-    draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
-    both = ((draws @ _totals(scores.label == row, cluster, count) > 0) for row in (0, 1))
-    kept = draws[np.logical_and(*both)]
-    block = max(1, VALUES_AT_ONCE // len(scores))
-    parts = [resampled(scores, threshold, kept[i : i + block][:, cluster]) for i in range(0, len(kept), block)]
+    kept = drawn(scores, resamples, rng)
+    parts = [resampled(scores, threshold, weight) for weight in _in_blocks(scores, kept)]
     if not parts:
         return Intervals({}, 0, resamples)
     figures = {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
@@ -52,6 +58,37 @@ def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.G
         len(kept),
         resamples - len(kept),
     )
+
+
+def band(scores: Scores, resamples: int, rng: np.random.Generator) -> Band | None:
+    """Return how far the error curve would move, as FRR at each FAR; without both classes there is none."""
+    if resamples < 1 or len(np.unique(scores.label)) < 2:
+        return None
+    frr = [
+        np.interp(BAND_AT, far[::-1], frr[::-1])
+        for weight in _in_blocks(scores, drawn(scores, resamples, rng))
+        for curve in [error_curve(scores.live, scores.label, weight)]
+        for far, frr in zip(curve.far, curve.frr, strict=True)
+    ]
+    if not frr:
+        return None
+    low, high = np.quantile(frr, [0.025, 0.975], axis=0)
+    return Band(BAND_AT, low, high)
+
+
+def drawn(scores: Scores, resamples: int, rng: np.random.Generator) -> FloatArray:
+    """Draw subjects with replacement; return how often each was drawn, a row a resample that has both classes."""
+    cluster = clusters(scores)
+    count = int(cluster.max()) + 1
+    draws = rng.multinomial(count, np.full(count, 1 / count), size=resamples).astype(np.float64)
+    both = ((draws @ _totals(scores.label == row, cluster, count) > 0) for row in (0, 1))
+    return np.asarray(draws[np.logical_and(*both)])
+
+
+def _in_blocks(scores: Scores, draws: FloatArray) -> Iterator[FloatArray]:
+    """Yield the weights of the scores, as many resamples at once as memory should hold."""
+    cluster, block = clusters(scores), max(1, VALUES_AT_ONCE // len(scores))
+    return (draws[start : start + block][:, cluster] for start in range(0, len(draws), block))
 
 
 def clusters(scores: Scores) -> NDArray[np.int64]:

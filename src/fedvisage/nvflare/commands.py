@@ -38,14 +38,15 @@ def run_over_nvflare(
     kit: Path | None,
     wait: float,
     patience: float = PATIENCE,
+    allow_mixed_crops: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
+    carried = partial(run_and_report, recipe, out, cache, reporter, resume=resume, allow_mixed_crops=allow_mixed_crops)
     if kit is None:
-        return run_and_report(recipe, out, cache, reporter, resume=resume, training=train_in_rehearsal)
+        return carried(training=train_in_rehearsal)
     check_real(recipe)
-    training = partial(_train, open_kit(kit, "operator"), wait, patience)
-    return run_and_report(recipe, out, cache, reporter, resume=resume, training=training, opening=at_operator)
+    return carried(training=partial(_train, open_kit(kit, "operator"), wait, patience), opening=at_operator)
 
 
 def _train(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,7 @@ from typing import NoReturn
 import psutil
 
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import write_json
+from fedvisage.files import read_json, write_json
 from fedvisage.progress import Say
 
 LOG = "log.txt"
@@ -82,7 +81,7 @@ def _screen(kit: Path, *, shown: bool) -> None:
     default = kit / "local" / DEFAULT
     if not default.exists():
         return  # the owner has a logging of their own
-    tree = json.loads(default.read_text(encoding="utf-8"))
+    tree = read_json(default)
     root = tree["loggers"]["root"]
     root["handlers"] = [name for name in root["handlers"] if shown or name != SCREEN]
     write_json(kit / "local" / LOGGING, tree)

@@ -6,7 +6,6 @@ reached is told apart from one that must not be talked to.
 
 from __future__ import annotations
 
-import json
 import socket
 import ssl
 import time
@@ -14,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedvisage.errors import UserError
+from fedvisage.files import read_json
 from fedvisage.nvflare.certificates import Papers, papers_in
-from fedvisage.nvflare.kits import STARTUP, Kit
+from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
 from fedvisage.progress import Say
 
 SECONDS = 5.0
@@ -56,13 +56,13 @@ def address_in(kit: Kit) -> Address:
     """Return where a kit says that its server is."""
     path = kit.path / "startup" / STARTUP[kit.kind]
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = read_json(path, ANEW)
         if kit.kind == "operator":
             return Address(str(tree["admin"]["host"]), int(tree["admin"]["port"]))
         host, _, port = str(tree["servers"][0]["service"]["target"]).rpartition(":")
         return Address(host, int(port))
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(str(path), "is damaged; take this kit anew from the one who provisioned it") from error
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise UserError(str(path), f"is damaged; {ANEW}") from error
 
 
 def greet(kit: Kit, seconds: float = SECONDS) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Project
 
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import write_json
+from fedvisage.files import read_json, write_json
 from fedvisage.nvflare import hardening
 from fedvisage.nvflare.federation_file import FederationFile
 from fedvisage.nvflare.readmes import readme_of
@@ -32,6 +31,9 @@ Kind = Literal["server", "site", "operator"]
 STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.json", "operator": "fed_admin.json"}
 OWN = "fedvisage.json"
 """In a kit's ``local`` directory: settings that are this machine's own and never travel."""
+
+ANEW = "take this kit anew from the one who provisioned it"
+"""What helps where a kit's own files are damaged."""
 
 README = "readme.txt"
 UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "system_info.ipynb")
@@ -72,11 +74,11 @@ def _article(kind: Kind) -> str:
 
 def _name_in(path: Path, kind: Kind) -> str:
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
+        tree = read_json(path, ANEW)
         name = {"server": lambda: tree["servers"][0]["admin_server"], "site": lambda: tree["client"]["fqsn"],
                 "operator": lambda: tree["admin"]["username"]}[kind]()  # fmt: skip
-    except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
-        raise UserError(str(path), "is damaged; take this kit anew from the one who provisioned it") from error
+    except (KeyError, IndexError, TypeError) as error:
+        raise UserError(str(path), f"is damaged; {ANEW}") from error
     return str(name)
 
 
@@ -151,8 +153,7 @@ def _explain(kit: Path, kind: Kind, federation: FederationFile) -> None:
 
 
 def _default(kit: Path) -> dict[str, Any]:
-    tree: dict[str, Any] = json.loads((kit / "local" / "resources.json.default").read_text(encoding="utf-8"))
-    return tree
+    return read_json(kit / "local" / "resources.json.default", ANEW)
 
 
 def own_settings(kit: Path) -> dict[str, str]:
@@ -160,8 +161,5 @@ def own_settings(kit: Path) -> dict[str, str]:
     path = kit / "local" / OWN
     if not path.exists():
         return {}
-    try:
-        settings = json.loads(path.read_text(encoding="utf-8"))
-        return {str(key): str(value) for key, value in settings.items()}
-    except (OSError, ValueError, AttributeError) as error:
-        raise UserError(str(path), "cannot be read; start this machine again with its command") from error
+    settings = read_json(path, "start this machine again with its command")
+    return {str(key): str(value) for key, value in settings.items()}

@@ -7,7 +7,6 @@ again under its name and continues from its last checkpoint, a bounded number of
 from __future__ import annotations
 
 import io
-import json
 import logging
 import re
 import secrets
@@ -30,7 +29,7 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import write_json
+from fedvisage.files import read_json, write_json
 from fedvisage.nvflare.certificates import check, papers_in
 from fedvisage.nvflare.following import PATIENCE, Course, follow, newest
 from fedvisage.nvflare.greeting import Unreachable, wait_for_greeting
@@ -174,7 +173,7 @@ def _name_of_run(out: Path) -> str:
     """Return the run's name in the federation, made once for a run directory; two runs never share one."""
     path = out / NAME
     if path.exists():
-        return str(json.loads(path.read_text(encoding="utf-8"))["run"])
+        return str(read_json(path)["run"])
     readable = re.sub(r"[^a-z0-9]+", "-", out.name.lower()).strip("-")[:40]
     name = f"{readable}-{secrets.token_hex(6)}".lstrip("-")
     write_json(path, {"run": name})

@@ -54,7 +54,13 @@ def read_trained(run: Path) -> Trained:
         model: {site: OfSite(dict(tar), dict(tpir), tuple(counts)) for site, (tar, tpir, counts) in sites.items()}
         for model, sites in note["personal"].items()
     }
-    return Trained(model.load(run), int(note["rounds"]), dict(note["heldout"]), personal, dict(note.get("ended", {})))
+    return Trained(
+        model.load(run),
+        int(note["rounds"]),
+        dict(note["heldout"]),
+        personal=personal,
+        ended=dict(note.get("ended", {})),
+    )
 
 
 def leave(outcome: Outcome, run: Path, place: Path) -> None:

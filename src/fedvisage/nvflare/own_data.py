@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedvisage.federation.method import Message, Method
-from fedvisage.progress import Say
+from fedvisage.progress import Say, unheard
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.setup import Setup
@@ -25,7 +25,7 @@ class NotReady(Exception):
 def at_site(setup: Setup, name: str, own: Mapping[str, str], cache: Path) -> Opened:
     """Open a site's data, as the recipe of a run with this site alone."""
     recipe = _with(setup.recipe, {name: own["data"]}, _public(setup.recipe, own))
-    return setup.task.open(recipe, setup.method, cache, _silent)
+    return setup.task.open(recipe, setup.method, cache, unheard)
 
 
 def at_operator(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
@@ -40,10 +40,10 @@ def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Messag
     recipe, task = setup.recipe, setup.task
     if recipe.training.pretrain is None:
         return {}
-    opened = task.open(_with(recipe, {}, _public(recipe, own)), setup.method, cache, _silent)
+    opened = task.open(_with(recipe, {}, _public(recipe, own)), setup.method, cache, unheard)
     if opened.people is None or opened.people.public is None:
         raise NotReady("has no public set to pre-train on")
-    return task.first(recipe, opened, setup.compute, cache, _silent)
+    return task.first(recipe, opened, setup.compute, cache, unheard)
 
 
 def _with(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:
@@ -57,7 +57,3 @@ def _public(recipe: Recipe, own: Mapping[str, str]) -> str | None:
     if "public" not in own:
         raise NotReady("has no copy of the public set; it is given with --public")
     return own["public"]
-
-
-def _silent(text: str) -> None:
-    """Say nothing: nobody listens."""

@@ -6,7 +6,6 @@ named after the run: a job that is submitted again finds it and continues.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -19,7 +18,7 @@ from nvflare.collab.api.exceptions import RunAborted
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.record.ledger import ROUNDS
-from fedvisage.files import locked, sweep, write_atomically
+from fedvisage.files import locked, parse_json, sweep, write_atomically
 from fedvisage.methods import find
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import own_settings
@@ -66,7 +65,7 @@ class ServerProgram:
             outcome = Outcome("refused", error.place, error.message)
         except (RunFailed, NotReady) as error:
             outcome = Outcome("failed", "", str(error))
-        except Exception as error:
+        except Exception as error:  # whatever breaks a run is told to the operator, and logged
             logger.exception("the run broke")
             outcome = Outcome("failed", "", f"{type(error).__name__}: {error}")
         leave(outcome, directory, place)
@@ -96,7 +95,7 @@ def progress(directory: Path, total: int, topic: str, data: Any, context: Any) -
     known = int(data.get("after", 0)) if isinstance(data, dict) else 0
     path = directory / ROUNDS
     whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
-    rows = [json.loads(line) for line in whole.splitlines()]
+    rows = [parse_json(line) for line in whole.splitlines()]
     return {"of": total, "rounds": [row for row in rows if row["round"] > known]}
 
 

@@ -7,7 +7,6 @@ person's id. The whole text is in the site's own log.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ from fedvisage.federation.method import Message
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.files import locked, sweep, write_json
+from fedvisage.files import locked, read_json, sweep, write_json
 from fedvisage.methods import find
 from fedvisage.nvflare import wire
 from fedvisage.nvflare.job import Job, read_job
@@ -84,7 +83,7 @@ class SiteProgram:
                 logger.error("%s", error)
                 place = error.place if error.place.startswith(PLACES) else "a file"  # which may be named after a person
                 reason = f"{place} was refused at the site; its log says why"
-            except Exception as error:
+            except Exception as error:  # whatever a method raises becomes a reply without its words, and is logged
                 logger.exception("an order could not be carried out")
                 reason = f"{type(error).__name__} at the site; its log says more"
             logger.error("answered: %s", reason)
@@ -142,5 +141,5 @@ def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:
     """Refuse to go on with other data than this site's part of the run began with."""
     if not path.exists():
         write_json(path, dict(digests))
-    elif json.loads(path.read_text(encoding="utf-8")) != digests:
+    elif read_json(path) != digests:
         raise NotReady("the data is not what this run began with")

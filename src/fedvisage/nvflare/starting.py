@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import without_part
 from fedvisage.errors import UserError
-from fedvisage.files import write_json
+from fedvisage.files import read_json, write_json
 from fedvisage.nvflare import hardening
 from fedvisage.nvflare.kits import Kit, own_settings
 
@@ -29,7 +28,7 @@ def prepare_server(kit: Kit, state: Path | None = None, public: str | None = Non
     runs.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
     resources = kit.path / "local" / "resources.json"
-    tree = json.loads(resources.read_text(encoding="utf-8"))
+    tree = read_json(resources)
     jobs, snapshots = str(kit.path / "jobs"), str(kit.path / "snapshots")
     write_json(resources, hardening.server_resources(tree, jobs, snapshots))
 
@@ -41,7 +40,7 @@ def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | N
     kept.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"data": data, "state": str(kept)} | _public(public))
     resources = kit.path / "local" / "resources.json"
-    write_json(resources, hardening.site_resources(json.loads(resources.read_text(encoding="utf-8"))))
+    write_json(resources, hardening.site_resources(read_json(resources)))
 
 
 def _public(entry: str | None) -> dict[str, str]:

@@ -6,7 +6,7 @@ from fedvisage.recipe.federation import Federation
 from fedvisage.recipe.protection import Combine, Dp, Poisoned, Secure
 from fedvisage.recipe.reading import apply, load, put, read_tree, text_of, tree_of, validate
 from fedvisage.recipe.recipe import Recipe
-from fedvisage.recipe.runtime import Privacy, Runtime
+from fedvisage.recipe.runtime import Privacy, Report, Runtime
 from fedvisage.recipe.section import MethodOptions, Section
 from fedvisage.recipe.training import (
     Augment,
@@ -41,6 +41,7 @@ __all__ = [
     "Privacy",
     "Recipe",
     "Recognition",
+    "Report",
     "Runtime",
     "Schedule",
     "Section",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 from pydantic import model_validator
 
 from fedvisage.recipe.data import Data, Input
 from fedvisage.recipe.evaluation import Evaluation
 from fedvisage.recipe.federation import Federation
-from fedvisage.recipe.runtime import Privacy, Runtime
+from fedvisage.recipe.runtime import Privacy, Report, Runtime
 from fedvisage.recipe.section import MethodOptions, Section
 from fedvisage.recipe.training import Training
 
@@ -18,6 +18,8 @@ Own = TypeVar("Own", bound=MethodOptions)
 
 class Recipe(Section):
     """All that a run depends on."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"report"})
 
     title: str = ""
     method: MethodOptions
@@ -28,6 +30,7 @@ class Recipe(Section):
     evaluation: Evaluation = Evaluation()
     privacy: Privacy = Privacy()
     runtime: Runtime = Runtime()
+    report: Report | None = None
 
     def options(self, kind: type[Own]) -> Own:
         """Return the method's own options, which are of the kind that its file declares."""

@@ -1,4 +1,4 @@
-"""What releases may cost, and what the numbers depend on besides the recipe proper."""
+"""What releases may cost, what the numbers depend on besides the recipe proper, and what a report shows."""
 
 from __future__ import annotations
 
@@ -35,3 +35,13 @@ class Runtime(Section):
     threads: int = Field(2, ge=1, le=256)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     checkpoint_every: int = Field(1, ge=1)
+
+
+class Report(Section):
+    """What the page about a run shows.
+
+    ``images`` says whether the worst images of the user's set are on it: a page is shared, and faces should not leave
+    their owner with it. Unset, those of rendered people are, and photographs are not.
+    """
+
+    images: bool | None = None

@@ -1,9 +1,12 @@
 """Runs side by side: mean ± standard deviation over seeds, and differences paired over user and seed.
 
 Runs belong together when their recipes differ in nothing but the seed, the title and whose data it was. Users differ
-much more than methods do, so a method is compared with the first one pair by pair: the same user, the same sites and
-the same seed. The test flips the signs of the differences: if the methods were alike, either sign would be as likely.
+much more than methods do, so a method is compared with the first one pair by pair: judged on the same data, trained at
+the same sites with the same seed. The test flips the signs of the differences: if the methods were alike, either sign
+would be as likely.
 """
+
+from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,15 +18,13 @@ from typing import Any
 import numpy as np
 
 from fedvisage.errors import UserError
-from fedvisage.files import json_key
-from fedvisage.report.compared import Columns, figures_of, sheets_of
-from fedvisage.report.page import flat
-from fedvisage.report.run_files import as_written, read_mapping
-from fedvisage.report.tables import Table, markdown, table
+from fedvisage.report.compared import sheets_of
+from fedvisage.report.labels import Label, labels_of
+from fedvisage.report.members import Judged, Member, Settings, names_of, read_members
 from fedvisage.streams import numpy_rng
 
-NOT_SETTINGS = ("title", "data", "runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every")
 EXACT_UP_TO = 12  # pairs: 4096 sign patterns
+FEWEST_PAIRS = 2  # for an interval, or for a test
 RESAMPLES = 10_000
 CLOSE = 1e-12
 
@@ -38,12 +39,15 @@ class Figure:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean paired difference to the first group, its 95 % bootstrap interval, and the sign-flip test's p."""
+    """Mean paired difference to the first group, its 95 % bootstrap interval, and the sign-flip test's p.
+
+    One pair has neither interval nor p.
+    """
 
     mean: float
-    low: float
-    high: float
-    p: float
+    low: float | None
+    high: float | None
+    p: float | None
     pairs: int
 
 
@@ -58,73 +62,63 @@ class Comparison:
     seeds: tuple[int, ...]
     figures: dict[str, Figure]
     differences: dict[str, Difference]  # empty for the first group, or without common pairs
-
-
-@dataclass(frozen=True)
-class Member:
-    """What a comparison needs of a run: its settings, what it is paired by, and its figures."""
-
-    method: str
-    settings: tuple[tuple[str, str], ...]
-    pair: tuple[str, str, int]  # sites, user, seed
-    figures: dict[str, float]
+    stands_for: str = ""
+    """The settings that the label is short for."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know: runs that were given twice, and data that others were not judged on."""
 
 
 def compare(runs: Sequence[Path]) -> list[Comparison]:
     """Compare runs, in groups of equal settings; the first run's group is what the others are paired with."""
-    members = [read_member(path) for path in runs]
-    names = _names_of_one_task(members, runs)
-    groups: dict[tuple[tuple[str, str], ...], list[Member]] = {}
+    members, twice = read_members(runs)
+    names = _names_of_one_task(members)
+    groups: dict[Settings, list[Member]] = {}
     for member in members:
         groups.setdefault(member.settings, []).append(member)
     labels, first = labels_of(list(groups)), next(iter(groups.values()), [])
+    called = names_of(member.user for member in members)
     return [
         Comparison(
-            label=labels[settings],
+            label=labels[settings].text,
             method=group[0].method,
             runs=len(group),
-            users=tuple(sorted({member.pair[1] for member in group})),
-            seeds=tuple(sorted({member.pair[2] for member in group})),
+            users=tuple(sorted({called[member.user] for member in group})),
+            seeds=tuple(sorted({member.seed for member in group})),
             figures={name: figure for name in names if (figure := over_seeds(group, name))},
             differences={} if group is first else {name: gap for name in names if (gap := paired(first, group, name))},
+            stands_for=labels[settings].stands_for,
+            notes=tuple(twice) if group is first else _unpaired(first, group, called, labels),
         )
         for settings, group in groups.items()
     ]
 
 
-def read_member(path: Path) -> Member:
-    """Read a run's figures and settings; a run without figures of a user cannot be compared."""
-    with as_written(path):
-        metrics = read_mapping(path / "metrics.json")
-        figures, method = figures_of(metrics), str(metrics.get("method"))
-        if not figures:
-            raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
-        settings = tuple((key, value) for key, value in flat(read_mapping(path / "recipe.yaml")) if _is_setting(key))
-        pair = (json_key(metrics.get("sites")), str(metrics.get("user")), int(metrics.get("seed") or 0))
-        return Member(method, settings or (("method.name", method),), pair, figures)
-
-
-def _names_of_one_task(members: Sequence[Member], runs: Sequence[Path]) -> list[str]:
+def _names_of_one_task(members: Sequence[Member]) -> list[str]:
     """Return the figures that any of the runs has; runs of two tasks have none in common and are refused."""
     recognise = [any("." in name for name in member.figures) for member in members]
     if len(set(recognise)) > 1:
-        other = runs[recognise.index(not recognise[0])]
+        other = members[recognise.index(not recognise[0])].path
         raise UserError(str(other), "has another task than the first run; compare runs of one task")
     known = {name for member in members for name in member.figures}
     return [name for _, columns in sheets_of(known) for name in columns]
 
 
-def labels_of(groups: Sequence[tuple[tuple[str, str], ...]]) -> dict[tuple[tuple[str, str], ...], str]:
-    """Call each group by its method and, where groups share that, by the settings of its own in which those differ."""
-    labels = {}
-    for settings in groups:
-        name = dict(settings).get("method.name", "run")
-        rivals = [dict(other) for other in groups if dict(other).get("method.name", "run") == name]
-        keys = sorted({key for rival in rivals for key in rival})
-        differing = [key for key in keys if len({rival.get(key) for rival in rivals}) > 1]
-        shown = ", ".join(f"{key}={dict(settings)[key]}" for key in differing if key in dict(settings))
-        labels[settings] = f"{name} ({shown})" if shown else name
-    return labels
+def _unpaired(
+    first: Sequence[Member], group: Sequence[Member], called: dict[Judged, str], labels: dict[Settings, Label]
+) -> tuple[str, ...]:
+    """Say which data of a group is not the first group's, so that nothing there could be paired."""
+    notes = []
+    for member in (*first, *group):
+        unknown = {member.judged(figure).name for figure in member.figures if not member.judged(figure).digest}
+        notes += [f"{member.path}: data.json has no digest of the data of {name}, so nothing judged there is paired"
+                  for name in sorted(unknown)]  # fmt: skip
+    known, own, base = {member.user for member in first}, labels[group[0].settings].text, labels[first[0].settings].text
+    for other in sorted({member.user for member in group if member.user.digest} - known, key=lambda one: called[one]):
+        theirs = ", ".join(sorted(called[one] for one in known))
+        notes.append(
+            f"{own} was judged on {called[other]}, {base} on {theirs}: other data, so these runs are not paired"
+        )
+    return tuple(notes)
 
 
 def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
@@ -132,22 +126,32 @@ def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
     by_seed: dict[int, list[float]] = {}
     for member in group:
         if figure in member.figures:
-            by_seed.setdefault(member.pair[2], []).append(member.figures[figure])
+            by_seed.setdefault(member.seed, []).append(member.figures[figure])
     means = [fmean(values) for values in by_seed.values()]
     return Figure(fmean(means), stdev(means) if len(means) > 1 else None) if means else None
 
 
 def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
-    """Return the differences other − first over the pairs that both have."""
-    base = {member.pair: member.figures[figure] for member in first if figure in member.figures}
-    compared = {member.pair: member.figures[figure] for member in other if figure in member.figures}
+    """Return the differences other − first over the pairs that both have; from one pair follows nothing but itself."""
+    base, compared = _by_pair(first, figure), _by_pair(other, figure)
     values = np.array([compared[pair] - base[pair] for pair in sorted(compared) if pair in base])
     if len(values) == 0:
         return None
+    if len(values) < FEWEST_PAIRS:
+        return Difference(float(values.mean()), None, None, None, len(values))
     rng = numpy_rng(0, "compare", figure)
     means = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
     low, high = np.quantile(means, [0.025, 0.975])
     return Difference(float(values.mean()), float(low), float(high), sign_flip(values, rng), len(values))
+
+
+def _by_pair(group: Sequence[Member], figure: str) -> dict[tuple[tuple[str, ...], str, int], float]:
+    """Return a figure by what it is paired by: the mean, where several runs of a group share that."""
+    values: dict[tuple[tuple[str, ...], str, int], list[float]] = {}
+    for member in group:
+        if figure in member.figures and member.judged(figure).digest:
+            values.setdefault(member.pair(figure), []).append(member.figures[figure])
+    return {pair: fmean(found) for pair, found in values.items()}
 
 
 def sign_flip(values: np.ndarray[Any, np.dtype[np.float64]], rng: np.random.Generator) -> float:
@@ -160,61 +164,6 @@ def sign_flip(values: np.ndarray[Any, np.dtype[np.float64]], rng: np.random.Gene
     return (hits + 1) / (RESAMPLES + 1)
 
 
-def tables(rows: Sequence[Comparison]) -> list[Table]:
-    """Return the comparison as tables: the figures, and the paired differences where there are any."""
-    sheets = sheets_of({name for row in rows for name in row.figures})
-    return [one for about, columns in sheets for one in _sheet(rows, about, columns)]
-
-
-def _sheet(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
-    """Return the tables of some figures."""
-    titles = {"label": "method", "runs": "runs", "users": "users", "seeds": "seeds"}
-    of = f"{about[0].upper()}{about[1:]}: " if about else ""
-    figures = [
-        {"label": row.label, "runs": row.runs, "users": ", ".join(row.users), "seeds": ", ".join(map(str, row.seeds))}
-        | {name: _figure(figure) for name, figure in row.figures.items()}
-        for row in rows
-    ]
-    sheet = [table(f"{of}{_lower('Mean ± standard deviation over seeds', of)}", figures, titles | columns)]
-    differences = [
-        {"label": row.label, "pairs": max(difference.pairs for difference in here.values())}
-        | {name: _difference(difference) for name, difference in here.items()}
-        for row in rows
-        if (here := {name: gap for name, gap in row.differences.items() if name in columns})
-    ]
-    if differences:
-        note = (
-            "In brackets: 95 % bootstrap interval of the mean. p: sign-flip test; with n pairs it cannot be below 2/2ⁿ."
-        )
-        caption = f"{of}{_lower('Difference', of)} to {rows[0].label}, paired over user and seed, in per cent points"
-        sheet.append(table(caption, differences, {"label": "method", "pairs": "pairs"} | columns, note=note))
-    return sheet
-
-
-def as_text(rows: Sequence[Comparison]) -> str:
-    """Return a comparison as Markdown."""
-    return "\n".join(markdown(one) for one in tables(rows))
-
-
 def as_values(rows: Sequence[Comparison]) -> list[dict[str, Any]]:
     """Return a comparison as plain values, for programs."""
     return [asdict(row) for row in rows]
-
-
-def _lower(text: str, after: str) -> str:
-    """Begin a text with a small letter where it stands after another."""
-    return text[0].lower() + text[1:] if after else text
-
-
-def _figure(figure: Figure) -> str:
-    spread = "" if figure.std is None else f" ± {100 * figure.std:.2f}"
-    return f"{100 * figure.mean:.2f}{spread}"
-
-
-def _difference(difference: Difference) -> str:
-    p = f"p = {difference.p:.3f}" if difference.p >= 0.001 else "p ≤ 0.001"
-    return f"{100 * difference.mean:+.2f} [{100 * difference.low:+.2f}, {100 * difference.high:+.2f}], {p}"
-
-
-def _is_setting(key: str) -> bool:
-    return not any(key == name or key.startswith(f"{name}.") for name in NOT_SETTINGS)

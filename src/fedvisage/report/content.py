@@ -1,11 +1,8 @@
-"""The tables and figures of one run's report, worked out from its files."""
+"""The tables of one run's report, worked out from its files."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-from fedvisage.metrics.scores import Scores, by_video
-from fedvisage.report import curves, embedding
-from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.report.run_files import Row
 from fedvisage.report.tables import Table, percent, size, table
 
 HEADLINES = {
@@ -25,7 +22,6 @@ RATES = {
     "acer": "ACER",
 }
 KEPT_BACK = {"skipped": "kept back by the gate", "taken_back": "taken back"}
-MOST_MODELS = 6  # curves in one figure, and histograms on one page
 MOST_SITE_ROWS = 40
 
 
@@ -178,79 +174,9 @@ def failures_table(rounds: list[Row]) -> Table | None:
     return table("Sites that were missing", rows[:MOST_SITE_ROWS], columns, names=3) if rows else None
 
 
-def figures(run: RunFiles) -> list[tuple[str, str, str]]:
-    """Return the drawings: title, explanation, SVG text."""
-    drawings: list[tuple[str, str, str]] = []
-    scores = run.user_scores
-    if scores is not None and 0 < scores.label.sum() < len(scores):
-        groups = curve_groups(scores)
-        drawings.append(("ROC", "Every threshold at once; up and to the left is better.", curves.roc(groups)))
-        drawings.append(("DET", "The same, on axes that spread small errors out; down is better.", curves.det(groups)))
-    drawings += _histograms(run)
-    loss = {
-        site: [(row["round"], row["loss"][site]) for row in run.rounds if _number((row.get("loss") or {}).get(site))]
-        for site in sorted({site for row in run.rounds for site in row.get("loss") or {}})
-    }
-    drawings += _rounds("Training loss", "Mean loss at each site while it trained.", loss, "loss")
-    heldout = {
-        name: [(row["round"], 100 * row["heldout"][key]) for row in run.rounds if _number(_heldout(row).get(key))]
-        for key, name in (("auc", "AUC"), ("eer", "EER"))
-    }
-    drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
-    drawing = embedding.tsne_figure(run.features) if run.features is not None else None
-    if drawing is not None:
-        whose = f"site {run.features.model}'s model" if run.features and run.features.model else "the model"
-        drawings.append(
-            (
-                "Features (t-SNE)",
-                f"Points that lie together look alike to {whose}; a line parts a set's classes.",
-                drawing,
-            )
-        )
-    return drawings
-
-
-def curve_groups(scores: Scores) -> dict[str, Scores]:
-    """Return the lines of a ROC: frames and videos of one model, or the first few models."""
-    models = sorted(set(scores.model.tolist()))
-    if len(models) > 1:
-        return {f"model of {name}": scores.where(scores.model == name) for name in models[:MOST_MODELS]}
-    videos = by_video(scores)
-    return {"frames": scores} | ({"videos": videos} if len(videos) < len(scores) else {})
-
-
-def _histograms(run: RunFiles) -> list[tuple[str, str, str]]:
-    scores, members = run.user_scores, run.metrics.get("members") or {}
-    if scores is None or len(scores) == 0:
-        return []
-    drawings = []
-    for index, name in enumerate(sorted(set(scores.model.tolist()))[:MOST_MODELS]):
-        threshold = (members.get(name) or run.metrics).get("threshold")
-        drawing = curves.score_histograms(scores.where(scores.model == name), threshold, f"histogram{index}")
-        title = f"Scores, model of {name}" if name else "Scores"
-        drawings.append((title, "Frames right of the threshold are taken as live.", drawing))
-    return drawings
-
-
-def _rounds(
-    title: str, meaning: str, series: Mapping[str, list[tuple[float, float]]], label: str
-) -> list[tuple[str, str, str]]:
-    drawn = {name: points for name, points in series.items() if points}
-    return [(title, meaning, curves.over_rounds(drawn, label, title))] if drawn else []
-
-
 def _counts(figures: Row) -> str | None:
     count = figures.get("count") or {}
     return " + ".join(f"{count[kind]:.0f}" for kind in ("bona_fide", "attack")) if len(count) == 2 else None
-
-
-def _heldout(row: Row) -> Row:
-    heldout = row.get("heldout")
-    return heldout if isinstance(heldout, dict) else {}
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, int | float) and value == value
 
 
 def _grouped(ledger: list[Row], key: Callable[[Row], tuple[str, ...]]) -> dict[tuple[str, ...], list[Row]]:

@@ -7,35 +7,60 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.ticker import MaxNLocator
 
-from fedvisage.metrics.pad import attacks_by_species, error_curve
+from fedvisage.metrics.intervals import Band
+from fedvisage.metrics.pad import attacks_by_species, eer, error_curve, far_frr
 from fedvisage.metrics.scores import FloatArray, Scores
-from fedvisage.report.drawing import INK, QUIET, canvas, colour, dash, key, styled, svg
+from fedvisage.metrics.threshold import Histogram, average_rates
+from fedvisage.report.drawing import (
+    BAND,
+    EQUAL,
+    OPERATING,
+    QUIET,
+    canvas,
+    colour,
+    dash,
+    key,
+    mark,
+    mark_names,
+    mark_threshold,
+    marks,
+    styled,
+    svg,
+)
 
 DET_TICKS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
 DET_ENDS = (0.0005, 0.9)
 MANY_SITES = 8
+AIR = 0.04  # of an axis, at either end
+LEAST_SPAN = 1e-3  # scores that are all alike still get an axis
 
 
-def roc(groups: Mapping[str, Scores]) -> str:
+def roc(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None) -> str:
     """Draw how many bona fide pass against how many attacks pass, one line per group of scores."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
+        if shade is not None:
+            axes.fill_between(100 * shade.far, 100 * (1 - shade.high), 100 * (1 - shade.low), **BAND)
         for index, scores in enumerate(groups.values()):
             far, frr = rates(scores)
             handles += axes.plot(100 * far, 100 * (1 - frr), color=colour(index), linestyle=dash(index))
         axes.plot([0, 100], [0, 100], color=QUIET, linewidth=0.8)
-        axes.set(xlim=(0, 100), ylim=(0, 101), xlabel="attacks accepted, pooled APCER (%)")
+        for index, (x, y, marker) in points(groups, thresholds):
+            mark(axes, 100 * x, 100 * (1 - y), marker, index)
+        axes.set(xlim=(-1, 100), ylim=(0, 101), xlabel="attacks accepted, pooled APCER (%)")
         axes.set_ylabel("bona fide accepted (%)")
-        key(figure, handles, list(groups))
+        key(figure, [*handles, *marks(bool(thresholds))], [*groups, *mark_names(bool(thresholds))])
         return svg(figure, "roc")
 
 
-def det(groups: Mapping[str, Scores]) -> str:
+def det(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None) -> str:
     """Draw BPCER against APCER on normal-deviate axes, where good systems can be told apart."""
     with styled():
         figure, axes = canvas()
         handles: list[Artist] = []
+        if shade is not None:
+            axes.fill_between(deviate(shade.far), deviate(shade.low), deviate(shade.high), **BAND)
         for index, scores in enumerate(groups.values()):
             far, frr = rates(scores)
             style = {"color": colour(index), "linestyle": dash(index)}
@@ -45,10 +70,42 @@ def det(groups: Mapping[str, Scores]) -> str:
         axes.set_yticks(ticks, labels)
         low, high = deviate(np.asarray(DET_ENDS))
         axes.plot([low, high], [low, high], color=QUIET, linewidth=0.8)
+        for index, (x, y, marker) in points(groups, thresholds):
+            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
+            mark(axes, across, up, marker, index)
         axes.set(xlim=(low, high), ylim=(low, high), xlabel="attacks accepted, pooled APCER (%)")
         axes.set_ylabel("bona fide rejected, BPCER (%)")
-        key(figure, handles, list(groups))
+        key(figure, [*handles, *marks(bool(thresholds))], [*groups, *mark_names(bool(thresholds))])
         return svg(figure, "det")
+
+
+def roc_by_site(sites: Mapping[str, Histogram]) -> str:
+    """Draw a ROC for each site from its histogram of held-out scores; of many, quietly with the mean of their rates."""
+    with styled():
+        figure, axes = canvas()
+        handles: list[Artist] = []
+        many = len(sites) > MANY_SITES
+        for index, counts in enumerate(sites.values()):
+            style = {"color": QUIET, "linewidth": 0.6} if many else {"color": colour(index), "linestyle": dash(index)}
+            handles += axes.plot(*_accepted([counts]), **style)
+        if many:
+            handles = [handles[0], *axes.plot(*_accepted(list(sites.values())), color=colour(0), linewidth=2)]
+        axes.plot([0, 100], [0, 100], color=QUIET, linewidth=0.8)
+        axes.set(xlim=(-1, 100), ylim=(0, 101), xlabel="attacks accepted, pooled APCER (%)")
+        axes.set_ylabel("bona fide accepted (%)")
+        key(figure, handles, [f"{len(sites)} sites", "their mean"] if many else list(sites))
+        return svg(figure, "roc-sites")
+
+
+def points(groups: Mapping[str, Scores], thresholds: Mapping[str, float]) -> list[tuple[int, tuple[float, float, str]]]:
+    """Return what is marked on each line, by its index: FAR and FRR at the threshold, and where they are equal."""
+    found = []
+    for index, (name, scores) in enumerate(groups.items()):
+        equal = eer(scores)
+        found.append((index, (equal, equal, EQUAL)))
+        if name in thresholds:
+            found.append((index, (*far_frr(scores, thresholds[name]), OPERATING)))
+    return found
 
 
 def score_histograms(scores: Scores, threshold: float | None, name: str = "histogram") -> str:
@@ -57,9 +114,9 @@ def score_histograms(scores: Scores, threshold: float | None, name: str = "histo
     groups |= {species or "attack": live for species, live in attacks_by_species(scores).items()}
     with styled():
         figure, axes = canvas()
-        low, high = np.quantile(scores.live, [0.002, 0.998]) if len(scores) else (-1.0, 1.0)
+        low, high = span(scores.live, threshold)
         bins = int(np.clip(2.5 * len(scores) ** (1 / 3), 12, 60))  # as many as the scores can fill evenly
-        edges = np.linspace(low - 0.3, high + 0.3, bins + 1)
+        edges = np.linspace(low, high, bins + 1)
         handles: list[Artist] = []
         for index, live in enumerate(groups.values()):
             share = 100 * np.histogram(np.clip(live, edges[0], edges[-1]), edges)[0] / len(live)
@@ -67,18 +124,31 @@ def score_histograms(scores: Scores, threshold: float | None, name: str = "histo
                 axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
             handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
         if threshold is not None:
-            axes.axvline(threshold, color=INK, linewidth=1.0)
-            place = axes.get_xaxis_transform()
-            axes.text(threshold, 1.01, "threshold", transform=place, ha="center", va="bottom")
-        axes.set(xlabel="score: logit of being live", ylabel="share of the class (%)", ylim=(0, None))
+            mark_threshold(axes, threshold, (low, high))
+        axes.set(xlabel="score: logit of being live", ylabel="share of the class (%)", ylim=(0, None), xlim=(low, high))
         key(figure, handles, list(groups))
         return svg(figure, name)
+
+
+def span(values: FloatArray, threshold: float | None) -> tuple[float, float]:
+    """Return the ends of an axis: 98 in 100 values and some air; the threshold, unless it is far from all of them."""
+    low, high = (float(end) for end in np.quantile(values, [0.01, 0.99])) if len(values) else (-1.0, 1.0)
+    reach = max(high - low, LEAST_SPAN * max(1.0, abs(low), abs(high)))
+    if threshold is not None and low - reach < threshold < high + reach:
+        low, high = min(low, threshold), max(high, threshold)
+    air = AIR * max(high - low, reach)
+    return low - air, high + air
+
+
+def beyond(values: FloatArray, ends: tuple[float, float]) -> int:
+    """Count the values that an axis does not reach."""
+    return int(((values < ends[0]) | (values > ends[1])).sum())
 
 
 def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str, name: str) -> str:
     """Draw one line per series of (round, value); more than a few are drawn quietly with their mean on top."""
     with styled():
-        figure, axes = canvas((5.0, 3.0))
+        figure, axes = canvas((4.2, 2.8))
         handles: list[Artist] = []
         many = len(series) > MANY_SITES
         for index, points in enumerate(series.values()):
@@ -88,17 +158,33 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
         if many:
             handles = [handles[0], *axes.plot(*mean_by_round(series), color=colour(0), linewidth=2)]
         axes.set(xlabel="round", ylabel=label)
+        first, last = (end(number for line in series.values() for number, _ in line) for end in (min, max))
+        if first == last:
+            axes.set_xlim(first - 1, last + 1)  # a single round, which no fractions of rounds surround
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        key(figure, handles, [f"{len(series)} sites", "their mean"] if many else list(series), 6)
+        key(figure, handles, [f"{len(series)} sites", "their mean"] if many else list(series), 4)
         return svg(figure, name)
 
 
 def rates(scores: Scores) -> tuple[FloatArray, FloatArray]:
-    """Return FAR and FRR without the points that a reader could not see (closer than 1/2000 to the last)."""
+    """Return FAR and FRR without the points that a reader could not see."""
     curve = error_curve(scores.live, scores.label)
-    cell = np.round(2000 * np.stack([curve.far, curve.frr]))
+    return visible(curve.far, curve.frr)
+
+
+def visible(far: FloatArray, frr: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Leave out points of a curve that are closer than 1/2000 to the last."""
+    cell = np.round(2000 * np.stack([far, frr]))
     seen = np.concatenate([[True], (cell[:, 1:] != cell[:, :-1]).any(axis=0)])
-    return curve.far[seen], curve.frr[seen]
+    return far[seen], frr[seen]
+
+
+def _accepted(histograms: Sequence[Histogram]) -> tuple[FloatArray, FloatArray]:
+    """Return attacks and bona fide accepted at each edge of the bins, in per cent."""
+    mean = average_rates(histograms)
+    assert mean.far is not None and mean.frr is not None  # noqa: PT018  # sites without a class are not drawn
+    far, frr = visible(mean.far, mean.frr)
+    return 100 * far, 100 * (1 - frr)
 
 
 def deviate(rate: FloatArray) -> FloatArray:

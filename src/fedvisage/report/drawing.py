@@ -8,17 +8,22 @@ import io
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+ON_DARK = ("#6cc4f5", "#ff9a57", "#3ccf9f", "#e7a6cb", "#f5c04a", "#a9d8f5")
+"""The same, lighter: what a page on dark paper shows in their place."""
 DASHES = ("solid", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)))
 INK, QUIET = "#1f2328", "#8c959f"  # a page replaces these two by its own colours
-SIZE = (5.0, 3.5)  # inches: lettering of 8.5 pt is about 14 px when shown 600 px wide
+SIZE = (4.2, 3.2)  # inches: lettering of 8.5 pt is about 10 px on a phone, 14 px when shown 500 px wide
 LABEL_LENGTH = 32
+OPERATING, EQUAL = "o", "D"  # markers of points on curves
 
 STYLE = {
     "axes.axisbelow": True,
@@ -47,6 +52,9 @@ STYLE = {
     "ytick.labelcolor": INK,
 }
 
+BAND: dict[str, Any] = {"color": COLOURS[0], "alpha": 0.18, "linewidth": 0}
+"""How an interval of the first line is drawn."""
+
 
 def colour(index: int) -> str:
     """Return the colour of the series with this index."""
@@ -72,9 +80,40 @@ def canvas(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
     return figure, figure.subplots()
 
 
-def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 4) -> None:
+def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 3) -> None:
     """Put the legend under the axes, where it hides no data."""
     figure.legend(handles, [printable(label) for label in labels], loc="outside lower center", ncols=columns)
+
+
+def mark(axes: Axes, x: float, y: float, marker: str, index: int) -> None:
+    """Mark a point of the line with this index: the operating point filled, the one of equal errors hollow."""
+    face = colour(index) if marker == OPERATING else "none"
+    axes.plot([x], [y], marker=marker, markersize=6, markerfacecolor=face, markeredgecolor=colour(index), clip_on=False)
+
+
+def marks(operating: bool) -> list[Artist]:
+    """Return what stands in a legend for marked points."""
+    style = {"linestyle": "", "color": INK, "markersize": 5}
+    hollow = Line2D([], [], marker=EQUAL, markerfacecolor="none", **style)  # type: ignore[arg-type]
+    return [*([Line2D([], [], marker=OPERATING, **style)] if operating else []), hollow]  # type: ignore[arg-type]
+
+
+def mark_names(operating: bool) -> list[str]:
+    """Return what marked points are called in a legend."""
+    return [*(["at the threshold"] if operating else []), "EER"]
+
+
+def mark_threshold(axes: Axes, threshold: float, ends: tuple[float, float]) -> None:
+    """Draw the threshold into a histogram, or say at which end it lies outside."""
+    low, high = ends
+    place = axes.get_xaxis_transform()
+    if low <= threshold <= high:
+        axes.axvline(threshold, color=INK, linewidth=1.0)
+        axes.text(threshold, 1.01, "threshold", transform=place, ha="center", va="bottom")
+    elif threshold < low:
+        axes.text(low, 1.01, f"← threshold {threshold:.3g}", transform=place, ha="left", va="bottom")
+    else:
+        axes.text(high, 1.01, f"threshold {threshold:.3g} →", transform=place, ha="right", va="bottom")
 
 
 def printable(text: object) -> str:

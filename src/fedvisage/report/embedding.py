@@ -18,13 +18,13 @@ from fedvisage.streams import numpy_rng
 
 MOST_POINTS = 1000  # more are slow to place and only cover each other
 MOST_SITES = 6  # as many colours as can be told apart
-FEWEST_POINTS = 10
+FEWEST_POINTS = 24  # below, perplexity is a handful and the drawing says nothing
 FEWEST_OF_A_CLASS = 5  # below, a line through a set says nothing
 SEED = 0  # a drawing of given features, not a draw of the run
 
 
 def tsne_figure(features: Features) -> str | None:
-    """Draw the features in two dimensions; None when there are too few to place."""
+    """Draw the features in two dimensions, in a frame without scales; None when there are too few to place."""
     if len(features.label) < FEWEST_POINTS:
         return None
     chosen = sample(len(features.label))
@@ -33,27 +33,32 @@ def tsne_figure(features: Features) -> str | None:
     shown = {name: min(index, MOST_SITES - 1) for index, name in enumerate(names)}
     group = np.array([shown[name] for name in site.tolist()])
     with styled():
-        figure, axes = canvas((5.0, 4.2))
+        figure, axes = canvas((4.2, 4.0))
         for index in range(min(len(names), MOST_SITES)):
             live, attack = (place[(group == index) & (label == value)] for value in (1, 0))
             for points, marker, width in ((live, "o", 0.0), (attack, "x", 0.9)):
                 style = {"marker": marker, "color": colour(index), "linewidths": width}
                 axes.scatter(points[:, 0], points[:, 1], s=14, alpha=0.75, **style)  # type: ignore[arg-type]
+        middle, reach = (place.max(0) + place.min(0)) / 2, float(np.ptp(place, axis=0).max()) * 0.54 or 1.0
+        axes.set(xlim=middle[0] + np.array([-reach, reach]), ylim=middle[1] + np.array([-reach, reach]))
+        axes.set_aspect("equal")  # the frame is that of the points: lines may leave it
+        for index in range(min(len(names), MOST_SITES)):
             ends = boundary(place[group == index], label[group == index])
             if ends is not None:
                 axes.plot(ends[:, 0], ends[:, 1], color=colour(index), linewidth=1.2)
-        axes.set_aspect("equal", adjustable="datalim")
-        axes.set_axis_off()
+        axes.set(xticks=[], yticks=[])
+        for side in axes.spines.values():
+            side.set_visible(True)
         texts = names if len(names) <= MOST_SITES else [*names[: MOST_SITES - 1], "other sites"]
         dots: list[Artist] = [_dot("s", colour(index)) for index in range(len(texts))]
-        key(figure, [*dots, _dot("o", INK), _dot("x", INK)], [*texts, "bona fide", "attack"], 4)
+        key(figure, [*dots, _dot("o", INK), _dot("x", INK)], [*texts, "bona fide", "attack"], 3)
         return svg(figure, "tsne")
 
 
 def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np.float64] | None:
     """Return both ends of the line that parts a set's classes best: as far as its points lie along it, and a bit more.
 
-    None where a class has too few points.
+    None where a class has too few points, or where all points lie on one side.
     """
     if min((label == value).sum() for value in (0, 1)) < FEWEST_OF_A_CLASS:
         return None
@@ -62,7 +67,10 @@ def boundary(place: NDArray[np.float32], label: NDArray[np.int64]) -> NDArray[np
     length = float(np.linalg.norm(normal))
     if length < 1e-9:
         return None
-    foot = place.mean(0) - normal * float(machine.decision_function(place.mean(0, keepdims=True))[0]) / length**2
+    middle = place.mean(0)
+    foot = middle - normal * float(machine.decision_function(middle[None])[0]) / length**2
+    if np.linalg.norm(foot - middle) > np.linalg.norm(place - middle, axis=1).max():
+        return None  # classes that lie in one heap are parted by a line far away, which parts nothing
     along = np.array([-normal[1], normal[0]]) / length
     reach = (place - foot) @ along
     return np.asarray(foot + np.outer([reach.min(), reach.max()], along) * 1.1)

@@ -1,6 +1,7 @@
 """One self-contained HTML page about a run: no script, no external resource, nothing that its files do not say."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,28 +9,32 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from fedvisage.datasets.cache import CACHE
 from fedvisage.federation.record.attendance import trained_by
 from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.files import write_atomically
-from fedvisage.report import audits, content, privacy, recognition
-from fedvisage.report.drawing import INK, QUIET
+from fedvisage.report import audits, content, decisions, figures, privacy, recognition, similarities, worst
+from fedvisage.report.drawing import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.promises import promises
-from fedvisage.report.run_files import Row, RunFiles, as_written, read_run
+from fedvisage.report.run_files import Row, RunFiles, as_written, flat, read_run
 from fedvisage.report.tables import Table, html, size
 
 NAME = "report.html"
 SHOWN = ("method", "rounds", "user", "seed", "level", "members", "intervals")
 
 
-def write_report(run: Path) -> Path:
-    """Draw the report of a finished run from its files and return where it is."""
+def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> Path:
+    """Draw the report of a finished run from its files and return where it is.
+
+    ``images`` says whether faces of the user's set are on it; unset, the recipe says, or whether they are rendered.
+    """
     with as_written(run):
-        page = render(read_run(run))
+        page = render(read_run(run), cache, images)
     write_atomically(run / NAME, page.encode("utf-8", "replace"))
     return run / NAME
 
 
-def render(run: RunFiles) -> str:
+def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> str:
     """Return the page's HTML."""
     environment = Environment(
         loader=PackageLoader("fedvisage.report", "."),
@@ -39,32 +44,38 @@ def render(run: RunFiles) -> str:
         lstrip_blocks=True,
     )
     environment.filters["table"] = html
-    return environment.get_template("page.html.jinja").render(context(run))
+    return environment.get_template("page.html.jinja").render(
+        {**context(run), "worst": worst.images_of(run, cache, images)}
+    )
 
 
 def context(run: RunFiles) -> dict[str, Any]:
     """Return everything that the template shows."""
     metrics = run.metrics
     recognises = metrics.get("task") == "recognition"
-    drawings = [*(recognition.figures(run) if recognises else []), *content.figures(run)]
+    drawings = [*(similarities.figures(run) if recognises else []), *figures.figures(run)]
     return {
         "title": str(
             run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
         ),
         "run": run.path.name,
+        "colours": {"light": Markup(_named(COLOURS)), "dark": Markup(_named(ON_DARK))},
         "metrics": {name: metrics.get(name) for name in SHOWN},
         "trained_by": trained_by(metrics),
         "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),
         "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         "results": _present(
             *(recognition.results(metrics) if recognises else ()),
+            decisions.confusion_table(run),
             content.user_table(metrics),
             content.species_table(metrics),
             content.members_table(metrics),
             content.adaptation_table(metrics),
             content.heldout_table(metrics),
         ),
-        "figures": [(title, meaning, themed(drawing, title)) for title, meaning, drawing in drawings],
+        "figures": [
+            (title, meaning, themed(drawing, title) if drawing else "") for title, meaning, drawing in drawings
+        ],
         "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
         "lacking": run.lacking,
         "nothing_left": nothing_left(run),
@@ -118,7 +129,7 @@ def costs(metrics: Row) -> list[tuple[str, str]]:
 
 
 def themed(drawing: str, title: str) -> Markup:
-    """Make an SVG drawing part of the page: its ink and quiet colours follow the page's theme.
+    """Make an SVG drawing part of the page: its colours follow the page's theme.
 
     The drawing's texts were escaped when it was made; it holds no script and no link.
     """
@@ -127,17 +138,15 @@ def themed(drawing: str, title: str) -> Markup:
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r'<g id="[\w.]+">', "<g>", body)  # the same in every drawing, and nothing refers to them
     body = body.replace(INK, "currentColor").replace(QUIET, "var(--quiet)")
+    for index, colour in enumerate(COLOURS):
+        body = body.replace(colour, f"var(--line{index})")
     label = Markup('<svg role="img" aria-label="{}"').format(title)
     return Markup(body.replace("<svg", label, 1))
 
 
-def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
-    """Return a nested mapping as pairs of dotted key and text."""
-    pairs = []
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        pairs += flat(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
-    return pairs
+def _named(colours: Sequence[str]) -> str:
+    """Name the lines' colours for the style sheet."""
+    return " ".join(f"--line{index}: {colour};" for index, colour in enumerate(colours))
 
 
 def _present(*tables: Table | None) -> list[Table]:

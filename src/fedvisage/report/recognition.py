@@ -1,23 +1,15 @@
-"""The tables and figures of a recognition run's report, worked out from its files."""
+"""The tables of a recognition run's report, worked out from its files."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-import numpy as np
-from matplotlib.artist import Artist
-from numpy.typing import NDArray
+from fedvisage.report.run_files import Row
+from fedvisage.report.tables import MISSING, Table, percent, table
 
-from fedvisage.report.drawing import INK, canvas, colour, dash, key, styled, svg
-from fedvisage.report.run_files import Row, RunFiles
-from fedvisage.report.tables import Table, percent, table
-
-Histogram = NDArray[np.int64]
 IMPOSTORS = {
     "public": "Impostors are held-out public people.",
     "pooled": "Impostors are the other sites' people: the papers' protocol, which only a simulation can follow.",
 }
 MODELS = {"generic": "generic model Θ_g", "local": "local model Θ_l", "own": "customised model [Θ_l, Π_l]"}
-SHOWN_BINS = 128
-LEAST_FAR = 1e-6
 
 
 def headlines(metrics: Row) -> list[dict[str, str]]:
@@ -97,8 +89,9 @@ def personal_table(metrics: Row) -> Table | None:
     personal = metrics.get("personalised") or {}
     models = personal.get("models") or {}
     rows = [{"model": MODELS.get(name, name)} | _columns(figures) for name, figures in models.items()]
-    note = "Means over sites. " + IMPOSTORS.get(str(personal.get("impostors")), "")
-    titles = {"model": "model"} | _titles(next(iter(models.values()), {}))
+    shown, few = _shown(list(models.values()))
+    note = f"Means over sites. {IMPOSTORS.get(str(personal.get('impostors')), '')}{few}"
+    titles = {"model": "model"} | shown
     return table("The sites' own people (per cent)", rows, titles, note=note) if rows else None
 
 
@@ -108,9 +101,10 @@ def site_table(metrics: Row) -> Table | None:
     sites = personal.get("sites") or {}
     rows = [{"site": name, "pairs": f"{own.get('genuine_pairs')} / {own.get('impostor_pairs')}"} | _columns(own)
             for name, own in sites.items()]  # fmt: skip
-    titles = {"site": "site"} | _titles(next(iter(sites.values()), {})) | {"pairs": "genuine / impostor pairs"}
+    shown, few = _shown(list(sites.values()))
+    titles = {"site": "site"} | shown | {"pairs": "genuine / impostor pairs"}
     caption = f"Each site's own people, by its {MODELS.get(str(personal.get('model')), 'model')} (per cent)"
-    return table(caption, rows, titles) if rows else None
+    return table(caption, rows, titles, note=few.strip()) if rows else None
 
 
 def group_table(metrics: Row) -> Table | None:
@@ -145,56 +139,6 @@ def counted(metrics: Row) -> Table | None:
     return table("Left out of some figures", rows, {"what": "what", "count": "how many"}) if rows else None
 
 
-def figures(run: RunFiles) -> list[tuple[str, str, str]]:
-    """Return the drawings: title, explanation, SVG text."""
-    counts = run.similarities
-    if not counts:
-        return []
-    whole = counts.get("all")
-    drawings = [("ROC", "Every threshold at once, all pairs; FAR on a logarithmic axis. Up is better.", roc(counts))]
-    if whole is not None:
-        threshold = run.metrics.get("threshold")
-        drawings.append(
-            ("Similarities", "Pairs right of the threshold are called one person.", similarities(whole, threshold))
-        )
-    return drawings
-
-
-def roc(counts: Mapping[str, Histogram]) -> str:
-    """Draw TAR against FAR, one line for all pairs and one for each group's."""
-    with styled():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, histogram in enumerate(counts.values()):
-            far, tar = (np.cumsum(row[::-1]) / max(1, row.sum()) for row in histogram)
-            seen = far >= LEAST_FAR
-            handles += axes.plot(far[seen], 100 * tar[seen], color=colour(index), linestyle=dash(index))
-        axes.set_xscale("log")
-        axes.set(ylim=(0, 101), xlabel="impostor pairs accepted, FAR", ylabel="genuine pairs accepted, TAR (%)")
-        key(figure, handles, ["all pairs" if name == "all" else name for name in counts])
-        return svg(figure, "roc")
-
-
-def similarities(counts: Histogram, threshold: float | None) -> str:
-    """Draw the similarities of genuine (filled) and of impostor pairs, with the threshold."""
-    coarse = counts.reshape(2, SHOWN_BINS, -1).sum(axis=2)
-    edges = np.linspace(-1, 1, SHOWN_BINS + 1)
-    with styled():
-        figure, axes = canvas()
-        handles: list[Artist] = []
-        for index, (row, fill) in enumerate(((coarse[1], True), (coarse[0], False))):
-            share = 100 * row / max(1, row.sum())
-            if fill:
-                axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
-            handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
-        if threshold is not None:
-            axes.axvline(threshold, color=INK, linewidth=1.0)
-            axes.text(threshold, 1.01, "threshold", transform=axes.get_xaxis_transform(), ha="center", va="bottom")
-        axes.set(xlim=(-1, 1), xlabel="similarity (cosine)", ylabel="share of the pairs (%)", ylim=(0, None))
-        key(figure, handles, ["one person", "two people"])
-        return svg(figure, "similarities")
-
-
 def _columns(rates: Row) -> Row:
     return {f"{kind} {rate}": percent(value)
             for kind in ("tar_at_far", "tpir_at_fpir") for rate, value in (rates.get(kind) or {}).items()}  # fmt: skip
@@ -203,3 +147,11 @@ def _columns(rates: Row) -> Row:
 def _titles(rates: Row) -> Row:
     names = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR"}
     return {f"{kind} {rate}": f"{name} {rate}" for kind, name in names.items() for rate in rates.get(kind) or {}}
+
+
+def _shown(rows: Sequence[Row]) -> tuple[Row, str]:
+    """Return the columns in which any row has a figure, and a sentence on those that nobody has enough pairs for."""
+    titles = _titles(next(iter(rows), {}))
+    shown = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
+    few = " Stricter rates are left out: no site has pairs enough to show them." if len(shown) < len(titles) else ""
+    return shown, few

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
 from fedvisage.files import parse_json, read_json, read_tensors, read_text
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
+from fedvisage.tasks.counts import read_counts
 
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
@@ -46,6 +47,10 @@ class RunFiles:
     similarities: dict[str, NDArray[np.int64]]
     """Recognition: counts of impostor (row 0) and genuine pairs by similarity, of all pairs and by group."""
     audits: tuple[Row, ...] = ()
+    heldout: dict[str, NDArray[np.int64]] = field(default_factory=dict)
+    """Histograms of the sites' held-out scores, by site."""
+    digests: Row = field(default_factory=dict)
+    """What the data was, by its place in the recipe."""
     lacking: tuple[str, ...] = ()
     """What the page must say of files that are missing or were cut off."""
 
@@ -77,6 +82,8 @@ def read_run(path: Path) -> RunFiles:
         features=read_features(path / "features.safetensors"),
         similarities=read_similarities(path / "similarities.safetensors"),
         audits=_audits(path / AUDIT),
+        heldout=read_counts(path),
+        digests=read_mapping(path / "data.json"),
         lacking=tuple(lacking),
     )
 
@@ -104,6 +111,15 @@ def read_mapping(path: Path) -> Row:
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
     return value
+
+
+def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
+    """Return a nested mapping as pairs of dotted key and text."""
+    pairs = []
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        pairs += flat(value, f"{name}.") if isinstance(value, dict) else [(name, str(value))]
+    return pairs
 
 
 def _audits(path: Path) -> tuple[Row, ...]:

@@ -7,6 +7,9 @@ from typing import Any
 from markupsafe import Markup, escape
 
 MISSING = "–"
+NARROW = 40
+"""Letters that a phone shows beside each other; wider tables become cards there."""
+NAME, GAP = 16, 2
 
 
 @dataclass(frozen=True)
@@ -76,14 +79,28 @@ def html(content: Table) -> Markup:
         for row in content.rows
     )
     note = Markup('<p class="note">{}</p>').format(content.note) if content.note else Markup("")
+    wide = Markup(' class="wide"') if width_of(content) > NARROW else Markup("")
     return Markup(
-        '<div class="scroll"><table><caption>{}</caption><thead><tr>{}</tr></thead><tbody>{}</tbody></table></div>{}'
-    ).format(content.caption, head, body, note)
+        '<div class="scroll" tabindex="0"><table{}><caption>{}</caption><thead><tr>{}</tr></thead>'
+        "<tbody>{}</tbody></table></div>{}"
+    ).format(wide, content.caption, head, body, note)
+
+
+def width_of(content: Table) -> int:
+    """Return about how many letters wide a table must be so that figures stay on one line, and names in a few words."""
+    columns = list(zip(content.columns, *content.rows, strict=True))
+    names = [min(NAME, max(map(len, cells))) for cells in columns[: content.names]]
+    figures = [max(len(cell) for cell in (*cells[1:], *cells[0].split())) for cells in columns[content.names :]]
+    return sum(names) + sum(figures) + GAP * len(columns)
 
 
 def _cell(tag: str, index: int, cell: str, content: Table) -> Markup:
+    """Write a cell; on a phone each row of a wide table is a card, and a figure has its column's title before it."""
     style = Markup(' class="figure"') if index >= content.names else Markup("")
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(tag), style, escape(cell))
+    title = content.columns[index]
+    cell = cell.replace("e-", "e\u2011") if tag == "th" else cell  # 1e-6 is one word
+    label = Markup(' data-title="{}"').format(title) if tag == "td" and index > 0 and title else Markup("")
+    return Markup("<{0}{1}{2}>{3}</{0}>").format(Markup(tag), style, label, escape(cell))
 
 
 def _inline(cell: str) -> str:

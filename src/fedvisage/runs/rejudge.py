@@ -11,14 +11,26 @@ from fedvisage.data.selection import select, without_selection
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_json
+from fedvisage.progress import Say, unheard
+from fedvisage.runs.directory import DATA, METRICS
+from fedvisage.tasks.crops import check_for_model, notice_of_set
 from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.recognition.data import share_of
 
-METRICS = "metrics.json"
 
+def evaluate(
+    model: FinishedModel,
+    data: str | None,
+    cache: Path,
+    out: Path | None = None,
+    *,
+    allow_mixed_crops: bool = False,
+    say: Say = unheard,
+) -> dict[str, Any]:
+    """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there.
 
-def evaluate(model: FinishedModel, data: str | None, cache: Path, out: Path | None = None) -> dict[str, Any]:
-    """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there."""
+    The set must have been cropped as those were that the model was trained on, unless ``allow_mixed_crops``.
+    """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
     recipe, task = model.recipe, model.setup.task
@@ -31,6 +43,10 @@ def evaluate(model: FinishedModel, data: str | None, cache: Path, out: Path | No
     if prepared.size != recipe.input.size:
         raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
     task.check_set(prepared, recipe, entry)
+    for line in notice_of_set(prepared.crop, entry):
+        say(line)
+    if data is not None:
+        check_for_model(model.saved.crops, prepared.crop, entry, allow_mixed_crops)
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), meant, entry)
     if out is not None:
@@ -38,5 +54,6 @@ def evaluate(model: FinishedModel, data: str | None, cache: Path, out: Path | No
     figures = {"method": recipe.method.name, "user": prepared.name, "seed": recipe.runtime.seed}
     figures |= task.rejudge(model.scorer, model.saved, view, prepared.name, out)
     if out is not None:
+        write_json(out / DATA, {"data.user": prepared.digest + (f" {part}" if part else "")})
         write_json(out / METRICS, figures)
     return figures

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
+from fedvisage.data.crops import CropRecord
 from fedvisage.errors import UserError
 from fedvisage.federation.account import figures_of
 from fedvisage.federation.compatible import check_protection
@@ -41,7 +42,9 @@ from fedvisage.runs.directory import (
     write_once,
     write_or_compare,
 )
+from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
+from fedvisage.tasks.crops import check_alike
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
@@ -67,14 +70,16 @@ def run_and_report(
     wire: Wire = LocalTransport,
     training: Training | None = None,
     opening: Opening | None = None,
+    allow_mixed_crops: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe and write its report; return the figures."""
     metrics = run(
-        recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening
-    )
+        recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
+        allow_mixed_crops=allow_mixed_crops,
+    )  # fmt: skip
     if not (out / REPORT).exists():
         write_events(out)
-        write_report(out)
+        write_report(out, cache)
     return metrics
 
 
@@ -89,11 +94,13 @@ def run(
     wire: Wire = LocalTransport,
     training: Training | None = None,
     opening: Opening | None = None,
+    allow_mixed_crops: bool = False,
 ) -> dict[str, Any]:
     """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
 
     ``method`` is the recipe's, unless one is handed in. The sites are in this process, behind the transport that
-    ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here.
+    ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here. Sets that were
+    cropped in different ways are refused, unless ``allow_mixed_crops``.
     """
     method = method or find(recipe.method)
     task = task_of(method)
@@ -107,6 +114,7 @@ def run(
     setup = set_up(recipe, method)
     _check_fits(setup)
     data = (opening or _whole)(task, recipe, method, cache, reporter.say)
+    check_alike(data.crops, allow_mixed_crops)
     digests = {**data.digests, **start_digest(recipe)}
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out), taken_back(out):
@@ -119,11 +127,19 @@ def run(
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
         trained = (training or _here(wire))(setup, out, data, reporter)
+        if crops := _crops_trained_on(data):
+            model.save_settings(out, replace(trained.saved, crops=crops))
         metrics = {**_judge(setup, out, trained, data), **_costs(out)}
         write_json(out / METRICS, metrics)
     for sentence in exceptions(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
+
+
+def _crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
+    """Return the kinds of crops that training saw, each once; only here sets and model are at hand."""
+    known = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
+    return tuple(dict.fromkeys(one for one in known if one is not None))
 
 
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:

@@ -27,6 +27,7 @@ from fedvisage.runs.course import Course
 from fedvisage.runs.directory import METRICS
 from fedvisage.streams import scoped
 from fedvisage.tasks import model
+from fedvisage.tasks.counts import write_counts
 from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.task import Trained
 
@@ -59,6 +60,7 @@ def train(
         course = Course(method, server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
         trained = replace(setup.task.settle(server, finished), ended=_why_ended(server))
+        write_counts(out, trained.counts)
         model.save(out, trained.saved)
         ledger.flush()
         rounds.flush()
@@ -104,6 +106,7 @@ def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
     tree = copy.deepcopy(recipe)
     tree.pop("title")
+    tree.pop("report", None)
     tree["method"].pop("name")
     for key in JUDGING:
         tree["evaluation"].pop(key, None)

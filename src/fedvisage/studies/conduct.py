@@ -33,11 +33,12 @@ def conduct(
     smoke: bool = False,
     runs: Path | None = None,
     workers: int = 1,
+    allow_mixed_crops: bool = False,
 ) -> dict[str, Any]:
     """Run what is missing of a study, and write its table; different users and seeds may run side by side.
 
     ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
-    one name and recipe can share them.
+    one name and recipe can share them. ``allow_mixed_crops`` takes sets that were cropped in different ways.
     """
     study = changed(read(path), changes)
     if smoke:
@@ -45,7 +46,7 @@ def conduct(
     cells = cells_of(study, runs or out / "cells")
     groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
-    for cell, metrics in _finished_cells(groups, cache, workers):
+    for cell, metrics in _finished_cells(groups, cache, workers, allow_mixed_crops):
         figures = {name: value_of(metrics, name) for name in study.figures}
         results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
         say(_progress(study, results, len(cells)))
@@ -64,15 +65,17 @@ def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> st
     return f"{len(results)}/{total}  {last['row']:{width}} user {last['user']}  seed {last['seed']}  {shown}"
 
 
-def _finished_cells(groups: list[list[Cell]], cache: Path, workers: int) -> Iterator[tuple[Cell, dict[str, Any]]]:
+def _finished_cells(
+    groups: list[list[Cell]], cache: Path, workers: int, mixed: bool
+) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
     if workers == 1:
-        yield from ((cell, _run_cell(cell, cache)) for group in groups for cell in group)
+        yield from ((cell, _run_cell(cell, cache, mixed)) for group in groups for cell in group)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
         resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
     with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_run_group, group, cache) for group in groups]):
+        for done in as_completed([pool.submit(_run_group, group, cache, mixed) for group in groups]):
             yield from done.result()
 
 
@@ -81,10 +84,11 @@ def _entries(cell: Cell) -> list[str]:
     return [*data.sites.values(), *(entry for entry in (data.user, data.public) if entry is not None)]
 
 
-def _run_group(group: list[Cell], cache: Path) -> list[tuple[Cell, dict[str, Any]]]:
-    return [(cell, _run_cell(cell, cache)) for cell in group]
+def _run_group(group: list[Cell], cache: Path, mixed: bool) -> list[tuple[Cell, dict[str, Any]]]:
+    return [(cell, _run_cell(cell, cache, mixed)) for cell in group]
 
 
-def _run_cell(cell: Cell, cache: Path) -> dict[str, Any]:
+def _run_cell(cell: Cell, cache: Path, mixed: bool) -> dict[str, Any]:
     training = None if cell.trained is None else adopting(cell.trained)
-    return run(cell.recipe, cell.out, cache, Reporter(Console(), quiet=True), resume=True, training=training)
+    reporter = Reporter(Console(), quiet=True)
+    return run(cell.recipe, cell.out, cache, reporter, resume=True, training=training, allow_mixed_crops=mixed)

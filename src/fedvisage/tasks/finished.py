@@ -24,6 +24,7 @@ from fedvisage.nn.inputs import colour_channels
 from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
 from fedvisage.tasks import model
+from fedvisage.tasks.crops import notices_of_model
 from fedvisage.tasks.fitting import check_fits
 from fedvisage.tasks.scoring import Scorer, mean_score
 from fedvisage.tasks.setup import Setup, set_up
@@ -69,6 +70,13 @@ class FinishedModel:
     def thresholds(self) -> dict[str, Threshold]:
         """The thresholds that were chosen at the sites, by member; one model is the member with the empty name."""
         return self.saved.thresholds
+
+    @property
+    def notices(self) -> list[str]:
+        """What to know of the crops that the model was trained on, a line each; mostly nothing."""
+        data = self.recipe.data
+        entries = [*data.sites.values(), *([data.public] if data.public else [])]
+        return notices_of_model(self.saved.crops, entries, str(self.directory))
 
     @property
     def net(self) -> Delivered:

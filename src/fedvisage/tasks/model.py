@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from fedvisage.data.crops import CropRecord
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.method import Message, TaskName
 from fedvisage.federation.wire.message import digest_of
@@ -53,6 +56,8 @@ class SavedModel:
     thresholds: dict[str, Threshold]
     scatter: dict[str, float]
     task: TaskName = "pad"
+    crops: tuple[CropRecord, ...] = ()
+    """In which ways the sets that it was trained on were cropped, as far as that was known where it was written."""
 
 
 def save(run: Path, saved: SavedModel) -> None:
@@ -60,6 +65,11 @@ def save(run: Path, saved: SavedModel) -> None:
     if name := first_unsound(saved.finished):
         raise RunFailed(f"{name} of the finished model is no number, or infinite: train with a smaller learning rate")
     write_tensors(run / WEIGHTS, saved.finished)
+    save_settings(run, saved)
+
+
+def save_settings(run: Path, saved: SavedModel) -> None:
+    """Write the settings alone, of a model whose weights lie there."""
     recipe = saved.recipe
     words = WORDS[saved.task]
     settings = {
@@ -78,6 +88,7 @@ def save(run: Path, saved: SavedModel) -> None:
             for name, t in sorted(saved.thresholds.items())
         },
         "heldout_scatter": dict(sorted(saved.scatter.items())),
+        **({"crops": [one.model_dump() for one in saved.crops]} if saved.crops else {}),
         "recipe": recipe,
     }
     write_json(run / SETTINGS, settings)
@@ -95,6 +106,7 @@ def load(directory: Path) -> SavedModel:
         recipe, digest = dict(settings["recipe"]), settings["weights_sha256"]
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
+        crops = _crops(settings.get("crops", []))
         thresholds = {name: _threshold(t, WORDS[task].score) for name, t in settings["thresholds"].items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(str(path), f"is not the settings of a model ({_what(error)}); {AGAIN}") from error
@@ -103,7 +115,7 @@ def load(directory: Path) -> SavedModel:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
     if name := first_unsound(finished):
         raise UserError(str(directory / WEIGHTS), f"{name} has values that are no numbers, or infinite; {AGAIN}")
-    return SavedModel(recipe, finished, thresholds, scatter, task)
+    return SavedModel(recipe, finished, thresholds, scatter, task, crops)
 
 
 def first_unsound(weights: Message) -> str:
@@ -118,6 +130,14 @@ def _threshold(said: Mapping[str, Any], score: str) -> Threshold:
     if not all(rate is None or 0 <= rate <= 1 for rate in rates):
         raise ValueError("a threshold's far or frr is no share")
     return Threshold(float(said[score]), str(said["rule"]), *rates)
+
+
+def _crops(said: Any) -> tuple[CropRecord, ...]:
+    """Read how crops were made."""
+    try:
+        return tuple(CropRecord.model_validate(one) for one in said)
+    except ValidationError as error:
+        raise ValueError(f"crops: {error.errors(include_url=False)[0]['msg']}") from error
 
 
 def _what(error: Exception) -> str:

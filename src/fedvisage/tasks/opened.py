@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedvisage.data.batches import View
+from fedvisage.data.crops import CropRecord
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import Recipe
+from fedvisage.tasks.crops import notice_of_set
 
 POOLED = "all"
 """The name of the pseudo-site that holds all sites' data, for the baseline that breaks the rules."""
@@ -46,12 +48,17 @@ class Opened:
     people: People | None = None
     first: Message = field(default_factory=dict)
     """Pre-trained parts to start from."""
+    crops: dict[str, CropRecord | None] = field(default_factory=dict)
+    """How each set was cropped, by its place in the recipe."""
 
 
 def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
     """Open the set of a data entry, rendering it into the cache if need be, and check that it fits the recipe."""
     source, _ = without_selection(entry)
-    return _checked(PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads, say=say)), place, recipe)
+    found = PreparedSet.open(resolve(source, cache, workers=recipe.runtime.threads, say=say))
+    for line in notice_of_set(found.crop, place):
+        say(line)
+    return _checked(found, place, recipe)
 
 
 def _checked(prepared: PreparedSet, place: str, recipe: Recipe) -> PreparedSet:

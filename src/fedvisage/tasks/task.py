@@ -18,6 +18,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.upload import Upload
 from fedvisage.metrics.personalised import OfSite
+from fedvisage.metrics.threshold import Histogram
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import Say
 from fedvisage.recipe import Recipe
@@ -33,6 +34,8 @@ class Trained:
     saved: SavedModel
     rounds: int
     heldout: dict[str, Any]
+    counts: dict[str, Histogram] = field(default_factory=dict)
+    """Histograms of the sites' held-out scores, where the training was in this process."""
     personal: dict[str, dict[str, OfSite]] = field(default_factory=dict)
     """Recognition: how well the sites' own models know their people, by model and site."""
     ended: dict[str, str] = field(default_factory=dict)

@@ -57,7 +57,6 @@ def test_the_largest_face_is_taken() -> None:
     np.testing.assert_array_equal(cropped.image, image[70:140, 50:120])
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_an_image_without_a_face_is_refused_by_the_real_detector() -> None:
     with pytest.raises(BadFile, match="no face found"):
         make_cropper("face", 64)(np.full((128, 128, 3), 90, np.uint8))

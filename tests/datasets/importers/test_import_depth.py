@@ -185,7 +185,6 @@ def test_a_word_that_is_no_choice_and_no_directory_is_refused(root: Path) -> Non
         imported(root, "exact")
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_detected_faces_get_a_depth_like_the_exact_one(tmp_path: Path) -> None:
     rendered = PreparedSet.open(resolve("synth: O subjects=3 videos=2 frames=1 size=128", tmp_path / "cache"))
     chosen = [*np.flatnonzero(rendered.rows.label == 1), np.flatnonzero(rendered.rows.label == 0)[0]]

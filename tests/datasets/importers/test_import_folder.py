@@ -284,7 +284,6 @@ def test_progress_counts_the_files(root: Path) -> None:
     assert seen == [(done, 24) for done in range(1, 25)]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_faces_are_found_cut_out_and_their_points_kept(tmp_path: Path) -> None:
     rendered = PreparedSet.open(resolve("synth: O subjects=3 videos=2 frames=1 size=128", tmp_path / "cache"))
     for index in np.flatnonzero(rendered.rows.label == 1):

@@ -77,7 +77,7 @@ def test_faces_in_photographs_are_found_and_aligned(tmp_path: Path) -> None:
     assert made.rows.split.tolist() == ["train", "train"]
     assert made.points is not None
     assert max(misalignment(points, 64) for points in made.points) < 0.1
-    assert "2 people have one photograph" in "\n".join(report.lines())
+    assert "2 people with one photograph" in "\n".join(report.lines())
 
 
 def test_people_with_few_photographs_are_left_out_and_counted(
@@ -90,7 +90,7 @@ def test_people_with_few_photographs_are_left_out_and_counted(
     )
     assert (report.images, report.people_left_out, report.photographs_left_out) == (3, 2, 3)
     assert set(PreparedSet.open(tmp_path / "set").rows.subject.tolist()) == {"person0"}
-    assert "2 people with 3 photographs were left out" in "\n".join(report.lines())
+    assert "2 people with 3 photographs left out" in "\n".join(report.lines())
     with pytest.raises(UserError, match="has 9 photographs"):
         import_identities(folder, tmp_path / "none", name="P", size=SIZE, crop="none", least=9)
 

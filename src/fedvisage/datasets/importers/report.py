@@ -8,6 +8,7 @@ from fedvisage.data.rows import BONA_FIDE
 from fedvisage.data.writer import Writer
 from fedvisage.errors import UserError
 from fedvisage.files import json_text
+from fedvisage.progress import counted
 
 
 @dataclass(frozen=True)
@@ -44,19 +45,22 @@ class ImportReport:
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
-        lines = [f"{self.images} images of {self.subjects} subjects from {self.files} files: {counts}"]
+        found = f"{counted(self.images, 'image')} of {counted(self.subjects, 'subject')}"
+        lines = [f"{found} from {counted(self.files, 'file')}: {counts}"]
         if self.upscaled:
             lines.append(
-                f"{self.upscaled} images were enlarged, which blurs what tells attacks apart: use a smaller size"
+                f"{counted(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: use a"
+                " smaller size"
             )
         if self.own_subjects:
-            lines.append(f"{self.own_subjects} files have no subject folder; each counts as a subject of its own")
+            alone = counted(self.own_subjects, "file")
+            lines.append(f"{alone} with no subject folder: each counts as a subject of its own")
         if self.lost_frames:
             lines.append(
-                f"{self.lost_frames} frames of videos were left out: they have no face that was found, or no depth map"
+                f"{counted(self.lost_frames, 'frame')} of videos left out: no face that was found, or no depth map"
             )
         if self.skipped:
-            lines.append(f"{len(self.skipped)} files were skipped:")
+            lines.append(f"{counted(len(self.skipped), 'file')} skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
 
@@ -85,8 +89,8 @@ class Tally:
         if len(self.skipped) > self.max_bad * self.files:
             raise UserError(
                 str(self.source),
-                f"at least {len(self.skipped)} of {self.files} files cannot be used, more than max_bad={self.max_bad:g}"
-                f" allows; nothing was written. {reasons(self.skipped)}",
+                f"at least {len(self.skipped)} of {counted(self.files, 'file')} cannot be used, more than"
+                f" max_bad={self.max_bad:g} allows; nothing was written. {reasons(self.skipped)}",
             )
 
     def attach(self, out: Writer, *, upscaled: int = 0, own_subjects: int = 0, lost_frames: int = 0) -> ImportReport:

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.importers.cropping import Crop
+from fedvisage.datasets.importers.cropping import Crop, record_of
 from fedvisage.datasets.importers.depth import flat
 from fedvisage.datasets.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
 from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, reasons
@@ -64,8 +64,9 @@ def synthesise_from(
     """
     attacks = attacks_without_masks(spec)
     source = f"photographs with simulated attacks crop={crop} {spec.digest_text}"
+    found = crop == "face"
     out = Writer(
-        destination, name=spec.domain, size=spec.size, source=source, depth=crop == "face", points=crop == "face"
+        destination, name=spec.domain, size=spec.size, source=source, depth=found, points=found, crop=record_of(crop)
     )
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))

@@ -24,7 +24,10 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     sites = {name: _site(prepared, f"data.sites.{name}", meant[name]) for name, prepared in opened.items()}
     user = _user(recipe, cache, say, opened)
     digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
-    return Opened(merged(sites) if method.pooled else sites, user, digests | _digest_of(user))
+    crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
+    if user is not None:
+        crops["data.user"] = user.slices[0].set.crop
+    return Opened(merged(sites) if method.pooled else sites, user, digests | _digest_of(user), crops=crops)
 
 
 def _user(recipe: Recipe, cache: Path, say: Callable[[str], None], sites: dict[str, PreparedSet]) -> View | None:

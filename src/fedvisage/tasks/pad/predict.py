@@ -57,7 +57,8 @@ def predict(model: FinishedModel, path: Path, *, member: str = "", crop: str = "
             "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
         )
     scorer, saved = model.scorer, model.saved
-    cropper = make_cropper(crop, model.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
+    size, threads = model.recipe.input.size, model.recipe.runtime.threads
+    cropper = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
     finished, threshold = _chosen(scorer, saved.finished, saved.thresholds, member)
     return Predictions(threshold, [_predict(scorer, finished, threshold, image, cropper) for image in images_at(path)])
 

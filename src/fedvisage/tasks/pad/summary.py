@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedvisage.tasks.words import percent
+from fedvisage.progress import counted, percent
 
 
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:
@@ -28,7 +28,7 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
 
 def _adaptation(adaptation: Mapping[str, Any]) -> str:
     """Say what became of an adaptation, in images."""
-    said = [f"{adaptation['adapted']} images adapted to"]
+    said = [f"{counted(adaptation['adapted'], 'image')} adapted to"]
     said += [f"{count} skipped ({reason})" for reason, count in adaptation["skipped"].items()]
     said += [f"{count} taken back ({reason})" for reason, count in adaptation["taken_back"].items()]
     return ", ".join(said)

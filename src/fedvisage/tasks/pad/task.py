@@ -72,7 +72,7 @@ class Pad:
         thresholds = judge.choose_thresholds(server.method, server.recipe, histograms)
         scatter = judge.collect_scatter(server, finished)
         saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, self.name)
-        return Trained(saved, server.round, judge.heldout_table(histograms, thresholds))
+        return Trained(saved, server.round, judge.heldout_table(histograms, thresholds), histograms)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
         """Score the user's data, if there is a user."""

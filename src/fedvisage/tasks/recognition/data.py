@@ -113,7 +113,9 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     digests |= {"data.user": _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
     people = People(public, strangers, apart, counted)
-    return Opened(merged(apart) if method.pooled else apart, user, digests, people)
+    named = {**places, "data.user": recipe.data.user, PUBLIC: recipe.data.public}
+    crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
+    return Opened(merged(apart) if method.pooled else apart, user, digests, people, crops=crops)
 
 
 def share_of(view: View, part: Part | None) -> View:

@@ -59,7 +59,8 @@ def compare_faces(model: FinishedModel, path: Path, against: Path, *, member: st
         raise UserError("--against", "this model detects attacks; leave --against out")
     scorer, saved = model.scorer, model.saved
     threshold, others = _ready(scorer, saved.finished, saved.thresholds, member), list(images_at(against))
-    aligner = make_aligner(crop, model.recipe.input.size)  # type: ignore[arg-type]  # it refuses other words itself
+    size, threads = model.recipe.input.size, model.recipe.runtime.threads
+    aligner = make_aligner(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
     try:
         face = feature_of(scorer, path, aligner)
     except BadFile as bad:

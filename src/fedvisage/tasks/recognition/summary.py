@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedvisage.tasks.words import percent
+from fedvisage.progress import percent
 
 
 def summary_lines(figures: Mapping[str, Any]) -> list[str]:

@@ -78,7 +78,7 @@ class Recognising:
         saved = SavedModel(tree_of(recipe), finished, thresholds, {}, self.name)
         strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
         personal = collect_personal(server, finished) if strangers and not method.pooled else {}
-        return Trained(saved, server.round, judge.heldout_table(histograms), personal)
+        return Trained(saved, server.round, judge.heldout_table(histograms), histograms, personal)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
         """Judge the generic model on the benchmark, and put the sites' figures beside it."""

@@ -1,0 +1,161 @@
+"""The cascade that finds faces and their five points.
+
+Zhang, Zhang, Li and Qiao, "Joint Face Detection and Alignment Using Multitask Cascaded Convolutional Networks", IEEE
+Signal Processing Letters 23(10), 2016. Section II-A: a network looks at every place of a pyramid of images (P-Net, 12
+pixels), two more at what is left, enlarged or reduced to 24 and 48 pixels (R-Net, O-Net); after each stage boxes are
+moved by what the network says and overlapping ones are suppressed. What the networks' outputs were trained for is in
+section II-B: face or not (Eq. 1), the box's corners as shares of its sides (Eq. 2), the points likewise (Eq. 3).
+
+The paper names no thresholds; these are those of its authors' released program. Boxes and points stay fractions of
+pixels: a square box is cut out at the nearest whole pixels, and what a network says of it is taken from their edges.
+
+Pictures are looked at one by one, so that what is found does not depend on their company: R-Net and O-Net take as long
+for a box alone among three as among forty, and P-Net fills the processor with one picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.faces.detection.boxes import Boxes, moved, sides, squared, suppress
+from fedvisage.faces.detection.face import Face
+from fedvisage.faces.detection.nets import Floats, Net, load_nets
+
+Image = NDArray[np.uint8]
+
+CELL, STRIDE, MIDDLE, LAST = 12, 2, 24, 48
+"""What the first network sees at each place, and how far its places are apart; sides of the other two (Fig. 2)."""
+
+_BOXES_AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The smallest face in pixels, the step of the pyramid, how sure each stage must be, and how alike boxes may be."""
+
+    smallest: int = 32
+    shrink: float = 0.709
+    sure: tuple[float, float, float] = (0.6, 0.7, 0.7)
+    alike_in_level: float = 0.5
+    alike: float = 0.7
+    longest_side: int = 640
+    """Pictures with a longer side are reduced to it first, so that the smallest face grows with them."""
+
+
+class Detector:
+    """Finds faces in pictures; the same picture gives the same faces, however many threads there are."""
+
+    def __init__(self, *, threads: int = 1, settings: Settings | None = None) -> None:
+        """Load the networks."""
+        self.settings = settings or Settings()
+        self._first, self._second, self._third = load_nets(threads)
+
+    def detect(self, images: Sequence[Image]) -> list[list[Face]]:
+        """Return the faces of each picture, RGB or grey (H×W×3 or H×W), the surest first."""
+        return [self._faces(as_colour(image)) for image in images]
+
+    def _faces(self, image: Image) -> list[Face]:
+        seen = _reduced(image, self.settings.longest_side)
+        scale = np.array([image.shape[1], image.shape[0]]) / (seen.shape[1], seen.shape[0])
+        boxes = self._look_again(seen, self._propose(seen))
+        return self._look_closely(seen, boxes, scale)
+
+    def _propose(self, image: Image) -> Boxes:
+        """Stage 1: look at every place of a pyramid of images."""
+        chosen, alike = self.settings, self.settings.alike_in_level
+        found = [(np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))]
+        scale = CELL / chosen.smallest
+        while min(image.shape[:2]) * scale >= CELL:
+            boxes, scores, offsets = self._propose_at(image, scale)
+            kept = suppress(boxes, scores, alike, "union")
+            found.append((boxes[kept], scores[kept], offsets[kept]))
+            scale *= chosen.shrink
+        boxes, scores, offsets = (np.concatenate(parts) for parts in zip(*found, strict=True))
+        kept = suppress(boxes, scores, chosen.alike, "union")
+        return squared(moved(boxes[kept], offsets[kept]))
+
+    def _propose_at(self, image: Image, scale: float) -> tuple[Boxes, NDArray[np.float64], Boxes]:
+        height, width = (max(CELL, round(side * scale)) for side in image.shape[:2])
+        offsets, scores = self._first(_prepared(_resized(image, width, height))[None])
+        sure = scores[0, ..., 1] >= self.settings.sure[0]
+        places = np.argwhere(sure) * float(STRIDE)  # the networks' first axis goes from left to right
+        factor = np.array([image.shape[1] / width, image.shape[0] / height])
+        boxes = np.hstack([places * factor, (places + CELL) * factor])
+        return boxes, scores[0, ..., 1][sure].astype(np.float64), offsets[0][sure].astype(np.float64)
+
+    def _look_again(self, image: Image, boxes: Boxes) -> Boxes:
+        """Stage 2: look at each of the squares that are left."""
+        whole, (offsets, scores) = _seen(self._second, image, boxes, MIDDLE)
+        sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[1])
+        kept = sure[suppress(whole[sure], scores[sure, 1], self.settings.alike, "union")]
+        return squared(moved(whole[kept], offsets[kept]))
+
+    def _look_closely(self, image: Image, boxes: Boxes, scale: NDArray[np.float64]) -> list[Face]:
+        """Stage 3: decide, and find the points; the network says all their x first."""
+        whole, (offsets, shares, scores) = _seen(self._third, image, boxes, LAST)
+        sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[2])
+        final = moved(whole[sure], offsets[sure])
+        faces = []
+        for index in suppress(final, scores[sure, 1], self.settings.alike, "smaller"):
+            square, box = whole[sure[index]], final[index]
+            points = square[:2] + shares[sure[index]].reshape(2, 5).T * (square[2:] - square[:2])
+            corner, size = box[:2] * scale, (box[2:] - box[:2]) * scale
+            faces.append(Face(np.concatenate([corner, size]), points * scale, float(scores[sure[index], 1])))
+        return faces
+
+
+def as_colour(image: Image) -> Image:
+    """Return a picture as RGB; grey ones get three equal channels."""
+    if image.dtype != np.uint8 or image.ndim not in (2, 3) or (image.ndim == 3 and image.shape[2] not in (1, 3)):
+        raise ValueError(f"a picture must be uint8 of shape H×W, H×W×1 or H×W×3, got {image.dtype} {image.shape}")
+    grey = image if image.ndim == 2 else image[..., 0]
+    return image if image.ndim == 3 and image.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
+
+
+def _seen(net: Net, image: Image, boxes: Boxes, side: int) -> tuple[Boxes, list[NDArray[np.float64]]]:
+    """Show square boxes to a network, many at once; return them as they were cut, and what it says of each."""
+    # Pixels are cut whole: what is said is said of these.
+    length = sides(boxes)[:, :1].round().clip(1)
+    corner = boxes[:, :2].round()
+    whole = np.hstack([corner, corner + length])
+    whole = whole[(whole[:, 2:] > 0).all(1) & (whole[:, :2] < (image.shape[1], image.shape[0])).all(1)]
+    squares = np.array([_prepared(_cut(image, box, side)) for box in whole], np.float32).reshape(-1, side, side, 3)
+    parts = [net(squares[start : start + _BOXES_AT_ONCE]) for start in range(0, max(1, len(squares)), _BOXES_AT_ONCE)]
+    return whole, [np.concatenate(outputs).astype(np.float64) for outputs in zip(*parts, strict=True)]
+
+
+def _cut(image: Image, box: NDArray[np.float64], side: int) -> Image:
+    """Cut out a box of whole pixels, black where it lies outside of the image, at a network's size."""
+    left, top, right, bottom = box.astype(int)
+    height, width = image.shape[:2]
+    inside = image[max(top, 0) : min(bottom, height), max(left, 0) : min(right, width)]
+    if inside.shape[:2] != (bottom - top, right - left):
+        square = np.zeros((bottom - top, right - left, 3), np.uint8)
+        square[max(-top, 0) :, max(-left, 0) :][: inside.shape[0], : inside.shape[1]] = inside
+        inside = square
+    return _resized(inside, side, side)
+
+
+def _reduced(image: Image, longest: int) -> Image:
+    scale = longest / max(image.shape[:2])
+    if scale >= 1:
+        return image
+    height, width = (max(1, round(side * scale)) for side in image.shape[:2])
+    return _resized(image, width, height)
+
+
+def _resized(image: Image, width: int, height: int) -> Image:
+    """Scale a picture, averaging pixels where it shrinks."""
+    shrinks = width < image.shape[1] or height < image.shape[0]
+    how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(np.ascontiguousarray(image), (width, height), interpolation=how), np.uint8)
+
+
+def _prepared(image: Image) -> Floats:
+    """Return a picture as the networks were trained on it: about -1 to 1, with x as the first axis."""
+    return np.ascontiguousarray((image.transpose(1, 0, 2).astype(np.float32) - 127.5) / 128)

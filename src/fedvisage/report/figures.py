@@ -1,0 +1,122 @@
+"""The figures of one run's report, worked out from its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fedvisage.metrics.intervals import Band, band
+from fedvisage.metrics.scores import Scores, by_video
+from fedvisage.report import curves, embedding
+from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.streams import numpy_rng
+
+Figure = tuple[str, str, str]
+"""A title, what there is to see, and the drawing as SVG text: empty where there is none, and the words say why."""
+
+MOST_MODELS = 6  # curves in one figure, and histograms on one page
+RESAMPLES = 300  # of a band: it is drawn, not printed
+SCALE = "Who lies near whom counts; distances have no unit, and far groups may be near each other in truth."
+
+
+def figures(run: RunFiles) -> list[Figure]:
+    """Return the drawings that runs of both tasks have, and those of attack detection."""
+    drawings = [*_error_curves(run), *_histograms(run)]
+    loss = {
+        site: [(row["round"], row["loss"][site]) for row in run.rounds if _number((row.get("loss") or {}).get(site))]
+        for site in sorted({site for row in run.rounds for site in row.get("loss") or {}})
+    }
+    drawings += _rounds("Training loss", "Mean loss at each site while it trained.", loss, "loss")
+    heldout = {
+        name: [(row["round"], 100 * row["heldout"][key]) for row in run.rounds if _number(_heldout(row).get(key))]
+        for key, name in (("auc", "AUC"), ("eer", "EER"))
+    }
+    drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
+    return drawings + _features(run)
+
+
+def curve_groups(scores: Scores, level: str = "frame") -> dict[str, Scores]:
+    """Return the lines of a ROC: frames and videos of one model, the headline's first; or the first few models."""
+    models = sorted(set(scores.model.tolist()))
+    if len(models) > 1:
+        return {f"model of {name}": scores.where(scores.model == name) for name in models[:MOST_MODELS]}
+    videos = by_video(scores)
+    groups = {"frames": scores} | ({"videos": videos} if len(videos) < len(scores) else {})
+    return dict(sorted(groups.items(), key=lambda one: one[0] != f"{level}s"))
+
+
+def thresholds_of(metrics: Row, groups: Mapping[str, Scores]) -> dict[str, float]:
+    """Return the threshold of each line: the run's, or the one of the model that scored it."""
+    members = metrics.get("members") or {}
+    found = {name: (members.get(str(scores.model[0])) or metrics).get("threshold") for name, scores in groups.items()}
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _error_curves(run: RunFiles) -> list[Figure]:
+    scores = run.user_scores
+    drawings: list[Figure] = []
+    if scores is not None and 0 < scores.label.sum() < len(scores):
+        groups = curve_groups(scores, str(run.metrics.get("level", "frame")))
+        thresholds = thresholds_of(run.metrics, groups)
+        shade = _band(run, groups)
+        said = f" Shaded: 95 % for other people, of {next(iter(groups))}, bootstrapped by subject." if shade else ""
+        ways = "Every threshold at once; up and to the left is better."
+        drawings.append(("ROC", ways + said, curves.roc(groups, thresholds, shade)))
+        ways = "The same, on axes that spread small errors out; down is better."
+        drawings.append(("DET", ways + said, curves.det(groups, thresholds, shade)))
+    sites = {name: counts for name, counts in run.heldout.items() if (counts.sum(axis=1) > 0).all()}
+    if sites and run.metrics.get("task") != "recognition":
+        ways = "The finished model on the sites' own held-out subjects, from their histograms."
+        drawings.append(("ROC by site", ways, curves.roc_by_site(sites)))
+    return drawings
+
+
+def _band(run: RunFiles, groups: Mapping[str, Scores]) -> Band | None:
+    """Return the band of the headline's line; a line for each of several models would hide the others."""
+    if run.metrics.get("members"):
+        return None
+    name, scores = next(iter(groups.items()))
+    return band(scores, RESAMPLES, numpy_rng(int(run.metrics.get("seed") or 0), "bootstrap", "band", name))
+
+
+def _histograms(run: RunFiles) -> list[Figure]:
+    scores, members = run.user_scores, run.metrics.get("members") or {}
+    if scores is None or len(scores) == 0:
+        return []
+    drawings = []
+    for index, name in enumerate(sorted(set(scores.model.tolist()))[:MOST_MODELS]):
+        threshold, own = (members.get(name) or run.metrics).get("threshold"), scores.where(scores.model == name)
+        drawing = curves.score_histograms(own, threshold, f"histogram{index}")
+        beyond = curves.beyond(own.live, curves.span(own.live, threshold))
+        said = f" {beyond} of {len(own)} lie beyond the axis and are counted at its ends." if beyond else ""
+        title = f"Scores, model of {name}" if name else "Scores"
+        drawings.append((title, f"Frames right of the threshold are taken as live.{said}", drawing))
+    return drawings
+
+
+def _features(run: RunFiles) -> list[Figure]:
+    if run.features is None:
+        return []
+    title, count = "Features (t-SNE)", len(run.features.label)
+    drawing = embedding.tsne_figure(run.features)
+    if drawing is None:
+        few = f"Not drawn: {count} images are too few to place, at least {embedding.FEWEST_POINTS} are needed"
+        return [(title, f"{few} (evaluation.features in the recipe, images of each set).", "")]
+    whose = f"site {run.features.model}'s model" if run.features.model else "the model"
+    shown = min(count, embedding.MOST_POINTS)
+    ways = f"{shown} images. Points that lie together look alike to {whose}; a line parts a set's classes. {SCALE}"
+    return [(title, ways, drawing)]
+
+
+def _rounds(title: str, meaning: str, series: Mapping[str, list[tuple[float, float]]], label: str) -> list[Figure]:
+    drawn = {name: points for name, points in series.items() if points}
+    return [(title, meaning, curves.over_rounds(drawn, label, title))] if drawn else []
+
+
+def _heldout(row: Row) -> Row:
+    heldout = row.get("heldout")
+    return heldout if isinstance(heldout, dict) else {}
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and value == value

@@ -1,0 +1,202 @@
+"""Sets that were cropped in different ways do not meet unnoticed: in runs, studies, and when a model is judged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.toy import make_set, recipe_of, run_toy, silent, tree
+
+import fedvisage as fv
+from fedvisage import cli
+from fedvisage.data.crops import OLD_DETECTOR, CropRecord
+from fedvisage.datasets.importers.cropping import record_of
+from fedvisage.errors import UserError
+from fedvisage.runs.rejudge import evaluate
+from fedvisage.runs.run import run
+from fedvisage.tasks.finished import open_model
+
+FACE, WHOLE = record_of("face"), record_of("none")
+OLD = CropRecord(how="detected", detector=OLD_DETECTOR, margin=1.4, alignment="box")
+
+
+@pytest.fixture(scope="module")
+def cropped(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    """Sites with faces found by today's detector, and users of three kinds."""
+    root = tmp_path_factory.mktemp("cropped")
+    kinds = {"A": FACE, "B": FACE, "C": FACE, "U": FACE, "W": WHOLE, "V": OLD}
+    made = {name: make_set(root / name, name, seed) for seed, name in enumerate(kinds)}
+    for name, crop in kinds.items():
+        said(made[name], crop)
+    return made
+
+
+def said(path: Path, crop: CropRecord) -> None:
+    """Put a record into a set, as its importer would have."""
+    settings = json.loads((path / "set.json").read_text())
+    (path / "set.json").write_text(json.dumps(settings | {"crop": crop.model_dump()}))
+
+
+@pytest.fixture(scope="module")
+def finished(cropped: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("finished") / "run"
+    run_toy(tree(cropped, training__rounds=1), out)
+    return out
+
+
+def with_user(cropped: Mapping[str, Path], name: str) -> dict[str, object]:
+    return tree({**cropped, "U": cropped[name]}, training__rounds=1)
+
+
+def test_a_user_that_was_cropped_otherwise_is_refused_by_name_before_training(
+    cropped: Mapping[str, Path], tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=r"data\.sites\.A .*--allow-mixed-crops") as caught:
+        run_toy(with_user(cropped, "W"), tmp_path / "run")
+    assert caught.value.place == "data.user"
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_site_that_was_cropped_otherwise_is_refused_by_name(cropped: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"data\.sites\.A") as caught:
+        run_toy(tree({**cropped, "B": cropped["W"]}), tmp_path / "run")
+    assert caught.value.place == "data.sites.B"
+
+
+def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    root = sets["A"].parent
+    places = {name: Path(shutil.copytree(root / f"people-{name}", tmp_path / f"people-{name}")) for name in "ABCUP"}
+    aligned = record_of("face", aligned=True)
+    for place in places.values():
+        said(place, aligned)
+    said(places["P"], CropRecord(how="detected", detector=OLD_DETECTOR, rotation=True, alignment="points"))
+    with pytest.raises(UserError, match="an earlier version's detector") as caught:
+        run_toy(tree({name: tmp_path / name for name in "ABCU"}, "fedfr"), tmp_path / "run")
+    assert caught.value.place == "data.public"
+
+
+def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = recipe_of(with_user(cropped, "W"))
+    run(recipe, tmp_path / "mixed", tmp_path, silent(), allow_mixed_crops=True)
+    settings = json.loads((cropped["W"] / "set.json").read_text())
+    shutil.copytree(cropped["W"], tmp_path / "bare")
+    settings.pop("crop")
+    (tmp_path / "bare/set.json").write_text(json.dumps(settings))
+    run_toy(with_user({**cropped, "W": tmp_path / "bare"}, "W"), tmp_path / "run")
+    for name in ("model.safetensors", "model.json", "ledger.jsonl", "scores.csv"):
+        mixed, plain = ((tmp_path / run / name).read_bytes() for run in ("mixed", "run"))
+        assert mixed.replace(str(cropped["W"]).encode(), b"") == plain.replace(str(tmp_path / "bare").encode(), b"")
+
+
+def test_a_model_says_how_the_crops_were_made_that_it_was_trained_on(finished: Path) -> None:
+    assert json.loads((finished / "model.json").read_text())["crops"] == [FACE.model_dump()]
+    assert open_model(finished).saved.crops == (FACE,)
+    assert open_model(finished).notices == []
+
+
+def test_a_model_is_not_judged_on_other_crops_unless_that_is_allowed(
+    cropped: Mapping[str, Path], finished: Path, tmp_path: Path
+) -> None:
+    model = open_model(finished)
+    with pytest.raises(UserError, match=r"model was trained on .*--allow-mixed-crops") as caught:
+        evaluate(model, str(cropped["W"]), tmp_path)
+    assert caught.value.place == str(cropped["W"])
+    assert evaluate(model, str(cropped["W"]), tmp_path, allow_mixed_crops=True)["user"] == "W"
+
+
+def test_the_command_line_takes_the_option_and_notes_stand_beside_the_result(
+    cropped: Mapping[str, Path], finished: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def called(*words: object) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fedvisage", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, *capsys.readouterr()
+
+    code, _, err = called("evaluate", finished, "--data", cropped["V"], "--json")
+    assert code == 2
+    assert "--allow-mixed-crops" in err
+    code, out, err = called("evaluate", finished, "--data", cropped["V"], "--allow-mixed-crops", "--json")
+    assert not code
+    assert json.loads(out)["user"] == "V"
+    assert "earlier versions" in err
+    assert str(cropped["V"]) in err
+
+
+def test_runs_and_studies_take_the_option(cropped: Mapping[str, Path], tmp_path: Path) -> None:
+    content = with_user(cropped, "W")
+    with pytest.raises(UserError, match="made otherwise"):
+        fv.run(content, out=tmp_path / "refused", quiet=True)
+    done = fv.run(content, out=tmp_path / "run", quiet=True, allow_mixed_crops=True)
+    assert done.metrics["user"] == "U"
+    del content["data"]
+    places = {name: str(cropped[name]) for name in "ABW"}
+    study = {"title": "mixed", "recipe": content, "sets": places, "users": ["W"], "rows": {"FedPAD": {}}, "seeds": [0]}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    with pytest.raises(UserError, match="made otherwise"):
+        fv.study(tmp_path / "study.yaml", out=tmp_path / "study", quiet=True, cache=tmp_path)
+    studied = fv.study(
+        tmp_path / "study.yaml", out=tmp_path / "study", quiet=True, cache=tmp_path, allow_mixed_crops=True
+    )
+    assert "FedPAD" in str(studied)
+
+
+def test_a_set_of_the_old_detector_says_so_when_it_is_opened(
+    cropped: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fv.run(with_user(cropped, "V"), out=tmp_path / "run", allow_mixed_crops=True)
+    (line,) = [line for line in capsys.readouterr().out.replace("\n", " ").split("data.user: ") if "earlier" in line]
+    assert "import it again" in line
+
+
+@pytest.fixture
+def without_record(finished: Path, tmp_path: Path) -> Path:
+    """A model from before there were records."""
+    path = Path(shutil.copytree(finished, tmp_path / "old"))
+    settings = json.loads((path / "model.json").read_text())
+    del settings["crops"]
+    (path / "model.json").write_text(json.dumps(settings))
+    return path
+
+
+def recipe_says(path: Path, sites: Mapping[str, object]) -> None:
+    settings = json.loads((path / "model.json").read_text())
+    settings["recipe"]["data"]["sites"] = {name: str(entry) for name, entry in sites.items()}
+    (path / "model.json").write_text(json.dumps(settings))
+
+
+def test_an_old_model_of_old_crops_says_so(cropped: Mapping[str, Path], without_record: Path) -> None:
+    recipe_says(without_record, {"A": cropped["A"], "V": cropped["V"]})
+    with pytest.warns(UserWarning, match="was trained on crops of the detector of earlier versions"):
+        fv.open(without_record)
+
+
+def test_an_old_model_whose_sets_are_away_says_that_it_may_be(without_record: Path) -> None:
+    recipe_says(without_record, {"A": "its own"})
+    (line,) = open_model(without_record).notices
+    assert "may have been" in line
+    assert str(without_record) in line
+
+
+def test_an_old_model_of_rendered_faces_has_nothing_to_say(without_record: Path) -> None:
+    recipe_says(without_record, {"A": "synth: O subjects=4", "B": "synth: C only: attacks=print"})
+    assert open_model(without_record).notices == []
+
+
+@pytest.mark.parametrize(
+    "wrong", [3, {"how": "whole"}, ["whole"], [{"how": "guessed"}], [{"how": "whole", "margin": -1}]]
+)
+def test_a_record_that_makes_no_sense_ends_in_one_line(without_record: Path, wrong: object) -> None:
+    path = without_record / "model.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"crops": wrong}))
+    with pytest.raises(UserError) as caught:
+        open_model(without_record)
+    assert caught.value.place == str(path)
+    assert "\n" not in str(caught.value)
