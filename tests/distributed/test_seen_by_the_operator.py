@@ -91,6 +91,25 @@ def test_a_run_that_nobody_begins_is_given_up(federation: Rehearsal, sets: Mappi
 
 
 @pytest.mark.slow
+def test_a_site_that_dies_while_a_run_starts_costs_seconds(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """NVFlare waits five minutes for a site to start whose process is gone, though the site is up again."""
+
+    class Striker(Observer):
+        def say(self, text: str) -> None:
+            if "begun at the server" in text and not any("begun at the server" in one for one in self.told):
+                federation.kill("B")
+                federation.start("B")
+            super().say(text)
+
+    observer, began = Striker(federation.operator.path), time.monotonic()
+    run_through(federation, tree(sets, training__rounds=2), tmp_path / "struck", reporter=observer)
+    assert any(text.startswith("B lost its part") for text in observer.told)
+    assert time.monotonic() - began < 240
+
+
+@pytest.mark.slow
 def test_a_site_whose_place_was_taken_has_it_again_when_the_other_process_dies(
     federation: Rehearsal, tmp_path: Path
 ) -> None:

@@ -38,12 +38,13 @@ from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.runs.directory import NAME
 
 SITES = ("A", "B", "C", "D", "E")
-ROUNDS = 40
+ROUNDS = 20
 SETTLING = 90.0
 """Seconds after the last run in which all processes for jobs must have ended."""
 
 CHANGES: Mapping[str, Any] = {
     "training__rounds": ROUNDS,
+    "training__local": {"batches": 2},
     "federation__quorum": 2,
     "federation__deadline": 20.0,
     "federation__sit_out": 1,

@@ -23,6 +23,9 @@ PAUSES = (20.0, 60.0)
 WAITING = 0.75
 """How many of them wait until a run has gone on since the last one: else a slow machine would never get anywhere."""
 
+GONE_ON = 5
+"""Rounds that they wait for."""
+
 LONGEST = 180.0
 """Seconds after which they wait no longer."""
 
@@ -136,9 +139,9 @@ class Mischief:
         return thread
 
     def _waited_in_vain(self, waits: bool) -> bool:
-        """Wait until two more rounds are over; return whether the soak ended meanwhile."""
+        """Wait until some more rounds are over; return whether the soak ended meanwhile."""
         known, until = self.rounds(), time.monotonic() + LONGEST
-        while waits and self.rounds() < known + 2 and time.monotonic() < until:
+        while waits and self.rounds() < known + GONE_ON and time.monotonic() < until:
             if self.over.wait(0.5):
                 return True
         return False

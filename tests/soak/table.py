@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.soak.mischief import KINDS, Event
 from tests.soak.runs import Run
 from tests.soak.units import LEFT_ALONE
-from tests.soak.watch import Sample, grown_up, slope
+from tests.soak.watch import Sample, grown_up, hours, slope
 
 REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- below: written by `make soak` -->", "<!-- above: written by `make soak` -->"
@@ -23,6 +23,9 @@ LIVING = ("server", "site")
 
 BOUNDS: Mapping[str, float] = {"rss_mb": 60.0, "files": 12.0, "threads": 12.0}
 """What a process that lives on may grow by in an hour: many runs follow one another in it."""
+
+ENOUGH = 0.5
+"""Hours that processes of a kind must have lived together before their growth is judged."""
 
 DISK = 1.0
 """Megabytes that a machine may keep of each run whose directory was deleted."""
@@ -64,8 +67,9 @@ class Soak:
                              (self.orphans, "processes outlived their machine")):  # fmt: skip
             found += [f"{number} {what}"] if number else []
         for role in LIVING:
-            for value, bound in BOUNDS.items():
-                grown = slope(grown_up(self.samples, role), value)
+            settled = grown_up(self.samples, role)
+            for value, bound in BOUNDS.items() if hours(settled) >= ENOUGH else ():
+                grown = slope(settled, value)
                 found += [f"{role}: {value} grows by {grown:.1f} an hour"] if grown > bound else []
         found += [f"{name}: {kept:.2f} MB stay of each run" for name, kept in self._kept().items() if kept > DISK]
         return found
@@ -123,15 +127,17 @@ class Soak:
 
     def _of_processes(self) -> Iterable[str]:
         part = "hour" if self.ended - self.began > 3 * 3600 else "third"
-        yield f"| processes | MB, first and last {part} | open files | threads | growth per hour: MB, files, threads |"
-        yield "|---|---|---|---|---|"
+        parts = f"first and last {part}"
+        yield f"| processes | MB, {parts} | open files | threads | hours | growth an hour: MB, files, threads |"
+        yield "|---|---|---|---|---|---|"
         for role in ROLES:
             samples = grown_up(self.samples, role) if role in LIVING else [s for s in self.samples if s.kind == role]
             if not samples:
                 continue
             figures = [self._first_and_last(samples, lambda one, v=value: float(getattr(one, v))) for value in BOUNDS]
-            grown = ", ".join(f"{slope(samples, value):+.1f}" for value in BOUNDS) if role in LIVING else "–"
-            yield f"| {role} | {figures[0]} | {figures[1]} | {figures[2]} | {grown} |"
+            grown = ", ".join(f"{slope(samples, value):+.0f}" for value in BOUNDS) if role in LIVING else "–"
+            lived = f"{hours(samples):.1f}"
+            yield f"| {role} | {figures[0]} | {figures[1]} | {figures[2]} | {lived} | {grown} |"
 
     def _first_and_last(self, samples: Sequence[Sample], value: Callable[[Sample], float]) -> str:
         length = 3600 if self.ended - self.began > 3 * 3600 else (self.ended - self.began) / 3

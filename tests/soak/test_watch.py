@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from tests.soak.mischief import KINDS, PAUSES, plan
-from tests.soak.watch import WARM, Sample, grown_up, slope
+from tests.soak.watch import EVERY, WARM, Sample, grown_up, hours, slope
 
-ONE = Sample(at=0.0, kind="site", machine="A", pid=1, age=100.0, rss_mb=300.0, files=30, threads=20)
+ONE = Sample(at=0.0, kind="site", machine="A", pid=1, age=300.0, rss_mb=300.0, files=30, threads=20)
 
 
 def test_growth_is_that_of_processes_while_they_live() -> None:
@@ -36,3 +36,7 @@ def test_mistakes_follow_from_the_seed() -> None:
     assert {one.kind for one in some} == set(KINDS), "every mistake is made in a long soak"
     assert {one.site for one in some} == set(sites)
     assert all(PAUSES[0] <= one.pause <= PAUSES[1] for one in some)
+
+
+def test_hours_are_those_of_all_processes_together() -> None:
+    assert hours([ONE] * round(1800 / EVERY)) == pytest.approx(0.5)
