@@ -1,7 +1,7 @@
 """What NVFlare leaves in a kit of each job, for ever: folders with logs, and at the server the results once more.
 
-The newest are kept, for whoever wants to know why a run failed. A result is in the run's own directory, too; an operator
-who was away gets it from there.
+The newest are kept, for whoever wants to know why a run failed. A result is in the run's own directory, too, from where
+an operator who was away gets it.
 """
 
 from __future__ import annotations
