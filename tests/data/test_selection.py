@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.making import pixels
 from tests.toy import make_set, run_toy, tree
 
 from fedvisage.data.batches import View
-from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.data.selection import select, without_selection
 from fedvisage.errors import UserError
 
@@ -69,6 +70,45 @@ def test_words_that_cannot_be_read_are_a_users_mistake(words: str) -> None:
 def test_a_kind_of_attack_that_a_set_has_not_is_a_users_mistake(path: Path) -> None:
     with pytest.raises(UserError, match=r"'mask'.*print, replay"):
         part(path, "attacks=mask")
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight subjects in two sessions; the first half is the authors' training part; some videos enrol."""
+    path = tmp_path_factory.mktemp("told") / "R"
+    numbers = range(16)
+    with Writer(path, name="R", size=8, source="a test", further=("official", "session", "purpose")) as out:
+        out.add(
+            pixels(16), label=[1 - n % 2 for n in numbers], species=["print" if n % 2 else "bonafide" for n in numbers],
+            subject=[f"s{n // 2}" for n in numbers], video=[f"v{n}" for n in numbers], frame=[0] * 16,
+            split=["train"] * 16, item=[f"{n}.png" for n in numbers],
+            further={
+                "official": ["train" if n < 8 else "test" for n in numbers],
+                "session": [str(1 + n // 2 % 2) for n in numbers],
+                "purpose": ["enroll" if n in (0, 8) else "" for n in numbers],
+            },
+        )  # fmt: skip
+    return path
+
+
+def test_further_columns_select_by_their_values(told: Path) -> None:
+    assert items(part(told, "session=2 official=train")) == {"2.png", "3.png", "6.png", "7.png"}
+    assert len(part(told, "session=1,2 attacks=print")) == 14  # but for what enrols
+    assert items(part(told, "official=test session=1")) == {"9.png", "12.png", "13.png"}
+
+
+def test_videos_that_enrol_are_left_out_unless_they_are_named(told: Path) -> None:
+    plain = View.of(PreparedSet.open(told), "train")
+    everything = items(plain)
+    assert items(select(plain, without_selection(str(told))[1], "here")) == everything - {"0.png", "8.png"}
+    assert items(part(told, "purpose=enroll bonafide=1/1")) == {"0.png", "8.png"}
+
+
+def test_a_column_or_a_value_that_a_set_has_not_is_a_users_mistake(told: Path) -> None:
+    with pytest.raises(UserError, match=r"no column 'device'.*official, session, purpose"):
+        part(told, "device=1")
+    with pytest.raises(UserError, match=r"session=3; it has '1', '2'"):
+        part(told, "session=3")
 
 
 def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -4,16 +4,27 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from tests.data.making import make_set
 from tests.datasets.importers.making import make_folder, picture, save
+from tests.datasets.scanners.copies import changeable
 from tests.documented import example
 from tests.toy import unheard
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.make import KINDS, import_dataset, show_set, synthesise_set
+from fedvisage.datasets.make import (
+    IMPORTERS,
+    Importing,
+    all_kinds,
+    describe_kinds,
+    import_dataset,
+    pretend_dataset,
+    show_set,
+    synthesise_set,
+)
 from fedvisage.errors import UserError
 
 
@@ -32,14 +43,13 @@ def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(tmp_
 
 def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="choose one of folder"):
-        import_dataset("tar", tmp_path, tmp_path / "set", unheard, name="", size=8, frames=1, crop="none", depth="auto",
-                       heldout=0.2, test=0.4, least=1, max_bad=0, seed=0)  # fmt: skip
+        import_dataset("tar", tmp_path, tmp_path / "set", unheard, name="", options=Importing())
 
 
 def test_an_import_prints_its_report(tmp_path: Path) -> None:
     make_folder(tmp_path / "f")
-    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", size=8, frames=1, crop="none",
-                          depth="auto", heldout=0.25, test=0.4, least=1, max_bad=0, seed=0)  # fmt: skip
+    options = Importing(size=8, frames="1", crop="none", max_bad=0)
+    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", options=options)
     assert any("24 images of 4 subjects from 24 files" in line for line in said)
     assert PreparedSet.open(tmp_path / "set").name == "f"
 
@@ -47,7 +57,7 @@ def test_an_import_prints_its_report(tmp_path: Path) -> None:
 def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(KINDS, "table", example("table").import_table)
+    monkeypatch.setitem(IMPORTERS, "table", example("table").import_table)
     save(tmp_path / "source/1.png", picture(1))
     save(tmp_path / "outside.png", picture(2))
     (tmp_path / "source/2.png").write_text("not a picture")
@@ -55,10 +65,8 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
     def imported(*files: str) -> str:
         lines = [f"{file},live,,ann,train" for file in files]
         (tmp_path / "source/table.csv").write_text("\n".join(["file,label,kind,person,part", *lines]))
-        said = import_dataset(
-            "table", tmp_path / "source", tmp_path / "set", unheard, name="T", size=8, frames=1, crop="centre",
-            depth="auto", heldout=0.25, test=0.4, least=1, max_bad=0.5, seed=0,
-        )  # fmt: skip
+        options = Importing(size=8, frames="1", crop="centre", max_bad=0.5)
+        said = import_dataset("table", tmp_path / "source", tmp_path / "set", unheard, name="T", options=options)
         return "\n".join(said)
 
     with pytest.raises(UserError, match=r"table\.csv: .*\.\./outside\.png"):
@@ -67,6 +75,67 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
         imported("1.png", "2.png", "3.png")
     assert "1 image of 1 subject from 2 files: bonafide 1, train 1" in imported("1.png", "2.png")
     assert len(PreparedSet.open(tmp_path / "set")) == 1
+
+
+def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--frames: must be a number"):
+        import_dataset("identities", tmp_path, tmp_path / "s", unheard, name="", options=Importing(frames="6,6+n/2"))
+
+
+@pytest.mark.parametrize("labels", ["0", "live", "live=", "attack=1"])
+def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--labels: .*live=0"):
+        import_dataset("oulu-npu", tmp_path, tmp_path / "s", unheard, name="", options=Importing(labels=labels))
+
+
+def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps_no_other_back(
+    copies: Mapping[str, Path], tmp_path: Path
+) -> None:
+    root, options = tmp_path / "root", Importing(size=16, frames="1", crop="centre")
+    for kind in ("oulu-npu", "msu-mfsd"):
+        changeable(copies[kind], root / f"Copy of {kind}")
+    (root / "holiday").mkdir()
+    save(root / "holiday/1.png", picture(1))
+    lines = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    assert "not known, and left alone: holiday" in lines
+    assert sorted(path.name for path in (tmp_path / "sets").iterdir()) == ["msu-mfsd", "oulu-npu"]
+    assert len(PreparedSet.open(tmp_path / "sets/oulu-npu")) == 8
+    again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    assert [line for line in again if "is there already" in line] == [
+        "msu-mfsd: is there already", "oulu-npu: is there already"
+    ]  # fmt: skip
+    protocol = root / "Copy of oulu-npu/Protocols/Protocol_1/Train.txt"
+    protocol.write_text(protocol.read_text().replace("-1", "+1"))
+    with pytest.raises(UserError, match=r"1 of 2 datasets .*oulu-npu: .*Train\.txt: line 2"):
+        import_dataset("all", root, tmp_path / "other", unheard, name="", options=options)
+    assert [path.name for path in (tmp_path / "other").iterdir()] == ["msu-mfsd"]
+
+
+def test_a_folder_without_known_datasets_and_one_with_two_copies_are_named(
+    copies: Mapping[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "none/pictures").mkdir(parents=True)
+    with pytest.raises(UserError, match=r"no dataset that is known.*found pictures"):
+        import_dataset("all", tmp_path / "none", tmp_path / "s", unheard, name="", options=Importing())
+    for name in ("a", "b"):
+        changeable(copies["casia-fasd"], tmp_path / "twice" / name)
+    with pytest.raises(UserError, match="a and b both hold casia-fasd"):
+        import_dataset("all", tmp_path / "twice", tmp_path / "s", unheard, name="", options=Importing())
+
+
+def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
+    text = "\n".join(describe_kinds(""))
+    for kind in all_kinds():
+        assert kind in text
+    assert any("phone_session_subject_file" in line for line in describe_kinds("oulu-npu"))
+    with pytest.raises(UserError, match="choose one of folder"):
+        describe_kinds("imagenet")
+
+
+def test_a_pretended_dataset_is_not_written_over_something(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("x")
+    with pytest.raises(UserError, match="already exists"):
+        pretend_dataset("oulu-npu", tmp_path)
 
 
 def synthesise_small(destination: Path, **changes: object) -> list[str]:

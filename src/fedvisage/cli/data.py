@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli.options import NOTHING, interruptible, say
+from fedvisage.cli.options import IMPORTS_CONTINUE, NOTHING, interruptible, say
 
 app = typer.Typer()
 
@@ -97,13 +97,21 @@ def people(
 
 @app.command("import")
 def import_set(
-    kind: Annotated[str, typer.Argument(help="Layout of the source, such as folder.")],
+    kind: Annotated[str, typer.Argument(help="Dataset or layout (fedvisage data kinds), or all: each below SOURCE.")],
     source: Annotated[Path, typer.Argument(help="Directory of the dataset.")],
-    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written.")],
+    destination: Annotated[Path, typer.Argument(help="Where the prepared set is written; with all, the sets.")],
     name: Annotated[str, typer.Option(help="Name of the set; default: the source's directory.")] = "",
     size: Annotated[int, typer.Option(help="Pixels of the stored crops.", min=16, max=1024)] = 256,
-    frames: Annotated[int, typer.Option(help="Frames taken from each video.", min=1)] = 10,
+    frames: Annotated[
+        str,
+        typer.Option(
+            help="Frames of each video: so many at equal distances, or places among those with a face, such as 6,6+n/2."
+        ),
+    ] = "10",
     crop: Annotated[str, typer.Option(help="face (detector), centre or none.")] = "face",
+    boxes: Annotated[
+        str, typer.Option(help="detect, or dataset: cut faces out by the boxes that came with the dataset.")
+    ] = "detect",
     depth: Annotated[
         str,
         typer.Option(
@@ -111,20 +119,51 @@ def import_set(
             " directory has NAME_depth.jpg for each NAME.jpg; none; auto is canonical with --crop face, else none."
         ),
     ] = "auto",
+    enroll: Annotated[bool, typer.Option("--enroll", help="Take enrolment videos, too (replay-attack).")] = False,
+    labels: Annotated[str, typer.Option(help="What the dataset's lists call bona fide, such as live=0.")] = "",
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
     test: Annotated[
         float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
     ] = 0.4,
     least: Annotated[int, typer.Option(help="Identities: leave out who has fewer photographs.", min=1)] = 1,
     max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
+    workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
     seed: Annotated[int, typer.Option(min=0)] = 0,
 ) -> None:
-    """Import a dataset into a prepared set; unusable files are skipped, counted and listed."""
-    with interruptible(NOTHING):
-        from fedvisage.datasets.make import import_dataset
+    """Import a dataset into a prepared set; unusable files are skipped, counted and listed.
 
-        lines = import_dataset(kind, source, destination, say, name=name, size=size, frames=frames, crop=crop,
-                       depth=depth, heldout=heldout, test=test, least=least, max_bad=max_bad, seed=seed)  # fmt: skip
+    An import that was stopped goes on where it was when the same command is given again.
+    """
+    with interruptible(IMPORTS_CONTINUE):
+        from fedvisage.datasets.make import Importing, import_dataset
+
+        options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
+                            least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
+                            labels=labels)  # fmt: skip
+        lines = import_dataset(kind, source, destination, say, name=name, options=options)
+    say(*lines)
+
+
+@app.command()
+def kinds(
+    kind: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
+) -> None:
+    """List the datasets and layouts that can be imported, with what each expects."""
+    from fedvisage.datasets.make import describe_kinds
+
+    say(*describe_kinds(kind))
+
+
+@app.command()
+def pretend(
+    kind: Annotated[str, typer.Argument(help="Dataset or layout, such as oulu-npu.")],
+    directory: Annotated[Path, typer.Argument(help="Where it is written.")],
+) -> None:
+    """Write a small copy of a dataset's layout with rendered faces, to see what is expected and to try an import."""
+    with interruptible("remove what was written"):
+        from fedvisage.datasets.make import pretend_dataset
+
+        lines = pretend_dataset(kind, directory)
     say(*lines)
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
 NOTHING = "nothing was written"
+IMPORTS_CONTINUE = "the same command goes on where it stopped; an import of identities starts again"
 
 Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]

@@ -113,6 +113,17 @@ class View:
         """Items: the path-like name of each image within its set."""
         return self._texts("item")
 
+    @cached_property
+    def columns(self) -> tuple[str, ...]:
+        """Names of the further columns that all sets of it have."""
+        named = [tuple(part.set.rows.further) for part in self.slices]
+        return tuple(name for name in (named[0] if named else ()) if all(name in others for others in named))
+
+    def column(self, name: str) -> Texts:
+        """Values of a further column."""
+        texts = [part.set.rows.further[name][part.indices] for part in self.slices]
+        return np.concatenate(texts or [np.empty(0, np.str_)])
+
     def batch(self, positions: Positions) -> Batch:
         """Read the images at these positions into memory."""
         which, indices = self._located(positions)

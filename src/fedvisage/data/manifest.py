@@ -10,7 +10,9 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from fedvisage.data.crops import CropRecord, from_source
 from fedvisage.errors import UserError
 
-FORMAT_VERSION: Final = 1
+PLAIN_FORMAT: Final = 1
+FURTHER_FORMAT: Final = 2
+"""The format of sets with further columns; others keep the first format, which older versions read."""
 SIZE_LIMIT: Final = 4096
 NAME_LIMIT: Final = 200
 SOURCE_LIMIT: Final = 4096
@@ -52,7 +54,7 @@ class Manifest(BaseModel):
     """The content of `set.json`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    format: Literal[1]
+    format: Literal[1, 2]
     name: Printable = Field(min_length=1, max_length=NAME_LIMIT)
     size: int = Field(ge=1, le=SIZE_LIMIT)
     count: int = Field(ge=1)
@@ -87,7 +89,7 @@ def read_manifest(path: Path) -> Manifest:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "content"
-        advice = f"this version reads prepared sets of format {FORMAT_VERSION}"
+        advice = f"this version reads prepared sets of the formats {PLAIN_FORMAT} and {FURTHER_FORMAT}"
         raise UserError(str(place), f"{where}: {first['msg']}; {advice}") from None
 
 

@@ -1,9 +1,9 @@
 """Prepared sets: a dataset after import, in the one on-disk format that training and evaluation read.
 
-A set is a directory. `set.json` says what it is and lists size and SHA-256 of every other file; `images.npy`
-holds N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels,
-`rows.csv` one line per image. Arrays are memory-mapped, so a set may be larger than memory; the reasons are in
-docs/decisions/0002-prepared-sets.md.
+A set is a directory. `set.json` says what it is and lists size and SHA-256 of every other file; `images.npy` holds
+N×S×S×3 RGB bytes, `depth.npy` (optional) N×32×32 bytes, `points.npy` (optional) N×5×2 float32 pixels, `rows.csv` one
+line per image, with further columns in sets of format 2. Arrays are memory-mapped, so a set may be larger than
+memory; the reasons are in docs/decisions/0002-prepared-sets.md.
 
 A set may have been made by somebody else: nothing in it is believed before it is checked, or ever executed.
 """

@@ -1,7 +1,10 @@
 """What is known about each image of a prepared set, and the rules that hold for it.
 
-The same rules are applied when a set is written and when it is opened, because a set may come from anywhere.
-On disk the rows are one CSV file: small beside the images, readable by people and by every tool.
+The same rules are applied when a set is written and when it is opened, because a set may come from anywhere. On disk
+the rows are one CSV file: small beside the images, readable by people and by every tool.
+
+After these columns a set may have further ones of texts, such as the session or the device of a video, and the split
+that the dataset's authors made (`official`); a selection can name their values.
 
 An *identity set*, for face recognition, has one more column, the group of each subject. All its images are bona fide,
 and an identity may have images to train on and images to test with; `heldout` still means nobody trains on this
@@ -10,8 +13,8 @@ person.
 
 import csv
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -23,7 +26,13 @@ BONA_FIDE = "bonafide"
 SPLITS = ("train", "heldout", "test")
 COLUMNS = ("item", "label", "species", "subject", "video", "frame", "split")
 GROUP = "group"
+OFFICIAL = "official"
+"""A further column: the split that the dataset's authors made."""
+PURPOSE, ENROL = "purpose", "enroll"
+"""A further column, and its value for videos that enrol a person."""
 
+_FURTHER = re.compile(r"[a-z][a-z0-9_]{0,31}")
+_FURTHER_LIMIT = 32
 _SPECIES = re.compile(r"[a-z0-9_-]{1,64}")
 _TEXT_LIMIT = 255
 _FRAME_LIMIT = 2**31 - 1
@@ -43,11 +52,12 @@ class Row:
     frame: int
     split: str
     group: str | None = None
+    further: tuple[str, ...] = ()
 
     def values(self) -> tuple[str | int, ...]:
-        """Return the values in the order of `COLUMNS`, then the group where there is one."""
+        """Return the values in the order of `COLUMNS`, then the group where there is one, then the further ones."""
         plain = (self.item, self.label, self.species, self.subject, self.video, self.frame, self.split)
-        return plain if self.group is None else (*plain, self.group)
+        return (*plain, *self.further) if self.group is None else (*plain, self.group, *self.further)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +72,7 @@ class Rows:
     split: Texts
     item: Texts
     group: Texts | None = None
+    further: Mapping[str, Texts] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Count the rows."""
@@ -120,6 +131,8 @@ def _fault(row: Row) -> str | None:
         return f"split must be one of {', '.join(SPLITS)}, got {row.split[:80]!r}"
     if not 0 <= row.frame <= _FRAME_LIMIT:
         return f"frame must be between 0 and {_FRAME_LIMIT}, got {row.frame}"
+    if any(len(text) > _TEXT_LIMIT or not text.isprintable() for text in row.further):
+        return f"further columns have up to {_TEXT_LIMIT} printable characters"
     for column in ("item", "subject", "video"):
         text = getattr(row, column)
         if not text or len(text) > _TEXT_LIMIT or not text.isprintable():
@@ -134,7 +147,13 @@ def is_safe_path(text: str) -> bool:
     return plain and str(PurePosixPath(text)) == text and text != "." and ".." not in text.split("/")
 
 
-def as_columns(rows: Sequence[Row]) -> Rows:
+def are_further(names: Sequence[str]) -> bool:
+    """Tell whether these can be the names of further columns."""
+    fit = all(_FURTHER.fullmatch(name) for name in names) and len(names) <= _FURTHER_LIMIT
+    return fit and len({*names, *COLUMNS, GROUP}) == len(names) + len(COLUMNS) + 1
+
+
+def as_columns(rows: Sequence[Row], further: Sequence[str] = ()) -> Rows:
     """Turn rows into typed, read-only columns."""
     columns = Rows(
         label=np.array([row.label for row in rows], dtype=np.uint8),
@@ -145,9 +164,12 @@ def as_columns(rows: Sequence[Row]) -> Rows:
         split=np.array([row.split for row in rows], dtype=np.str_),
         item=np.array([row.item for row in rows], dtype=np.str_),
         group=np.array([row.group for row in rows], dtype=np.str_) if rows and rows[0].group is not None else None,
+        further={
+            name: np.array([row.further[place] for row in rows], dtype=np.str_) for place, name in enumerate(further)
+        },
     )
-    for column in vars(columns).values():
-        if column is not None:
+    for column in [*vars(columns).values(), *columns.further.values()]:
+        if isinstance(column, np.ndarray):
             column.flags.writeable = False
     return columns
 
@@ -159,25 +181,50 @@ def read_rows(path: Path, count: int) -> Rows:
     try:
         with path.open(encoding="utf-8", newline="") as lines:
             reader = csv.reader(lines, strict=True)
-            header = tuple(next(reader, ()))
-            if header not in (COLUMNS, (*COLUMNS, GROUP)):
-                raise UserError(place, f"the first line must be {','.join(COLUMNS)}, in an identity set with ,{GROUP}")
-            for values in reader:
-                row = _parsed(values, place, reader.line_num, len(header))
+            header = next(reader, [])
+            _, further = _columns(header, place)
+            for row in _below(header, reader, place):
                 rules.check(row)
                 rows.append(row)
     except (csv.Error, UnicodeDecodeError) as error:
         raise UserError(place, f"not a readable table: {error}; make the set again") from None
     if len(rows) != count:
         raise UserError(place, f"has {len(rows)} rows where set.json promises {count}; make the set again")
-    return as_columns(rows)
+    return as_columns(rows, further)
 
 
-def _parsed(values: Sequence[str], place: str, line: int, count: int) -> Row:
+def rows_of(lines: Iterable[str], place: str) -> Iterator[Row]:
+    """Yield the rows of a table; a table without a first line has none."""
+    reader = csv.reader(lines, strict=True)
+    if header := next(reader, None):
+        yield from _below(header, reader, place)
+
+
+def _below(header: list[str], lines: Iterable[list[str]], place: str) -> Iterator[Row]:
+    """Yield the rows below the first line."""
+    grouped, further = _columns(header, place)
+    for number, values in enumerate(lines, 2):
+        yield _parsed(values, place, number, grouped, len(further))
+
+
+def _columns(header: list[str], place: str) -> tuple[bool, list[str]]:
+    """Return whether a table has groups, and its further columns."""
+    known, rest = tuple(header[: len(COLUMNS)]), header[len(COLUMNS) :]
+    grouped = rest[:1] == [GROUP]
+    further = rest[grouped:]
+    if known != COLUMNS or not are_further(further):
+        message = f"the first line must be {','.join(COLUMNS)}, in an identity set with ,{GROUP}, then further columns"
+        raise UserError(place, f"{message}, in small letters and each once")
+    return grouped, further
+
+
+def _parsed(values: Sequence[str], place: str, line: int, grouped: bool, further: int) -> Row:
+    known = len(COLUMNS) + grouped
     try:
-        if len(values) != count:
+        if len(values) != known + further:
             raise ValueError
-        item, label, species, subject, video, frame, split, *group = values
-        return Row(item, int(label), species, subject, video, int(frame), split, *group)
+        item, label, species, subject, video, frame, split = values[: len(COLUMNS)]
+        group = values[known - 1] if grouped else None
+        return Row(item, int(label), species, subject, video, int(frame), split, group, tuple(values[known:]))
     except ValueError:
-        raise UserError(place, f"line {line} does not have the {count} values of a row") from None
+        raise UserError(place, f"line {line} does not have the {known + further} values of a row") from None

@@ -1,25 +1,28 @@
 """Writes prepared sets: streamed to disk, complete or not there at all."""
 
-import csv
 import errno
+import io
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from fedvisage.data.crops import CropRecord
+from fedvisage.data.growing import ArrayFile, RowsFile
+from fedvisage.data.journal import EVERY, JOURNAL, Journal, Record
 from fedvisage.data.manifest import (
     DEPTH,
     DEPTH_SIZE,
-    FORMAT_VERSION,
+    FURTHER_FORMAT,
     IMAGES,
     NAME_LIMIT,
+    PLAIN_FORMAT,
     POINT_COUNT,
     POINTS,
     REPORT,
@@ -33,7 +36,7 @@ from fedvisage.data.manifest import (
     file_digest,
 )
 from fedvisage.data.partial import PartialDirectory
-from fedvisage.data.rows import COLUMNS, GROUP, Row, RowRules
+from fedvisage.data.rows import COLUMNS, GROUP, Row, RowRules, are_further, rows_of
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import NO_ROOM, sync_directory
 
@@ -43,6 +46,9 @@ class Writer:
 
     Everything goes to a temporary directory beside the destination, which is renamed at the end of the block.
     If the block raises, nothing is left. `species` and `splits` count what was added.
+
+    With a `key`, a process that is killed or interrupted leaves what it noted as done, and the next writer with the
+    same key begins behind it: `done` has the notes.
     """
 
     def __init__(
@@ -56,10 +62,14 @@ class Writer:
         points: bool = False,
         identities: bool = False,
         crop: CropRecord | None = None,
+        further: Sequence[str] = (),
+        key: str | None = None,
+        every: float = EVERY,
     ) -> None:
         """Check the destination; `depth` and `points` say whether every image comes with them, `crop` how it was cut.
 
         With `identities` it is an identity set, for face recognition, and every image comes with a group.
+        `further` names further columns. `every` so many seconds what is done is made durable.
         """
         if path.exists() and not (path.is_dir() and not any(path.iterdir())):
             raise UserError(str(path), "already exists; choose another destination or remove it first")
@@ -69,15 +79,21 @@ class Writer:
             raise UserError("name", f"must be 1 to {NAME_LIMIT} printable characters, got {name[:80]!r}")
         if not (source.isprintable() and len(source) <= SOURCE_LIMIT):
             raise ValueError(f"source must be at most {SOURCE_LIMIT} printable characters")
+        if not are_further(further):
+            raise ValueError(f"{further} cannot be the names of further columns")
         self.path, self.name, self.size, self.source, self.crop = path, name, size, source, crop
+        self.done: list[Record] = []
+        self.further = tuple(further)
+        self._key, self._every = key, every
+        self._journal: Journal | None = None
         self.species: Counter[str] = Counter()
         self.splits: Counter[str] = Counter()
         self.subjects: set[str] = set()
         self._directory: PartialDirectory | None = None
         self._rules = RowRules(str(path))
         self._open_files = ExitStack()
-        self._arrays: dict[FileName, _ArrayFile] = {}
-        self._columns = (*COLUMNS, GROUP) if identities else COLUMNS
+        self._arrays: dict[FileName, ArrayFile] = {}
+        self._columns = (*COLUMNS, GROUP, *further) if identities else (*COLUMNS, *further)
         self._shapes: dict[FileName, tuple[tuple[int, ...], Any]] = {IMAGES: ((size, size, 3), np.uint8)}
         if depth:
             self._shapes[DEPTH] = ((DEPTH_SIZE, DEPTH_SIZE), np.uint8)
@@ -85,18 +101,46 @@ class Writer:
             self._shapes[POINTS] = ((POINT_COUNT, 2), np.float32)
 
     def __enter__(self) -> "Writer":
-        """Create the temporary directory and its files."""
+        """Create the temporary directory and its files, or take up those of an earlier attempt."""
         with ExitStack() as failing:
             failing.callback(self._discard)
             with _disk(self.path):
-                self._directory = PartialDirectory(self.path)
+                self._directory = PartialDirectory(self.path, self._key)
+                count, length = self._take_up() if self._key else (0, 0)
                 for file, (shape, dtype) in self._shapes.items():
-                    self._arrays[file] = self._open_files.enter_context(_ArrayFile(self._partial / file, shape, dtype))
-                rows = (self._partial / ROWS).open("w", encoding="utf-8", newline="")
-                self._rows = csv.writer(self._open_files.enter_context(rows), lineterminator="\n")
-                self._rows.writerow(self._columns)
+                    opened = ArrayFile(self._partial / file, shape, dtype, count)
+                    self._arrays[file] = self._open_files.enter_context(opened)
+                self._rows = self._open_files.enter_context(RowsFile(self._partial / ROWS, self._columns, length))
             failing.pop_all()
         return self
+
+    def _take_up(self) -> tuple[int, int]:
+        """Read what an earlier attempt did; return how many images and bytes of rows count."""
+        self._journal = Journal(self._partial / JOURNAL, self._every)
+        rows = self._partial / ROWS
+        images = min(ArrayFile.entries(self._partial / file, *form) for file, form in self._shapes.items())
+        count, length = self._journal.keep_reached(images, rows.stat().st_size if rows.exists() else 0)
+        for row in rows_of(io.StringIO(_beginning(rows, length), newline=""), str(rows)):
+            self._count(row)
+        self.done = self._journal.records
+        return count, length
+
+    def note(self, **record: Any) -> None:
+        """Note that a piece of work is done, all its images added: a later attempt begins behind it."""
+        if self._journal is not None:
+            with _disk(self.path):
+                self._journal.note(record, self.count, self._rows.length, self._make_files_durable)
+
+    def _make_files_durable(self) -> None:
+        for opened in self._arrays.values():
+            opened.make_durable()
+        self._rows.make_durable()
+
+    def _count(self, row: Row) -> None:
+        self._rules.check(row)
+        self.species[row.species] += 1
+        self.splits[row.split] += 1
+        self.subjects.add(row.subject)
 
     def add(
         self,
@@ -112,27 +156,28 @@ class Writer:
         depth: npt.NDArray[np.uint8] | None = None,
         points: npt.NDArray[np.float32] | None = None,
         group: Sequence[str] | npt.NDArray[Any] | None = None,
+        further: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         """Append a batch of B images; every column has B entries."""
+        if tuple(further or ()) != self.further:
+            raise ValueError(f"the further columns are {self.further}")
+        texts = [*zip(*further.values(), strict=True)] if further else [()] * len(item)
         if (group is None) != (GROUP not in self._columns):
             raise ValueError("an identity set's images come with groups, those of other sets do not")
         columns = (item, label, species, subject, video, frame, split)
         arrays: dict[FileName, Any] = {IMAGES: images, DEPTH: depth, POINTS: points}
         groups = [None] * len(item) if group is None else [str(one) for one in group]
-        self._check_batch(arrays, [len(column) for column in (*columns, groups)])
+        self._check_batch(arrays, [len(column) for column in (*columns, groups, texts)])
         rows = [
-            Row(str(i), int(y), str(s), str(who), str(v), int(f), str(part), g)
-            for i, y, s, who, v, f, part, g in zip(*columns, groups, strict=True)
+            Row(str(i), int(y), str(s), str(who), str(v), int(f), str(part), g, tuple(more))
+            for i, y, s, who, v, f, part, g, more in zip(*columns, groups, texts, strict=True)
         ]
         for row in rows:
-            self._rules.check(row)
+            self._count(row)
         with _disk(self.path):
             for file, opened in self._arrays.items():
                 opened.append(arrays[file])
-            self._rows.writerows(row.values() for row in rows)
-        self.species.update(row.species for row in rows)
-        self.splits.update(row.split for row in rows)
-        self.subjects.update(row.subject for row in rows)
+            self._rows.append(row.values() for row in rows)
 
     @property
     def count(self) -> int:
@@ -147,13 +192,16 @@ class Writer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Publish the set, or remove every trace of it if the block raised."""
+        """Publish the set, or remove every trace of it if the block raised; what is noted outlives an interruption."""
         try:
             if kind is None:
                 with _disk(self.path):
                     self._finish()
+            elif self._journal is not None and kind is KeyboardInterrupt:
+                with _disk(self.path):
+                    self._journal.settle(self._make_files_durable)
         finally:
-            self._discard()
+            self._discard(keep=kind is KeyboardInterrupt and self._journal is not None)
 
     @property
     def _partial(self) -> Path:
@@ -180,11 +228,18 @@ class Writer:
         if self.count == 0:
             raise UserError(str(self.path), "no image was added; a prepared set needs at least one")
         self._open_files.close()
+        if self._journal is not None:
+            self._journal.remove()
         files = {}
         for path in sorted(self._partial.iterdir()):
             _make_durable(path)
             files[path.name] = FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
-        content = {"format": FORMAT_VERSION, "name": self.name, "size": self.size, "count": self.count}
+        content = {
+            "format": FURTHER_FORMAT if self.further else PLAIN_FORMAT,
+            "name": self.name,
+            "size": self.size,
+            "count": self.count,
+        }
         manifest = Manifest.model_validate(content | {"source": self.source, "crop": self.crop, "files": files})
         text = manifest.model_dump_json(indent=1, exclude={"crop"} if self.crop is None else None)
         (self._partial / SET).write_text(text + "\n", encoding="utf-8")
@@ -203,45 +258,16 @@ class Writer:
             raise
         sync_directory(self.path.parent)
 
-    def _discard(self) -> None:
+    def _discard(self, keep: bool = False) -> None:
         # Closing flushes what is buffered, which fails again on a full disk: the first error counts.
         with suppress(OSError):
             self._open_files.close()
         if self._directory:
-            self._directory.remove()
+            if keep:
+                self._directory.leave()
+            else:
+                self._directory.remove()
             self._directory = None
-
-
-class _ArrayFile:
-    """A `.npy` file that grows by batches; its header is corrected when it is closed."""
-
-    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-        self._shape, self._dtype, self._count = shape, np.dtype(dtype), 0
-        self._file: IO[bytes] = path.open("wb")
-        self._write_header()
-        self._start = self._file.tell()
-
-    def append(self, batch: npt.NDArray[Any]) -> None:
-        self._file.write(np.ascontiguousarray(batch).data)
-        self._count += len(batch)
-
-    def __enter__(self) -> "_ArrayFile":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._file:
-            self._file.seek(0)
-            self._write_header()
-            # NumPy pads headers so that the first axis can grow; otherwise data would be overwritten.
-            assert self._file.tell() == self._start
-
-    def _write_header(self) -> None:
-        header = {
-            "descr": np.lib.format.dtype_to_descr(self._dtype),
-            "fortran_order": False,
-            "shape": (self._count, *self._shape),
-        }
-        np.lib.format.write_array_header_1_0(self._file, header)
 
 
 @contextmanager
@@ -254,6 +280,14 @@ def _disk(path: Path) -> Iterator[None]:
             message = "the disk is full; nothing was kept. Free some space and run again"
             raise RunFailed(f"{path}: {message}") from error
         raise UserError(str(path), f"cannot be written: {error.strerror or error}") from error
+
+
+def _beginning(path: Path, length: int) -> str:
+    """Read the first bytes of a text."""
+    if not length:
+        return ""
+    with path.open("rb") as file:
+        return file.read(length).decode()
 
 
 def _make_durable(path: Path) -> None:

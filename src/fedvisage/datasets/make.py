@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
 from fedvisage import extensions
+from fedvisage.data.manifest import SET
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.finding import find_datasets
 from fedvisage.datasets.importers.cropping import Crop
-from fedvisage.datasets.importers.folder import Progress, import_folder
 from fedvisage.datasets.importers.identities import import_identities
+from fedvisage.datasets.importers.pipeline import import_items
 from fedvisage.datasets.importers.report import ImportReport
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.scanners.item import Choices
+from fedvisage.datasets.scanners.scanner import Scanner
 from fedvisage.datasets.show import contact_sheet, describe
 from fedvisage.datasets.sources import in_steps
+from fedvisage.datasets.spread import Progress
 from fedvisage.errors import UserError
 from fedvisage.progress import Say, counted
 
@@ -26,11 +33,30 @@ class Importer(Protocol):
     ) -> ImportReport: ...  # fmt: skip
 
 
-KINDS: dict[str, Importer] = {
-    "folder": import_folder,
-    "identities": import_identities,
-}
-"""The importer of each layout."""
+IMPORTERS: dict[str, Importer] = {"identities": import_identities}
+"""Layouts that are no scanner's, with what imports them."""
+
+EVERYTHING = "all"
+"""Stands for every dataset below a folder."""
+
+
+@dataclass(frozen=True)
+class Importing:
+    """How a dataset is imported; what does not apply to its kind is not looked at."""
+
+    size: int = 256
+    frames: str = "10"
+    crop: str = "face"
+    depth: str = "auto"
+    boxes: str = "detect"
+    heldout: float = 0.25
+    test: float = 0.4
+    least: int = 1
+    max_bad: float = 0.05
+    seed: int = 0
+    workers: int = 1
+    enroll: bool = False
+    labels: str = ""
 
 
 def synthesise_set(
@@ -99,44 +125,116 @@ def synthesise_people(
     return show_set(destination)
 
 
-def import_dataset(
-    kind: str,
-    source: Path,
-    destination: Path,
-    say: Say,
-    *,
-    name: str,
-    size: int,
-    frames: int,
-    crop: str,
-    depth: str,
-    heldout: float,
-    test: float,
-    least: int,
-    max_bad: float,
-    seed: int,
-) -> list[str]:
-    """Import a dataset; return what was imported and what was skipped."""
-    importer: Importer | None = KINDS.get(kind) or extensions.load("datasets", kind)
-    if importer is None:
-        known = ", ".join([*KINDS, *extensions.names("datasets")])
-        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {known}")
-    report = importer(
+def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name: str, options: Importing) -> list[str]:
+    """Import a dataset, or all that are known below a folder; return what was imported and what was skipped."""
+    if kind == EVERYTHING:
+        return _import_all(source, destination, say, options)
+    name, progress = name or source.resolve().name, in_steps(f"importing {source.name}", say)
+    scanner = SCANNERS.get(kind)
+    if scanner is not None:
+        choices = Choices(options.enroll, _live(options.labels))
+        settings = asdict(options)
+        report = import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
+        return report.lines()
+    return _importer(kind)(
         source,
         destination,
-        name=name or source.resolve().name,
-        size=size,
-        frames=frames,
-        heldout=heldout,
-        test=test,
-        least=least,
-        seed=seed,
-        crop=crop,  # type: ignore[arg-type]  # the importer refuses other words itself
-        depth=depth,
-        max_bad=max_bad,
-        progress=in_steps(f"importing {source.name}", say),
-    )
-    return report.lines()
+        name=name,
+        size=options.size,
+        frames=_count(options.frames),
+        heldout=options.heldout,
+        test=options.test,
+        least=options.least,
+        seed=options.seed,
+        crop=options.crop,  # type: ignore[arg-type]  # the importer refuses other words itself
+        depth=options.depth,
+        max_bad=options.max_bad,
+        progress=progress,
+    ).lines()
+
+
+def _importer(kind: str) -> Importer:
+    importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
+    if importer is None:
+        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(all_kinds())}")
+    return importer
+
+
+def _import_all(root: Path, destination: Path, say: Say, options: Importing) -> list[str]:
+    """Import each known dataset below a folder into a set named for its kind; one that fails keeps no other back."""
+    found = find_datasets(root)
+    lines, failed = [f"not known, and left alone: {name}" for name in found.unknown], []
+    for kind, source in found.datasets.items():
+        target = destination / kind
+        if (target / SET).is_file():
+            lines.append(f"{kind}: is there already")
+            continue
+        enrolled = options.enroll and SCANNERS[kind].enrolment
+        own = Importing(**asdict(options) | {"enroll": enrolled, "labels": ""})
+        try:
+            done = import_dataset(kind, source, target, say, name=kind, options=own)
+        except UserError as error:
+            failed.append(f"{kind}: {error}")
+            continue
+        lines += [f"{kind}: {done[0]}", *(f"  {line}" for line in done[1:])]
+    if failed:
+        for line in lines:
+            say(line)
+        message = f"{len(failed)} of {len(found.datasets)} datasets were not imported: {'; '.join(failed)}"
+        raise UserError(str(root), message)
+    return lines
+
+
+def _live(labels: str) -> str | None:
+    """Read what lists call bona fide."""
+    if not labels:
+        return None
+    word, _, value = labels.partition("=")
+    if word != "live" or not value:
+        raise UserError("--labels", f"must say which label is bona fide, such as live=0; got {labels!r}")
+    return value
+
+
+def _count(frames: str) -> int:
+    """Read the number of frames for an importer that knows no places."""
+    if not frames.isdecimal():
+        raise UserError("--frames", f"must be a number for this kind, got {frames!r}")
+    return int(frames)
+
+
+def all_kinds() -> list[str]:
+    """Return the name of every layout that can be imported."""
+    return [*SCANNERS, *IMPORTERS, *extensions.names("datasets")]
+
+
+def describe_kinds(kind: str) -> list[str]:
+    """Return what each dataset expects, or one of them."""
+    if kind in IMPORTERS or kind in extensions.names("datasets"):
+        return [f"{kind}: an importer of its own; see its documentation"]
+    lines = []
+    for scanner in [scanner_of(kind)] if kind else SCANNERS.values():
+        lines += [f"{scanner.kind}: {scanner.title}", *(f"    {line}" for line in scanner.expects.splitlines())]
+        lines += [
+            f"    {place}: {real:,} bona fide, {attacks:,} attacks" for place, (real, attacks) in scanner.counts.items()
+        ]
+        lines += [f"    asked for at {scanner.page}"] if scanner.page else []
+    return lines + ([] if kind else [f"also: {', '.join(name for name in all_kinds() if name not in SCANNERS)}"])
+
+
+def scanner_of(kind: str) -> Scanner:
+    """Return the dataset that is called so."""
+    if kind not in SCANNERS:
+        raise UserError("KIND", f"{kind!r} is no known dataset; choose one of {', '.join(SCANNERS)}")
+    return SCANNERS[kind]
+
+
+def pretend_dataset(kind: str, directory: Path) -> list[str]:
+    """Write a small copy of a dataset with rendered faces."""
+    from fedvisage.datasets.pretend import pretend  # which needs the renderer
+
+    scanner = scanner_of(kind)
+    count = pretend(scanner, directory)
+    return [f"{counted(count, 'file')} in the layout of {scanner.title}: fedvisage data import {kind} {directory} SET"]
 
 
 def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False) -> list[str]:

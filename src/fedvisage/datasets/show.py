@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.rows import BONA_FIDE, SPLITS
+from fedvisage.data.rows import BONA_FIDE, SPLITS, Texts
 from fedvisage.errors import UserError
 from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
@@ -22,6 +22,7 @@ _BACKGROUND = (255, 255, 255)
 _EMPTY = (235, 235, 235)
 _INK = (20, 20, 20)
 _CELL_LIMIT = 256
+_VALUES = 12
 _CELL_LEAST = 48
 
 Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
@@ -51,10 +52,17 @@ def describe(found: PreparedSet) -> list[str]:
                 table.append((split, species, *_counts(found, here)))
     table.append(("all", "", *_counts(found, np.ones(len(found), bool))))
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
-    return [
+    lines = [
         "  ".join(cell.ljust(width) if column < 2 else cell.rjust(width) for column, (cell, width) in enumerate(line))
         for line in ([*zip(line, widths, strict=True)] for line in table)
     ]
+    return lines + [f"{name}: {_values(texts)}" for name, texts in rows.further.items()]
+
+
+def _values(texts: Texts) -> str:
+    """Return the values of a further column, for whoever wants to select by them."""
+    values = [str(value) or "(none)" for value in np.unique(texts)]
+    return ", ".join(values[:_VALUES]) + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")
 
 
 def contact_sheet(

@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from fedvisage.data.manifest import DEPTH_SIZE
 from fedvisage.datasets.importers.cropping import Crop, Cropped, Image, Place
-from fedvisage.datasets.importers.listing import unusable
 from fedvisage.datasets.importers.pictures import ENDINGS, open_picture
 from fedvisage.datasets.importers.report import BadFile
+from fedvisage.datasets.scanners.tree import unusable
 from fedvisage.errors import UserError
 
 Map = npt.NDArray[np.uint8]

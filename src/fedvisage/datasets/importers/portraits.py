@@ -13,9 +13,9 @@ import numpy.typing as npt
 from fedvisage.data.manifest import file_digest
 from fedvisage.datasets.importers.cropping import Crop, Cropper, make_cropper
 from fedvisage.datasets.importers.depth import DepthMaker, Map, make_depth
-from fedvisage.datasets.importers.listing import files_below, unusable
 from fedvisage.datasets.importers.pictures import ENDINGS, open_picture
 from fedvisage.datasets.importers.report import BadFile, Skipped, printable
+from fedvisage.datasets.scanners.tree import files_below, unusable
 from fedvisage.errors import UserError
 
 

@@ -1,14 +1,21 @@
 """What an import did: counts, and every file that was skipped with the reason."""
 
+from __future__ import annotations
+
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedvisage.data.rows import BONA_FIDE
-from fedvisage.data.writer import Writer
 from fedvisage.errors import UserError
-from fedvisage.files import json_text
 from fedvisage.progress import counted
+
+if TYPE_CHECKING:  # the writer loads torch, which processes that only read need not
+    from fedvisage.data.writer import Writer
+
+DATASET_SPLITS = ("train", "dev", "test", "all")
+"""Where published counts have a dataset's videos; other places are optional parts, such as enrolment."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +47,8 @@ class ImportReport:
 
     def json(self) -> str:
         """Return the report as it is kept in the set."""
+        from fedvisage.files import json_text  # which loads torch's file format
+
         return json_text(asdict(self))
 
     def lines(self) -> list[str]:
@@ -63,6 +72,57 @@ class ImportReport:
             lines.append(f"{counted(len(self.skipped), 'file')} skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
+
+
+@dataclass(frozen=True)
+class DatasetReport(ImportReport):
+    """What was imported of a dataset that is known: its videos beside the published counts, and other files."""
+
+    kind: str = ""
+    found: dict[str, tuple[int, int]] = field(default_factory=dict)
+    expected: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stray: dict[str, int] = field(default_factory=dict)
+    strangers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    short: int = 0
+    turned: int = 0
+    without_box: int = 0
+
+    @property
+    def incomplete(self) -> bool:
+        """Tell whether videos of a whole copy are missing; what was not asked for, such as enrolment, is not."""
+        return any(
+            count < wanted
+            for place, both in self.expected.items()
+            if place in self.found or place in DATASET_SPLITS
+            for count, wanted in zip(self.found.get(place, (0, 0)), both, strict=True)
+        )
+
+    def lines(self) -> list[str]:
+        """Return the report as lines to print."""
+        lines = super().lines()
+        places = [self._counted(place) for place in self.expected if place in self.found or place in DATASET_SPLITS]
+        places += [self._counted(place) for place in self.found if place not in self.expected]
+        if self.incomplete:
+            places.append("this is an incomplete copy: the published counts are higher")
+        lines[1:1] = [*places, *self.notes]
+        if self.stray:
+            others = ", ".join(f"{reason} ({count:,})" for reason, count in self.stray.items())
+            lines.append(f"other files were passed over: {others}")
+            lines += [f"  {name}" for name in self.strangers]
+        counts = {
+            "videos with fewer frames with a face than asked for, whose last one was taken": self.short,
+            "videos that stood upside down and were turned": self.turned,
+            "frames without a box, whose faces were sought": self.without_box,
+        }
+        return lines + [f"{what}: {count}" for what, count in counts.items() if count]
+
+    def _counted(self, place: str) -> str:
+        (real, attacks), wanted = self.found.get(place, (0, 0)), self.expected.get(place)
+        if wanted is None:
+            return f"{place}: {real:,} bona fide, {attacks:,} attacks"
+        both = ((real, wanted[0], "bona fide"), (attacks, wanted[1], "attacks"))
+        return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in both if n or most)}"
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Reads equidistant frames of a video file, or says why it cannot be used. Files may be hostile."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import cv2
@@ -17,10 +17,19 @@ Frame = tuple[int, npt.NDArray[np.uint8]]
 
 def sample_video(path: Path, count: int) -> Iterator[Frame]:
     """Yield up to `count` frames from the middles of equal stretches of the video, as (number, RGB)."""
+    return video_frames(path, set(equidistant(video_length(path), count)))
+
+
+def video_length(path: Path) -> int:
+    """Count a video's frames. The length in its header is often wrong, and with it every stretch."""
     _check_container(path)
-    # Counted, not asked for: the length in the header is often wrong, and with it every stretch.
-    length = sum(1 for _ in _passed(path))
-    wanted, decoded_any = set(equidistant(length, count)), False
+    return sum(1 for _ in _passed(path))
+
+
+def video_frames(path: Path, wanted: Container[int]) -> Iterator[Frame]:
+    """Yield the frames with these numbers, as (number, RGB)."""
+    _check_container(path)
+    decoded_any = False
     for number, capture in enumerate(_passed(path)):
         if number in wanted:
             decoded, image = capture.retrieve()

@@ -20,8 +20,9 @@ from fedvisage.datasets.importers.cropping import Crop, record_of
 from fedvisage.datasets.importers.depth import flat
 from fedvisage.datasets.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
 from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, reasons
-from fedvisage.datasets.rendered.sets import Progress, heldout_subjects, spread
+from fedvisage.datasets.rendered.sets import heldout_subjects
 from fedvisage.datasets.rendered.specification import Synthesis
+from fedvisage.datasets.spread import Progress, spread
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.camera import Camera, decode, draw_shots
 from fedvisage.faces.synthetic.domain import Attack, Domain

@@ -18,8 +18,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.rendered.sets import BATCH, Progress, spread
+from fedvisage.datasets.rendered.sets import BATCH
 from fedvisage.datasets.rendered.specification import read_settings
+from fedvisage.datasets.spread import Progress, spread
 from fedvisage.errors import UserError
 from fedvisage.faces.align import align
 from fedvisage.faces.synthetic.camera import draw_shots, expose

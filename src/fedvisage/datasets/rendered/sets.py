@@ -4,21 +4,13 @@ The unit of work is a subject; subjects are filmed by any number of processes an
 not depend on how many there are.
 """
 
-import signal
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
-from threading import current_thread, main_thread
-from typing import TypeVar
-
-import cv2
-import torch
 
 from fedvisage.data.prepared import Writer
 from fedvisage.datasets.rendered.specification import RENDERER_VERSION, Synthesis, parse_synthesis
+from fedvisage.datasets.spread import Progress, spread
 from fedvisage.faces.synthetic.domain import Attack, Domain
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.filming import Frames, Video, film
@@ -28,10 +20,6 @@ __all__ = ["RENDERER_VERSION", "Synthesis", "parse_synthesis", "plan_videos", "s
 
 BATCH = 16
 """Images that are rendered together: more only costs memory traffic."""
-
-Progress = Callable[[int, int], None]
-Work = TypeVar("Work")
-Result = TypeVar("Result")
 
 
 def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
@@ -98,51 +86,6 @@ def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
             batch = same[start : start + step]
             filmed |= zip((video.name for video in batch), film(batch, domain, size).split(batch), strict=True)
     return Frames.joined([filmed[video.name] for video in videos])
-
-
-def spread(work: Callable[[Work], Result], items: Iterable[Work], workers: int) -> Iterator[Result]:
-    """Do the work for every item, here or in other processes, one thread each; results come in order."""
-    if workers > 1:
-        context = get_context("spawn")
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_use_one_thread) as pool:
-            with _children_ignore_interrupts():
-                results = pool.map(work, items)
-            yield from results
-        return
-    for item in items:
-        with _one_thread():
-            result = work(item)
-        yield result
-
-
-@contextmanager
-def _children_ignore_interrupts() -> Iterator[None]:
-    """Start processes that Ctrl-C, which reaches all of a terminal's processes, does not stop: the caller ends them."""
-    if current_thread() is not main_thread():  # where signals cannot be set, and Ctrl-C does not arrive
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
-    cv2.setNumThreads(1)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Work as a worker process does: sums over several threads may round otherwise."""
-    before = torch.get_num_threads(), cv2.getNumThreads()
-    _use_one_thread()
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before[0])
-        cv2.setNumThreads(before[1])
 
 
 def _write(out: Writer, videos: Sequence[Video], filmed: Frames, split: str) -> None:

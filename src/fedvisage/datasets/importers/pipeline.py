@@ -1,0 +1,173 @@
+"""From what a scanner lists to a prepared set: one pass over the items in order of their names.
+
+What is done is noted item by item, so that an import that is killed or interrupted goes on behind the last item when
+the same command is given again. Any number of processes read and crop; one writes, in order: the bytes are the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from fedvisage.data.journal import EVERY
+from fedvisage.data.prepared import Writer
+from fedvisage.data.rows import OFFICIAL
+from fedvisage.data.splits import split_subjects
+from fedvisage.datasets.importers.cropping import Crop
+from fedvisage.datasets.importers.depth import directory_of_maps
+from fedvisage.datasets.importers.frames import read_choice
+from fedvisage.datasets.importers.reading import Boxes, Outcome, Picture, Reading, read_item
+from fedvisage.datasets.importers.report import ImportReport, Tally, printable
+from fedvisage.datasets.importers.seen import Seen
+from fedvisage.datasets.scanners.item import Choices, Item
+from fedvisage.datasets.scanners.scanner import Scanner
+from fedvisage.datasets.scanners.tree import walk
+from fedvisage.datasets.spread import Progress, spread
+from fedvisage.errors import UserError
+from fedvisage.streams import numpy_rng
+
+PIPELINE_VERSION = 1
+"""Changes whenever the same files give other pixels: an unfinished import is not continued by another version."""
+
+TURNED = "turned"
+"""A further column: degrees by which a video was turned to stand upright."""
+
+
+def import_items(
+    scanner: Scanner,
+    source: Path,
+    destination: Path,
+    *,
+    name: str,
+    size: int,
+    frames: int | str = 4,
+    heldout: float = 0.25,
+    seed: int = 0,
+    crop: Crop = "centre",
+    depth: str = "auto",
+    boxes: Boxes = "detect",
+    max_bad: float = 0.05,
+    choices: Choices | None = None,
+    workers: int = 1,
+    every: float = EVERY,
+    progress: Progress | None = None,
+    **_: object,
+) -> ImportReport:
+    """Import a dataset into a prepared set and return what was imported and what was skipped.
+
+    Of each video the `frames` are taken that are asked for (see ``importers.frames``). About a share `heldout` of the
+    subjects is held out. `depth` says where depth maps come from (see ``importers.depth``), `boxes` whether faces are
+    sought or cut out by boxes that came with the dataset. If more than a share `max_bad` of the files is bad, the
+    import stops with a UserError. `every` so many seconds what is done is made safe against a kill.
+    """
+    if not 0 <= heldout <= 0.99:
+        raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")
+    reading = _reading(scanner, frames, size, crop, depth, boxes)
+    choices = choices or Choices()
+    listing = scanner.list(walk(source, leave_out=directory_of_maps(depth)), choices)
+    splits = _splits(listing.items, heldout, seed)
+    tally = Tally(source, len(listing.items) + len(listing.skipped), max_bad, list(listing.skipped))
+    tally.stop_if_too_many()
+    origin, seen = _origin(scanner, source, reading, heldout, seed, choices), Seen(tally)
+    out = Writer(
+        destination, name=name, size=size, source=origin, depth=reading.has_depth, points=reading.points,
+        crop=reading.record, further=_columns(scanner), every=every,
+        key=_key(f"{origin} {reading.record!r}", name, listing.items),
+    )  # fmt: skip
+    with out:
+        for item, outcome in _outcomes(out, seen, listing.items, reading, workers, progress):
+            for picture in outcome.pictures:
+                _add(out, item, picture, splits[item.subject], outcome.turned)
+        return seen.report(out, scanner, listing)
+
+
+def _outcomes(
+    out: Writer, seen: Seen, items: Sequence[Item], reading: Reading, workers: int, progress: Progress | None
+) -> Iterator[tuple[Item, Outcome]]:
+    """Read the items behind those that were done before; yield what is to be written, and note it when it is."""
+    for item, noted in zip(items, out.done, strict=False):
+        seen.replay(item, noted)
+    rest = items[len(out.done) :]
+    outcomes = spread(partial(read_item, reading=reading), rest, workers, torch=False)
+    for done, (item, outcome) in enumerate(zip(rest, outcomes, strict=True), len(out.done) + 1):
+        record = seen.take(item, outcome)
+        if not record["fault"]:
+            yield item, outcome
+        out.note(**record)
+        if progress:
+            progress(done, len(items))
+
+
+def _splits(items: Sequence[Item], heldout: float, seed: int) -> dict[str, str]:
+    subjects, labels = [item.subject for item in items], [item.label for item in items]
+    return split_subjects(subjects, labels, heldout, numpy_rng(seed, "import", "heldout"))
+
+
+def _add(out: Writer, item: Item, picture: Picture, split: str, turned: bool) -> None:
+    points, depth = picture.cropped.points, picture.depth
+    known = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if turned else ""}
+    out.add(
+        picture.cropped.image[np.newaxis],
+        label=[item.label],
+        species=[item.species],
+        subject=[item.subject],
+        video=[item.video],
+        frame=[picture.frame],
+        split=[split],
+        item=[picture.item],
+        depth=None if depth is None else depth[np.newaxis],
+        points=None if points is None else points[np.newaxis],
+        further={column: [known.get(column, "")] for column in out.further},
+    )
+
+
+def _reading(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: str, boxes: Boxes) -> Reading:
+    if boxes not in ("detect", "dataset"):
+        raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
+    if boxes == "dataset" and scanner.boxes is None:
+        raise UserError("boxes", f"{scanner.title} has no boxes that are read; use detect")
+    if boxes == "dataset" and (crop != "face" or depth == "canonical"):
+        raise UserError(
+            "boxes", "dataset goes with --crop face, and without canonical depth maps: boxes have no points"
+        )
+    form = scanner.boxes.form if scanner.boxes else "sides"
+    return Reading(read_choice(frames), size, crop, depth, boxes, form, scanner.turned)
+
+
+def _columns(scanner: Scanner) -> tuple[str, ...]:
+    """Return the further columns of a dataset's sets."""
+    if not scanner.official:
+        return scanner.columns
+    return (OFFICIAL, *scanner.columns, *((TURNED,) if scanner.turned else ()))
+
+
+def _origin(scanner: Scanner, source: Path, reading: Reading, heldout: float, seed: int, choices: Choices) -> str:
+    """Return the line that says in the set how it was made."""
+    maps = printable(Path(reading.depth).resolve().name)
+    line = f"{scanner.kind} {printable(source.resolve().name)} crop={reading.crop} depth={maps}"
+    line += f" frames={reading.frames.text} heldout={heldout} seed={seed}"
+    line += " boxes=dataset" if reading.boxes == "dataset" else ""
+    line += " enroll" if choices.enroll else ""
+    return line
+
+
+def _key(origin: str, name: str, items: Sequence[Item]) -> str:
+    """Return what an unfinished import is known by: everything that decides the set's bytes, and the files' dates."""
+    digest = hashlib.sha256(f"{PIPELINE_VERSION}\n{origin}\n{name}\n".encode())
+    for item in items:
+        status = item.path.stat()
+        line = (
+            item.name,
+            item.species,
+            item.subject,
+            item.split,
+            *item.extra.items(),
+            status.st_size,
+            status.st_mtime_ns,
+        )
+        digest.update(repr(line).encode(errors="surrogateescape"))
+    return f"import-{digest.hexdigest()[:16]}"

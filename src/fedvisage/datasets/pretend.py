@@ -1,0 +1,103 @@
+"""Small copies of datasets, with rendered faces in the layout of the real ones: for tests, and to see the layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fedvisage.datasets.importers.reading import upside_down
+from fedvisage.datasets.scanners.boxes import Box, Form, write_row
+from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.scanner import Scanner
+from fedvisage.datasets.scanners.tree import VIDEO_ENDINGS, ending_of, without_ending
+from fedvisage.errors import UserError
+from fedvisage.streams import derive, numpy_rng
+
+FRAMES = 3
+SIDE, WIDTH, HEIGHT = 128, 192, 160
+"""Pixels of a rendered face with its surroundings, and of the frame that it stands in."""
+
+_CODECS = {".avi": "MJPG"}
+_SHOWN_AS = {"photo": "replay", "screen": "replay", "warp": "print", "glasses": "mask", "makeup": "mask"}
+_SPREAD = 2.2
+"""A face's side over the distance of its outermost points."""
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def pretend(scanner: Scanner, root: Path) -> int:
+    """Write a small copy of a dataset; return how many files it has."""
+    if root.exists() and not (root.is_dir() and not any(root.iterdir())):
+        raise UserError(str(root), "already exists; choose another directory or remove it first")
+    for example in scanner.example:
+        path = root / example.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(example, Text):
+            path.write_bytes(example.content.encode())
+        else:
+            _write_clip(scanner, root, example)
+    return sum(path.is_file() for path in root.rglob("*"))
+
+
+def _write_clip(scanner: Scanner, root: Path, clip: Clip) -> None:
+    frames, boxes = zip(*_frames(clip), strict=True)
+    if ending_of(clip.path) in VIDEO_ENDINGS:
+        write_video(root / clip.path, frames)
+    else:
+        Image.fromarray(frames[0]).save(root / clip.path)
+    if scanner.boxes and not clip.turned:
+        place = scanner.boxes.places[0].format(name=without_ending(clip.path), file=clip.path)
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_text(_rows(boxes, scanner.boxes.form))
+
+
+def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
+    """Write RGB frames as a video in the codec that goes with the file's ending."""
+    codec = cv2.VideoWriter.fourcc(*_CODECS.get(path.suffix.lower(), "mp4v"))
+    height, width = frames[0].shape[:2]
+    writer = cv2.VideoWriter(str(path), codec, 10, (width, height))
+    if not writer.isOpened():
+        raise UserError(str(path), "cannot be written as a video by this installation of OpenCV")
+    for frame in frames:
+        writer.write(np.ascontiguousarray(frame[..., ::-1]))
+    writer.release()
+
+
+def _rows(boxes: tuple[Box, ...], form: Form) -> str:
+    """Write the boxes of a clip; the last frame has none, as happens in real files."""
+    rows = [write_row(number, box, form) for number, box in enumerate(boxes[:-1])]
+    return "".join(f"{row}\n" for row in [*rows, write_row(len(rows), np.zeros(4), form)])
+
+
+def _frames(clip: Clip) -> Iterator[tuple[Pixels, Box]]:
+    """Yield a clip's frames with the box of the face: each clip has a light and a place of its own."""
+    images, points = looks(clip.person, clip.species)
+    rng = numpy_rng(0, "pretend", clip.path)
+    left, top = int(rng.integers(8, WIDTH - SIDE - 8)), int(rng.integers(8, HEIGHT - SIDE - 8))
+    light, wall = rng.uniform(0.85, 1.1), int(rng.integers(90, 160))
+    for image, where in zip(images, points, strict=True):
+        frame = np.full((HEIGHT, WIDTH, 3), wall, np.uint8)
+        frame[top : top + SIDE, left : left + SIDE] = np.clip(image * light, 0, 255)
+        middle, side = where.mean(axis=0) + np.array([left, top]), _SPREAD * np.ptp(where, axis=0).max()
+        yield (upside_down(frame) if clip.turned else frame), np.array([*(middle - side / 2), side, side])
+
+
+@cache
+def looks(person: int, species: str) -> tuple[Pixels, npt.NDArray[np.float32]]:
+    """Render a person's face, or an attack with it: frames, and five points in each."""
+    # Here, because reading datasets needs no renderer.
+    from fedvisage.faces.synthetic.domains import find_domain
+    from fedvisage.faces.synthetic.filming import Video, film
+
+    domain = find_domain("A")
+    shown = "mask" if species.startswith("mask") else _SHOWN_AS.get(species, species)
+    attack = next((one for one in domain.attacks if one.species == shown), None)
+    seed = derive(0, "pretend", person)
+    filmed = film([Video(species, "", seed, derive(seed, species), FRAMES, domain.cameras[0], attack)], domain, SIDE)
+    return filmed.images, filmed.points

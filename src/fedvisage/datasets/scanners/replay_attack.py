@@ -1,0 +1,85 @@
+"""Idiap Replay-Attack: 50 clients before a webcam in two lights; prints, and photographs and videos on two displays.
+
+Chingovska, Anjos and Marcel, "On the effectiveness of local binary patterns in face anti-spoofing", BIOSIG 2012. What
+a display shows decides the species: a photograph (``photo``) or a video (``replay``). The enrolment videos are left
+out unless they are asked for.
+"""
+
+from collections.abc import Mapping
+
+from fedvisage.data.rows import ENROL, PURPOSE
+from fedvisage.datasets.scanners.boxes import BoxFiles
+from fedvisage.datasets.scanners.example import Clip
+from fedvisage.datasets.scanners.grammar import Grammar
+from fedvisage.datasets.scanners.item import Choices, Sighting
+from fedvisage.datasets.scanners.scanner import Name, Scanner
+
+SETS = {"train": "train", "devel": "dev", "test": "test"}
+_COMMON = {
+    "set": "(?:replayattack-)?(?:train|devel|test)",
+    "client": "[0-9]{3}",
+    "session": "[0-9]{2}",
+    "light": "adverse|controlled",
+}
+
+REAL = Grammar("{set}/real/client{client}_session{session}_webcam_authenticate_{light}_{take}", take="[12]", **_COMMON)
+ATTACK = Grammar(
+    "{set}/{folder}/{support}/attack_{device}_client{client}_session{session}_{camera}_{medium}_{light}",
+    folder="attack|attk", support="fixed|hand", device="print|mobile|highdef", camera="highdef|mobile",
+    medium="photo|video", **_COMMON,
+)  # fmt: skip
+ENROLMENT = Grammar("enroll/{set}/client{client}_session{session}_webcam_enroll_{light}_{take}", take="1", **_COMMON)
+
+
+def _real(fields: Mapping[str, str], _: Choices) -> Sighting:
+    return Sighting("bonafide", fields["client"], _split(fields), _extra(fields))
+
+
+def _attack(fields: Mapping[str, str], _: Choices) -> Sighting:
+    species = "replay" if fields["medium"] == "video" else "photo"
+    species = "print" if fields["device"] == "print" else species
+    more = {"device": fields["device"], "support": fields["support"]}
+    return Sighting(species, fields["client"], _split(fields), _extra(fields) | more)
+
+
+def _enrolment(fields: Mapping[str, str], choices: Choices) -> Sighting | str:
+    if not choices.enroll:
+        return "enrolment videos, which --enroll would take"
+    return Sighting("bonafide", fields["client"], _split(fields), _extra(fields) | {PURPOSE: ENROL})
+
+
+def _split(fields: Mapping[str, str]) -> str:
+    """Return the part; the archives unpack into folders such as replayattack-train."""
+    return SETS[fields["set"].removeprefix("replayattack-")]
+
+
+def _extra(fields: Mapping[str, str]) -> dict[str, str]:
+    return {"session": fields["session"], "light": fields["light"]}
+
+
+SCANNER = Scanner(
+    kind="replay-attack",
+    title="Replay-Attack",
+    page="https://www.idiap.ch/en/scientific-research/data/replayattack",
+    expects="""\
+{train,devel,test}/real/client001_session01_webcam_authenticate_adverse_1.mov
+{train,devel,test}/attack/{fixed,hand}/attack_print_client001_session01_highdef_photo_adverse.mov
+enroll/{train,devel,test}/…, face-locations/…            where they are there""",
+    names=(Name(REAL, _real), Name(ATTACK, _attack), Name(ENROLMENT, _enrolment)),
+    columns=("session", "light", "device", "support", PURPOSE),
+    counts={"train": (60, 300), "dev": (60, 300), "test": (80, 400), ENROL: (100, 0)},
+    beside=("*.face", "*protocol/*"),
+    boxes=BoxFiles(("face-locations/{name}.face",), "sides"),
+    enrolment=True,
+    example=(
+        Clip("train/real/client001_session01_webcam_authenticate_adverse_1.mov", 1),
+        Clip("train/attack/hand/attack_mobile_client001_session01_mobile_photo_adverse.mov", 1, "photo"),
+        Clip("train/real/client002_session01_webcam_authenticate_controlled_2.mov", 2),
+        Clip("train/attack/fixed/attack_print_client002_session01_highdef_photo_controlled.mov", 2, "print"),
+        Clip("devel/real/client003_session01_webcam_authenticate_adverse_1.mov", 3),
+        Clip("devel/attack/hand/attack_highdef_client003_session01_highdef_photo_adverse.mov", 3, "photo"),
+        Clip("test/real/client009_session01_webcam_authenticate_controlled_1.mov", 4),
+        Clip("test/attack/fixed/attack_highdef_client009_session01_highdef_video_controlled.mov", 4, "replay"),
+        Clip("enroll/train/client001_session01_webcam_enroll_adverse_1.mov", 1),
+    ),
+)

@@ -1,0 +1,197 @@
+"""The pipeline that all scanners share: processes, interruptions, boxes, videos upside down, and folders as before."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.datasets.importers.making import make_folder, picture, save
+from tests.datasets.scanners.copies import changeable, media
+
+from fedvisage.data.manifest import read_manifest
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.importers.pipeline import import_items
+from fedvisage.datasets.importers.report import DatasetReport, ImportReport
+from fedvisage.datasets.pretend import looks, write_video
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.scanners.item import Choices
+from fedvisage.errors import UserError
+
+
+def imported(kind: str, source: Path, to: Path, **options: object) -> tuple[PreparedSet, ImportReport]:
+    settings = {"size": 16, "frames": 2, "max_bad": 1.0} | options
+    report = import_items(SCANNERS[kind], source, to, name=kind, **settings)  # type: ignore[arg-type]
+    return PreparedSet.open(to, verify=True), report
+
+
+def test_a_folder_gives_the_bytes_of_earlier_versions(tmp_path: Path) -> None:
+    """The digests were computed with the importer of folders as it was before there were scanners."""
+    root = make_folder(tmp_path / "plain")
+    for number in range(2):
+        save(root / f"real/s4/clip/{number}.png", picture(90 + number))
+    (root / "real/s0/bad.jpg").write_text("x")
+    imported("folder", root, tmp_path / "set", size=24, frames=4, seed=3)
+    manifest = read_manifest(tmp_path / "set")
+    assert manifest.source == "folder plain crop=centre depth=auto frames=4 heldout=0.25 seed=3"
+    assert manifest.format == 1
+    assert {name: entry.sha256 for name, entry in manifest.files.items() if name != "import-report.json"} == {
+        "images.npy": "aca5c500da21e4cb2de771c66f647090da8340f6c56a74dde81dd8de4f1ff447",
+        "rows.csv": "eee4546c67d2b72cacc1d80a153d9a746aa35bfa83966a4968c0c1e8040e2091",
+    }
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_places_are_counted_among_the_frames_with_a_face(tmp_path: Path) -> None:
+    """Two frames of a wall, then three with a face, then the wall again."""
+    faces, _ = looks(1, "bonafide")
+    wall = np.full_like(faces[0], 120)
+    path = tmp_path / "f/Train_files/1_1_01_1.avi"
+    path.parent.mkdir(parents=True)
+    write_video(path, (wall, wall, *faces, wall))
+    options = {"size": 32, "crop": "face", "depth": "none"}
+    found, _ = imported("oulu-npu", tmp_path / "f", tmp_path / "set", frames="0,n/2", **options)
+    assert found.rows.frame.tolist() == [2, 3]
+    last, report = imported("oulu-npu", tmp_path / "f", tmp_path / "late", frames="6,", **options)
+    assert last.rows.frame.tolist() == [4]
+    assert isinstance(report, DatasetReport)
+    assert report.short == 1
+    equidistant, plain = imported("oulu-npu", tmp_path / "f", tmp_path / "plain", frames=6, **options)
+    assert equidistant.rows.frame.tolist() == [2, 3, 4]
+    assert plain.lost_frames == 3
+
+
+def test_two_processes_write_the_bytes_of_one(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    one, _ = imported("casia-fasd", copies["casia-fasd"], tmp_path / "one")
+    two, _ = imported("casia-fasd", copies["casia-fasd"], tmp_path / "two", workers=2)
+    assert one.digest == two.digest
+    assert len(one) == 20
+
+
+def test_an_interrupted_import_goes_on_behind_what_was_done_with_the_same_bytes(
+    copies: Mapping[str, Path], tmp_path: Path
+) -> None:
+    root = changeable(copies["oulu-npu"], tmp_path / "copy")
+    truncated = media("oulu-npu", root)[0]
+    truncated.write_bytes(truncated.read_bytes()[:40])
+    whole, plain = imported("oulu-npu", root, tmp_path / "whole")
+
+    def interrupt(done: int, _: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        imported("oulu-npu", root, tmp_path / "set", progress=interrupt)
+    assert not (tmp_path / "set").exists()
+    seen: list[int] = []
+    found, report = imported("oulu-npu", root, tmp_path / "set", progress=lambda done, _: seen.append(done))
+    assert seen == [6, 7, 8]
+    assert found.digest == whole.digest
+    assert report == plain
+    assert [path.name for path in tmp_path.iterdir() if "import-" in path.name] == []
+
+
+def test_an_import_with_other_options_begins_anew(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    def interrupt(done: int, _: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        imported("oulu-npu", copies["oulu-npu"], tmp_path / "set", progress=interrupt)
+    seen: list[int] = []
+    imported("oulu-npu", copies["oulu-npu"], tmp_path / "set", frames=1, progress=lambda done, _: seen.append(done))
+    assert seen[0] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fedvisage.datasets.importers.pipeline import import_items
+from fedvisage.datasets.pretend import looks, write_video
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+source, destination = map(Path, sys.argv[1:])
+def kill(done, total):
+    if done == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+import_items(SCANNERS["oulu-npu"], source, destination, name="oulu-npu", size=16, frames=2, max_bad=1.0,
+             every=0.0, progress=kill)
+"""
+
+
+def test_a_killed_import_goes_on_with_the_same_bytes(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    source, destination = copies["oulu-npu"], tmp_path / "set"
+    command = [sys.executable, "-c", KILLED, str(source), str(destination)]
+    killed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    assert not destination.exists()
+    seen: list[int] = []
+    found, report = imported("oulu-npu", source, destination, progress=lambda done, _: seen.append(done))
+    assert seen == [5, 6, 7, 8]
+    whole, plain = imported("oulu-npu", source, tmp_path / "whole")
+    assert (found.digest, report) == (whole.digest, plain)
+
+
+def test_enrolment_videos_come_when_asked_for_and_are_marked(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    plain, _ = imported("replay-attack", copies["replay-attack"], tmp_path / "plain")
+    assert set(plain.rows.further["purpose"].tolist()) == {""}
+    found, report = imported("replay-attack", copies["replay-attack"], tmp_path / "all", choices=Choices(enroll=True))
+    assert isinstance(report, DatasetReport)
+    assert report.found["enroll"] == (1, 0)
+    enrolled = found.rows.further["purpose"] == "enroll"
+    assert found.rows.video[enrolled].tolist() == ["enroll/train/client001_session01_webcam_enroll_adverse_1"] * 2
+    assert len(found) - enrolled.sum() == len(plain)
+
+
+def test_an_option_that_a_dataset_does_not_have_is_refused(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    for options, place in (
+        ({"choices": Choices(enroll=True)}, "--enroll"),
+        ({"boxes": "dataset", "crop": "face"}, "boxes"),
+        ({"boxes": "mine"}, "boxes"),
+    ):
+        with pytest.raises(UserError) as caught:
+            imported("oulu-npu", copies["oulu-npu"], tmp_path / "set", **options)
+        assert caught.value.place == place
+    with pytest.raises(UserError, match="has no lists"):
+        imported("casia-fasd", copies["casia-fasd"], tmp_path / "set", choices=Choices(live="0"))
+    with pytest.raises(UserError, match="--crop face"):
+        imported("casia-fasd", copies["casia-fasd"], tmp_path / "set", boxes="dataset")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("kind", ["replay-attack", "msu-mfsd"])
+def test_boxes_of_the_dataset_and_of_the_detector_cut_out_the_same_face(
+    kind: str, copies: Mapping[str, Path], tmp_path: Path
+) -> None:
+    sought, _ = imported(kind, copies[kind], tmp_path / "sought", size=64, frames="0,", crop="face", depth="none")
+    given, report = imported(kind, copies[kind], tmp_path / "given", size=64, frames="0,", crop="face", boxes="dataset")
+    assert given.rows.item.tolist() == sought.rows.item.tolist()
+    assert given.points is None
+    assert given.crop is not None
+    assert sought.crop is not None
+    assert (given.crop.how, sought.crop.how) == ("boxes", "detected")
+    assert sought.points is not None
+    live = [index for index, item in enumerate(given.rows.item.tolist()) if "client003" not in item]
+    difference = given.images[live].astype(float) - sought.images[live]
+    # Another face, or a corner taken for a width, would differ as much as two pictures of a set do.
+    apart = given.images[live].astype(float) - np.roll(sought.images[live], 1, axis=0)
+    assert np.abs(difference).mean() < 0.7 * np.abs(apart).mean()
+    assert isinstance(report, DatasetReport)
+    assert report.without_box <= 1  # the one that stands upside down has none in the copy
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_video_upside_down_is_turned_where_a_face_is_found_so_and_that_is_kept(
+    copies: Mapping[str, Path], tmp_path: Path
+) -> None:
+    found, report = imported("msu-mfsd", copies["msu-mfsd"], tmp_path / "set", size=64, crop="face")
+    assert isinstance(report, DatasetReport)
+    assert report.turned == 1
+    turned = found.rows.further["turned"] == "180"
+    assert set(found.rows.video[turned].tolist()) == {"real/real_client003_android_SD_scene01"}
+    assert set(found.rows.further["turned"][~turned].tolist()) == {""}
+    assert found.points is not None
+    eyes, mouth = found.points[:, :2, 1].mean(axis=1), found.points[:, 3:, 1].mean(axis=1)
+    assert (eyes < mouth).all()
