@@ -46,7 +46,7 @@ class Cable:
         self._free.clear()
         threading.Timer(seconds, self._free.set).start()
 
-    def slow(self, seconds: float, delay: float) -> None:
+    def slow(self, seconds: float, delay: float = 0.1) -> None:
         """Hold back each piece for a moment, for some seconds."""
         self._delay = delay
         threading.Timer(seconds, self._quicken).start()

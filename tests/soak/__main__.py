@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -79,35 +80,41 @@ class Conduct:
                 words = ["site", str(kit), "--data", str(self.sets[name])]
                 self.cables[name] = Cable(port)
                 self.cables[name].plug_in(kit)
-            self.units[name] = Unit(name, str(self.root), words, disk, self.root / f"{name}.log")
+            command = [sys.executable, "-m", "fedvisage", *words]
+            self.units[name] = Unit(name, str(self.root), command, disk, self.root / f"{name}.log")
 
-    def go_on(self, minutes: float, seed: int) -> None:
+    def go_on(self, minutes: float, seed: int, calm: bool) -> None:
         """Have runs done until time is over, while things go wrong; then in peace to the end of the last one."""
         operator = Operator(str(self.root), self.root / "kits" / "operator", dict(self.content), self.root / "runs")
         federation = Federation(self.units, self.cables, self.soak.own_disks, operator.kill)
         mischief = Mischief(
             federation, SITES, seed, self.root / "events.jsonl", lambda: operator.told, self.soak.events
         )
-        watch = Watch(str(self.root), self.units, self.root / "samples.csv", self.soak.samples)
+        watch = Watch(str(self.root), self.units, self.root / "samples.csv", samples=self.soak.samples)
         supervisor = Supervisor(self.units)
         with ExitStack() as stack:
+            pool = stack.enter_context(ThreadPoolExecutor(2))
             stack.callback(supervisor.end)
+            stack.callback(watch.over.set)
             stack.callback(mischief.over.set)
+            if calm:
+                mischief.over.set()
             supervisor.begin()
             self.soak.began = time.time()
-            watching, making = watch.begin(), mischief.begin()
+            watching, making = pool.submit(watch.go_on), pool.submit(mischief.go_on)
             until = time.monotonic() + 60 * minutes
             threading.Timer(60 * minutes, mischief.over.set).start()
             while time.monotonic() < until:
                 self._one(operator)
             self.soak.ended = time.time()
             mischief.over.set()
-            making.join()
+            making.result()
             self.soak.left_over = self._wait_for_peace()
             watch.over.set()
-            watching.join()
+            watching.result()
+            self.soak.orphans = supervisor.end()
         self.soak.unburied = len(watch.unburied)
-        self.soak.orphans = sum(len(family) for family in families(str(self.root)).values())
+        self.soak.orphans += sum(len(family) for family in families(str(self.root)).values())
         self.soak.codes = {name: unit.codes for name, unit in self.units.items()}
         self.soak.lines = operator.lines
 
@@ -175,6 +182,7 @@ def main() -> int:
     words.add_argument("--minutes", type=float, default=60.0)
     words.add_argument("--seed", type=int, default=0)
     words.add_argument("--keep", type=Path, help="a directory for logs, samples, events and runs")
+    words.add_argument("--calm", action="store_true", help="make no mistakes: what grows then grows by itself")
     words.add_argument("--no-table", action="store_true")
     given = words.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that nothing is left behind
@@ -192,7 +200,7 @@ def main() -> int:
         soak.own_disks = stack.enter_context(disks.disks(places))
         conduct = Conduct(root, soak, sets, content)
         conduct.build()
-        conduct.go_on(given.minutes, given.seed)
+        conduct.go_on(given.minutes, given.seed, given.calm)
         conduct.judge()
         lines, problems = soak.lines_of_table(), soak.found()
         print("\n".join([*lines, *(f"PROBLEM: {one}" for one in problems)]), flush=True)

@@ -17,27 +17,29 @@ import psutil
 SIZE = "160m"
 BALLAST = "ballast"
 PIECE = 1 << 20
+UNLIMITED = resource.RLIM_INFINITY
 
 
 @contextmanager
 def disks(places: Iterable[Path]) -> Iterator[bool]:
-    """Mount a small file system at each place, and say whether that was possible; it is gone afterwards."""
-    mounted: list[Path] = []
+    """Mount a small file system at each place, and say whether each has its own; they are gone afterwards."""
+    wanted, mounted = list(places), list[Path]()
     try:
-        for place in places:
+        for place in wanted:
             place.mkdir(parents=True)
             words = ["mount", "-t", "tmpfs", "-o", f"size={SIZE},mode=755", "soak", str(place)]
-            if os.geteuid() or subprocess.run(words, capture_output=True, check=False).returncode:
-                continue
-            mounted.append(place)
-        yield bool(mounted)
+            if os.geteuid() == 0 and not subprocess.run(words, capture_output=True, check=False).returncode:
+                mounted.append(place)
+        yield mounted == wanted
     finally:
         for place in mounted:
             subprocess.run(["umount", "--lazy", str(place)], check=False)
 
 
 def fill(disk: Path) -> None:
-    """Take the last byte of a disk."""
+    """Take the last byte of a disk; never of one that is not a machine's own."""
+    if not disk.is_mount():
+        raise ValueError(f"{disk} is no file system of its own")
     try:
         with (disk / BALLAST).open("wb", buffering=0) as ballast:
             while ballast.write(b"\0" * PIECE):
@@ -51,7 +53,7 @@ def empty(disk: Path) -> None:
     (disk / BALLAST).unlink(missing_ok=True)
 
 
-def limit(family: Iterable[psutil.Process], bytes_: int = resource.RLIM_INFINITY) -> None:
+def limit(family: Iterable[psutil.Process], bytes_: int = UNLIMITED) -> None:
     """Let processes write no file beyond a length, or any length again."""
     for process in family:
         try:

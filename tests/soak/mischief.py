@@ -59,30 +59,44 @@ class Federation:
     units: Mapping[str, Unit]
     cables: Mapping[str, Cable]
     own_disks: bool
-    kill_operator: Callable[[], None]
+    kill_operator: Callable[[], bool]
 
-    def silence(self, unit: Unit, seconds: float) -> None:
+    def kill(self, name: str) -> bool:
+        """Kill all that runs on a machine."""
+        return self.units[name].kill() > 0
+
+    def kill_job(self, name: str) -> bool:
+        """Kill a machine's process for the job, if it has one."""
+        family = self.units[name].family()[1:]
+        for process in family:
+            send(process, signal.SIGKILL)
+        return bool(family)
+
+    def silence(self, name: str, seconds: float) -> bool:
         """Stop all processes of a machine for some seconds."""
-        stopped = unit.family()
+        stopped = self.units[name].family()
         for process in stopped:
             send(process, signal.SIGSTOP)
         threading.Timer(seconds, lambda: [send(process, signal.SIGCONT) for process in stopped]).start()
+        return bool(stopped)
 
-    def fill_disk(self, unit: Unit, seconds: float) -> None:
+    def fill_disk(self, name: str, seconds: float) -> bool:
         """Have no room on a machine's disk for some seconds."""
+        unit = self.units[name]
         if self.own_disks:
             disks.fill(unit.disk)
             threading.Timer(seconds, disks.empty, (unit.disk,)).start()
         else:
             disks.limit(unit.family(), 0)
             threading.Timer(seconds, lambda: disks.limit(unit.family())).start()
+        return True
 
-    def kill_job(self, unit: Unit) -> None:
-        """Kill a machine's process for the job, if it has one."""
-        for process in unit.family()[1:]:
-            send(process, signal.SIGKILL)
+    def network(self, name: str, what: Callable[..., None], *seconds: float) -> bool:
+        """Do something to a site's cable."""
+        what(self.cables[name], *seconds)
+        return True
 
-    def restart_everything(self) -> None:
+    def restart_everything(self) -> bool:
         """Stop all machines as a shutdown would; supervisors start them again. The operator's is switched off."""
         self.kill_operator()
         threads = [threading.Thread(target=unit.stop) for unit in self.units.values()]
@@ -90,21 +104,25 @@ class Federation:
             thread.start()
         for thread in threads:
             thread.join()
+        return True
 
 
-KINDS: Mapping[str, tuple[int, tuple[float, float], Callable[[Federation, str, float], None]]] = {
-    "a site's processes are killed": (3, (0, 0), lambda f, site, s: f.units[site].kill()),
-    "a site's process for the job is killed": (2, (0, 0), lambda f, site, s: f.kill_job(f.units[site])),
-    "the server's processes are killed": (2, (0, 0), lambda f, site, s: f.units["server"].kill()),
-    "the server's process for the job is killed": (2, (0, 0), lambda f, site, s: f.kill_job(f.units["server"])),
+Deed = Callable[[Federation, str, float], bool]
+"""What is done to a federation, at a site, for how long; returns whether there was something to do it to."""
+
+KINDS: Mapping[str, tuple[int, tuple[float, float], Deed]] = {
+    "a site's processes are killed": (3, (0, 0), lambda f, site, s: f.kill(site)),
+    "a site's process for the job is killed": (2, (0, 0), lambda f, site, s: f.kill_job(site)),
+    "the server's processes are killed": (2, (0, 0), lambda f, site, s: f.kill("server")),
+    "the server's process for the job is killed": (2, (0, 0), lambda f, site, s: f.kill_job("server")),
     "the operator's command is killed": (1, (0, 0), lambda f, site, s: f.kill_operator()),
-    "a site is stopped": (2, (4, 45), lambda f, site, s: f.silence(f.units[site], s)),
-    "a site's network is cut": (2, (2, 45), lambda f, site, s: f.cables[site].cut(s)),
-    "a site's connections are reset": (1, (0, 0), lambda f, site, s: f.cables[site].reset()),
-    "a site's network lets nothing through": (2, (2, 45), lambda f, site, s: f.cables[site].jam(s)),
-    "a site's network is slow": (1, (5, 30), lambda f, site, s: f.cables[site].slow(s, 0.1)),
-    "a site's disk is full": (2, (5, 30), lambda f, site, s: f.fill_disk(f.units[site], s)),
-    "the server's disk is full": (1, (5, 20), lambda f, site, s: f.fill_disk(f.units["server"], s)),
+    "a site is stopped": (2, (4, 45), lambda f, site, s: f.silence(site, s)),
+    "a site's network is cut": (2, (2, 45), lambda f, site, s: f.network(site, Cable.cut, s)),
+    "a site's connections are reset": (1, (0, 0), lambda f, site, s: f.network(site, Cable.reset)),
+    "a site's network lets nothing through": (2, (2, 45), lambda f, site, s: f.network(site, Cable.jam, s)),
+    "a site's network is slow": (1, (5, 30), lambda f, site, s: f.network(site, Cable.slow, s)),
+    "a site's disk is full": (2, (5, 30), lambda f, site, s: f.fill_disk(site, s)),
+    "the server's disk is full": (1, (5, 20), lambda f, site, s: f.fill_disk("server", s)),
     "everything is stopped and started": (1, (0, 0), lambda f, site, s: f.restart_everything()),
 }
 """By what a person would call it: how often it is drawn, for how many seconds, and what is done."""
@@ -133,11 +151,6 @@ class Mischief:
     events: list[Event] = field(default_factory=list)
     over: threading.Event = field(default_factory=threading.Event)
 
-    def begin(self) -> threading.Thread:
-        thread = threading.Thread(target=self._go_on, daemon=True)
-        thread.start()
-        return thread
-
     def _waited_in_vain(self, waits: bool) -> bool:
         """Wait until some more rounds are over; return whether the soak ended meanwhile."""
         known, until = self.rounds(), time.monotonic() + LONGEST
@@ -146,7 +159,8 @@ class Mischief:
                 return True
         return False
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
+        """Make mistakes until told to stop."""
         number = 0
         while True:
             number += 1
@@ -155,7 +169,8 @@ class Mischief:
                 return
             where = coming.site if coming.kind.startswith("a site") else ""
             event = Event(time.time(), coming.kind, where, coming.seconds)
+            if not KINDS[coming.kind][2](self.federation, coming.site, coming.seconds):
+                continue
             self.events.append(event)
             with self.path.open("a") as file:
                 file.write(json.dumps(vars(event)) + "\n")
-            KINDS[coming.kind][2](self.federation, coming.site, coming.seconds)

@@ -45,11 +45,13 @@ class Operator:
     """Rounds of which something was heard, of all runs."""
     lines: list[tuple[float, str]] = field(default_factory=list)
 
-    def kill(self) -> None:
+    def kill(self) -> bool:
         """Kill the command, if there is one."""
-        if self.process is not None and self.process.poll() is None:
-            self.killed = True
-            self.process.send_signal(signal.SIGKILL)
+        if self.process is None or self.process.poll() is not None:
+            return False
+        self.killed = True
+        self.process.send_signal(signal.SIGKILL)
+        return True
 
     def run(self, number: int) -> Run:
         """Have a run done, and say how it went."""

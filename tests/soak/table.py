@@ -12,7 +12,7 @@ from pathlib import Path
 from tests.soak.mischief import KINDS, Event
 from tests.soak.runs import Run
 from tests.soak.units import LEFT_ALONE
-from tests.soak.watch import Sample, grown_up, hours, slope
+from tests.soak.watch import Sample, grown_up, growth, hours
 
 REPORT = Path(__file__).parents[2] / "docs" / "reliability.md"
 BEGIN, END = "<!-- below: written by `make soak` -->", "<!-- above: written by `make soak` -->"
@@ -23,9 +23,6 @@ LIVING = ("server", "site")
 
 BOUNDS: Mapping[str, float] = {"rss_mb": 60.0, "files": 12.0, "threads": 12.0}
 """What a process that lives on may grow by in an hour: many runs follow one another in it."""
-
-ENOUGH = 0.5
-"""Hours that processes of a kind must have lived together before their growth is judged."""
 
 DISK = 1.0
 """Megabytes that a machine may keep of each run whose directory was deleted."""
@@ -67,10 +64,9 @@ class Soak:
                              (self.orphans, "processes outlived their machine")):  # fmt: skip
             found += [f"{number} {what}"] if number else []
         for role in LIVING:
-            settled = grown_up(self.samples, role)
-            for value, bound in BOUNDS.items() if hours(settled) >= ENOUGH else ():
-                grown = slope(settled, value)
-                found += [f"{role}: {value} grows by {grown:.1f} an hour"] if grown > bound else []
+            for value, bound in BOUNDS.items():
+                grown = growth(grown_up(self.samples, role), value)
+                found += [f"{role}: {value} grows by {grown} an hour"] if grown.exceeds(bound) else []
         found += [f"{name}: {kept:.2f} MB stay of each run" for name, kept in self._kept().items() if kept > DISK]
         return found
 
@@ -135,7 +131,7 @@ class Soak:
             if not samples:
                 continue
             figures = [self._first_and_last(samples, lambda one, v=value: float(getattr(one, v))) for value in BOUNDS]
-            grown = ", ".join(f"{slope(samples, value):+.0f}" for value in BOUNDS) if role in LIVING else "–"
+            grown = ", ".join(str(growth(samples, value)) for value in BOUNDS) if role in LIVING else "–"
             lived = f"{hours(samples):.1f}"
             yield f"| {role} | {figures[0]} | {figures[1]} | {figures[2]} | {lived} | {grown} |"
 

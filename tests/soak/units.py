@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -48,9 +48,11 @@ class Unit:
 
     name: str
     root: str
-    words: Sequence[str]
+    command: Sequence[str]
     disk: Path
     log: Path
+    pause: float = PAUSE
+    stopping: float = STOPPING
     process: subprocess.Popen[bytes] | None = None
     wanted: bool = True
     codes: list[int] = field(default_factory=list)
@@ -60,7 +62,7 @@ class Unit:
         """Start the command."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "fedvisage", *self.words],
+                self.command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -73,18 +75,31 @@ class Unit:
         mine = families(self.root).get(self.name, [])
         return sorted(mine, key=lambda one: (self.process is None or one.pid != self.process.pid, one.pid))
 
-    def kill(self) -> None:
-        """Kill all that runs on this machine, at once."""
-        for process in self.family():
+    def kill(self) -> int:
+        """Kill all that runs on this machine, at once, and return how many processes that were."""
+        family = self.family()
+        for process in family:
             send(process, signal.SIGKILL)
+        return len(family)
 
     def stop(self) -> None:
         """Stop it as systemd would: SIGTERM to all, and SIGKILL to those that stay."""
         family = self.family()
         for process in family:
             send(process, signal.SIGTERM)
-        psutil.wait_procs(family, timeout=STOPPING)
+        psutil.wait_procs(family, timeout=self.stopping)
         self.kill()
+
+    def end(self) -> int:
+        """Ask the command alone to end, as a person would; return how many processes stay, which are killed."""
+        family = self.family()
+        if self.process is not None:
+            self.process.terminate()
+        _, stay = psutil.wait_procs(family, timeout=self.stopping)
+        self.kill()
+        if self.process is not None:
+            self.process.wait()
+        return len(stay)
 
     def look(self) -> None:
         """Start the command again if it has ended, after all that it left behind was killed."""
@@ -95,7 +110,7 @@ class Unit:
         if self.process.returncode == LEFT_ALONE:
             self.wanted = False
             return
-        time.sleep(PAUSE)
+        time.sleep(self.pause)
         if self.wanted:
             self.start()
 
@@ -113,17 +128,15 @@ class Supervisor:
         for thread in self._threads:
             thread.start()
 
-    def end(self) -> None:
-        """Stop all machines for good."""
+    def end(self) -> int:
+        """Stop all machines for good; return how many processes had to be killed after their command was to end."""
         for unit in self.units.values():
             unit.wanted = False
         self._over.set()
         for thread in self._threads:
             thread.join()
-        for unit in self.units.values():
-            unit.stop()
-            if unit.process is not None:
-                unit.process.wait()
+        with ThreadPoolExecutor(len(self.units)) as pool:
+            return sum(pool.map(Unit.end, self.units.values()))
 
     def _watch(self, unit: Unit) -> None:
         while not self._over.wait(0.5):
