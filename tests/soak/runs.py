@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +31,16 @@ class Run:
     failures: list[str] = field(default_factory=list)
     rounds: list[tuple[float, int]] = field(default_factory=list)
     submitted: int = 0
+
+
+@contextmanager
+def ended_with(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Kill a process if the soak ends before it: it might wait for ever."""
+    try:
+        yield
+    except BaseException:
+        process.kill()
+        raise
 
 
 @dataclass
@@ -75,6 +87,7 @@ class Operator:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=env, text=True
             ) as self.process,
             (self.place / "operator.log").open("a") as log,
+            ended_with(self.process),
         ):
             assert self.process.stdout is not None
             for line in self.process.stdout:

@@ -21,6 +21,7 @@ child = subprocess.Popen(words, start_new_session=True)
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 Path(sys.argv[1]).write_text(str(child.pid))
 child.wait()
+signal.pause()
 """
 """Starts a process that belongs to no group of its own, and leaves it behind when it is asked to end."""
 
