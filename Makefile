@@ -38,7 +38,7 @@ test-processors: setup
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults
 
-# MINUTES=10 for a short one, SOAK="--seed 1 --keep DIR" for other mistakes and for its logs.
+# MINUTES=10 for a short one, SOAK="--seed 1 --keep DIR" for other mistakes and for its logs, SOAK="--calm --no-table" for none.
 soak: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
 
