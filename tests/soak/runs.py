@@ -30,7 +30,10 @@ class Run:
     commands: int = 0
     failures: list[str] = field(default_factory=list)
     rounds: list[tuple[float, int]] = field(default_factory=list)
-    submitted: int = 0
+    jobs: int = 0
+    """How often it was submitted."""
+    again: int = 0
+    """How often the command said that it submits it again by itself."""
 
 
 @contextmanager
@@ -97,7 +100,8 @@ class Operator:
                 if match := ROUND.match(line):
                     run.rounds.append((time.time(), int(match[1])))
                     self.told += 1
-                run.submitted += "started" in line
+                run.jobs += line.startswith("submitted;")
+                run.again += "submitting the run again" in line
         if self.process.returncode and not self.killed:
             said = [text for _, text in self.lines[-3:]]
             run.failures.append(f"{self.process.returncode}: {' / '.join(said)}")

@@ -24,8 +24,8 @@ LIVING = ("server", "site")
 BOUNDS: Mapping[str, float] = {"rss_mb": 60.0, "files": 12.0, "threads": 12.0}
 """What a process that lives on may grow by in an hour: many runs follow one another in it."""
 
-DISK = 1.0
-"""Megabytes that a machine may keep of each run whose directory was deleted."""
+DISK = 2.0
+"""Megabytes that a machine may keep of each job whose run's directory was deleted: logs, and the newest results."""
 
 
 @dataclass
@@ -67,14 +67,15 @@ class Soak:
             for value, bound in BOUNDS.items():
                 grown = growth(grown_up(self.samples, role), value)
                 found += [f"{role}: {value} grows by {grown} an hour"] if grown.exceeds(bound) else []
-        found += [f"{name}: {kept:.2f} MB stay of each run" for name, kept in self._kept().items() if kept > DISK]
+        found += [f"{name}: {kept:.2f} MB stay of each job" for name, kept in self._kept().items() if kept > DISK]
         return found
 
     def _kept(self) -> dict[str, float]:
-        """Return how many megabytes more lie on each machine after each run."""
-        if len(self.disk) < 2:
+        """Return how many megabytes more lie on each machine after each job, from the end of the first run on."""
+        between = sum(run.jobs for run in self.runs[1:])
+        if not between:
             return {}
-        first, last, between = self.disk[0], self.disk[-1], len(self.disk) - 1
+        first, last = self.disk[0], self.disk[-1]
         return {name: (last[name] - first[name]) / between / 2**20 for name in first}
 
     def recoveries(self, kind: str) -> list[float]:
@@ -95,10 +96,10 @@ class Soak:
         minutes = (self.ended - self.began) / 60
         rounds = sum(len({number for _, number in run.rounds}) for run in self.runs)
         done = self.equal + self.repeated
-        again = sum(max(0, run.submitted - run.commands) for run in self.runs)
+        again = sum(run.again for run in self.runs)
         typed = sum(run.commands - 1 for run in self.runs)
         kept = self._kept()
-        more = f" Machines keep {max(kept.values()):.2f} MB of each run." if kept else ""
+        more = f" Machines keep {max(kept.values()):.2f} MB of each job at most." if kept else ""
         disk = "a file system in memory" if self.own_disks else "RLIMIT_FSIZE"
         yield (
             f"From {minutes:.0f} minutes with seed {self.seed} on {processor()}: {self.sites} sites, "
