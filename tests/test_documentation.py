@@ -110,6 +110,29 @@ def test_the_page_on_recipes_lists_every_algorithm_and_every_model(sets: Mapping
     assert fv.methods.find(recipe.method).title == "SCAFFOLD (ViT-H)"
 
 
+def test_a_data_entry_on_the_command_line_is_read_as_the_page_on_recipes_shows() -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    section = page[page.index("## How values are written") : page.index("## How a command ends")]
+    (command,) = re.findall(r"```console\n(.*?)\n```", section, flags=re.DOTALL)
+    _, verb, name, change = shlex.split(command)
+    assert verb == "run"
+    assert load(locate(name), [change], read_method).data.sites["O"] == change.partition("=")[2]
+
+
+def test_a_checkpoint_is_converted_as_the_page_on_recipes_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "recipes.md").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    state = torch.nn.Linear(3, 2).state_dict() | {"shared": torch.arange(6.0).view(2, 3).T}
+    torch.save(state, "weights.pt")
+    exec(compile(shown, "docs/recipes.md", "exec"), {})
+    found = load_file("weights.safetensors")
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+
+
 @pytest.mark.parametrize("name", ["afl", "scaffold", "fednova", "fedsis", "festa"])
 def test_a_step_of_the_server_is_refused_where_the_server_takes_none(name: str) -> None:
     assert not fv.methods()[name].steps_at_server

@@ -96,11 +96,11 @@ def test_an_installed_package_is_not_loaded_for_help(installed: dict[str, str]) 
 
 
 def test_an_installed_importer_is_a_layout(installed: dict[str, str], tmp_path: Path) -> None:
-    found = called("data", "import", "nothing", str(tmp_path), str(tmp_path / "out"), env=installed)
+    found = called("data", "import", "nothing", str(tmp_path / "in"), str(tmp_path / "out"), env=installed)
     assert found.returncode == 2
     assert "holds nothing" in found.stderr
-    wrong = called("data", "import", "else", str(tmp_path), str(tmp_path / "out"), env=installed)
-    assert "folder, identities, nothing" in wrong.stderr
+    wrong = called("data", "import", "else", str(tmp_path / "in"), str(tmp_path / "out"), env=installed)
+    assert "identities, nothing" in wrong.stderr
 
 
 @pytest.mark.parametrize(("name", "word"), [("broken", "cannot be loaded"), ("wrong", "is no Method")])

@@ -1,5 +1,8 @@
 """The two ways in which a command ends badly: the user's mistake, and a run that failed."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class UserError(Exception):
     """A mistake in a call, a recipe or data that the user can mend: shown without a traceback, exit code 2."""
@@ -18,3 +21,27 @@ class UserError(Exception):
 
 class RunFailed(Exception):
     """A correct call whose run could not go on (no quorum, full disk, interrupted): exit code 1, can be resumed."""
+
+    code = 1
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM arrived: what ends cleanly on Ctrl-C ends so on this."""
+
+
+class Ended(RunFailed):
+    """Ended from outside by SIGTERM: the exit code that shells give such a process."""
+
+    code = 143
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Say which of the known names was probably meant; nothing if none is near."""
+    near = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def choice(name: str, known: Iterable[str]) -> str:
+    """Say which of the known names was meant, or which there are."""
+    offered = sorted(known)
+    return meant(name, offered) or f"; choose one of {', '.join(offered)}"

@@ -198,7 +198,43 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     except FileNotFoundError as error:
         raise UserError(str(path), "does not exist") from error
     except (SafetensorError, OSError, ValueError) as error:
+        if (format := _other_format(path)) is not None:
+            raise UserError(
+                str(path),
+                f"is {format}, which is not read here; weights are safetensors, and docs/recipes.md shows in three"
+                " lines how to convert them",
+            ) from error
         raise UserError(str(path), f"is not a whole safetensors file ({error})") from error
+
+
+def check_weights(path: Path, place: str) -> None:
+    """Refuse a file of weights that is not there, or in another format, by the place that names it."""
+    try:
+        with safe_open(path, framework="pt"):
+            return
+    except (SafetensorError, OSError, ValueError):
+        pass
+    if not path.exists():
+        raise UserError(place, f"{path} does not exist; give a safetensors file")
+    try:
+        read_tensors(path)
+    except UserError as error:
+        raise UserError(place, str(error)) from error
+
+
+def _other_format(path: Path) -> str | None:
+    """Return what a file of weights is that is no safetensors, by its name or its first bytes."""
+    ending = path.suffix.lower()
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except OSError:
+        return None
+    if ending == ".onnx":
+        return "an ONNX graph"
+    if start.startswith((b"PK\3\4", b"\x80\2")) or ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl"):
+        return "a checkpoint of torch's, whose reading could run what it holds"
+    return None
 
 
 def _memory() -> int:

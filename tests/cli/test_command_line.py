@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -66,6 +68,28 @@ def test_run_leaves_the_files_that_the_contract_names(finished: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_site_twice_is_refused_before_training_unless_it_is_allowed(
+    call: Call, recipe_file: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    again = shutil.copytree(sets["A"], tmp_path / "again")
+    words = (
+        "run",
+        recipe_file,
+        f"data.sites.D={again}",
+        "training.rounds=1",
+        "--cache",
+        tmp_path / "cache",
+        "--verify",
+    )
+    code, _, told = call(*words, "--out", tmp_path / "run")
+    assert code == 2
+    assert "data.sites.A: shares 24 of 24 pictures with site D" in told
+    assert not (tmp_path / "run").exists()
+    code, out, _ = call(*words, "--out", tmp_path / "run", "--allow-overlap")
+    assert code == 0
+    assert "note: site A shares 24 of 24 pictures with site D" in out
+
+
 def test_an_override_changes_the_resolved_recipe(call: Call, recipe_file: Path, tmp_path: Path) -> None:
     code, out, _ = call("run", recipe_file, "training.rounds=1", "runtime.seed=7", "--out", tmp_path / "run")
     resolved = yaml.safe_load((tmp_path / "run" / "recipe.yaml").read_text())
@@ -106,6 +130,13 @@ def test_resuming_where_nothing_is_starts(call: Call, recipe_file: Path, tmp_pat
         (["input.size=64"], "input.size"),
         (["--on", "pigeon"], "--on"),
         (["rounds"], "key=value"),
+        (["data.sites.C=synth: NoSuch"], "recipe.data.sites.C: "),
+        (["data.sites.C=synth: O species=paper"], "recipe.data.sites.C: species: "),
+        (["data.sites.C=synth: O subjects=100000000"], "recipe.data.sites.C: subjects: must be at most 100,000"),
+        (["data.sites.C=synth: O size=64"], "recipe.data.sites.C: "),
+        (["data.sites.C=sets/no only: attacks=paper=1 x"], "recipe.data.sites.C: "),
+        (["data.sites.C=/nowhere"], "recipe.data.sites.C: /nowhere: no such directory"),
+        (["training.start=/nowhere.safetensors"], "recipe.training.start: /nowhere.safetensors does not exist"),
     ],
 )
 def test_a_users_mistake_is_named_without_a_traceback(
@@ -129,12 +160,16 @@ def test_evaluate_repeats_the_figures_of_the_run(call: Call, finished: Path) -> 
 def test_evaluate_judges_other_data_with_the_stored_threshold(
     call: Call, finished: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    code, out, _ = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged")
+    code, _, told = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged")
+    assert code == 2
+    assert "--allow-overlap" in told
+    code, out, told = call("evaluate", finished, "--data", sets["A"], "--out", tmp_path / "judged", "--allow-overlap")
     judged = json.loads((tmp_path / "judged" / "metrics.json").read_text())
     assert code == 0
     assert judged["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
     assert len((tmp_path / "judged" / "scores.csv").read_text().splitlines()) == 1 + len(PreparedSet.open(sets["A"]))
     assert "at user A" in out
+    assert "24 of 36 pictures with site A" in told
 
 
 def test_evaluate_adapts_to_the_users_images_and_says_what_became_of_it(
@@ -282,3 +317,51 @@ def test_an_interrupted_run_can_be_resumed(
     assert code == 0
     for name in ("model.safetensors", "ledger.jsonl", "scores.csv"):
         assert (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
+
+
+def test_all_data_is_looked_at_before_anything_is_rendered_or_written(
+    call: Call, recipe_file: Path, tmp_path: Path
+) -> None:
+    small = "synth: O subjects=2 videos=1 frames=1 size=32"
+    code, out, err = call("run", recipe_file, f"data.sites.A={small}", "data.user=synth: X", "--out", tmp_path / "run",
+                          "--cache", tmp_path / "cache")  # fmt: skip
+    assert (code, out) == (2, "")
+    assert err.startswith("fedvisage: recipe.data.user: ")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "word"),
+    [
+        ("weights.pt", b"PK\3\4 torch", "torch's"),
+        ("weights", b"\x80\2 pickled", "torch's"),
+        ("weights.bin", b"whatever", "torch's"),
+        ("weights.onnx", b"\x08\x07", "ONNX"),
+        ("weights.safetensors", b"whatever else", "whole safetensors"),
+    ],
+)
+def test_weights_in_another_format_are_told_how_to_be_converted(
+    call: Call, recipe_file: Path, tmp_path: Path, name: str, content: bytes, word: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    code, _, err = call("run", recipe_file, f"training.start={path}", "--out", tmp_path / "run")
+    assert code == 2
+    assert err.startswith("fedvisage: recipe.training.start: ")
+    assert word in err
+    assert "docs/recipes.md" in err or "safetensors" in name
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_report_of_no_run_and_a_result_without_a_name_are_refused(call: Call, recipe_file: Path) -> None:
+    code, _, err = call("report", "/nope")
+    assert (code, err) == (2, "fedvisage: /nope: is not a directory; give the directory of a run\n")
+    code, _, err = call("run", recipe_file, "--out", "")
+    assert code == 2
+    assert err.startswith("fedvisage: --out: ")
+
+
+def test_what_sigterm_does_to_the_caller_is_as_before(call: Call) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    call("report", "/nope")
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -117,7 +117,7 @@ def test_split_sites_train_and_an_unseen_kind_of_attack_is_judged(sets: Mapping[
     content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
     content["data"]["sites"] = {
         "A-first": f"{sets['A']} only: attacks=print bonafide=1/2",
-        "A-second": f"{sets['A']} only: attacks=print bonafide=2/2",
+        "A-second": f"{sets['A']} only: attacks=replay bonafide=2/2",
         "X": f"{aux} only: subjects=90-100",
     }
     content["data"]["user"] = f"{sets['U']} only: attacks=replay"

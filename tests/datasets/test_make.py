@@ -4,9 +4,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 from tests.data.making import make_set
 from tests.datasets.importers.making import make_folder, picture, save
@@ -43,7 +44,7 @@ def test_a_sheet_that_cannot_be_written_is_refused_before_the_set_is_opened(tmp_
 
 def test_an_unknown_layout_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="choose one of folder"):
-        import_dataset("tar", tmp_path, tmp_path / "set", unheard, name="", options=Importing())
+        import_dataset("tar", tmp_path / "f", tmp_path / "set", unheard, name="", options=Importing())
 
 
 def test_an_import_prints_its_report(tmp_path: Path) -> None:
@@ -79,13 +80,13 @@ def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(
 
 def test_places_of_frames_are_refused_for_a_kind_that_has_no_videos(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--frames: must be a number"):
-        import_dataset("identities", tmp_path, tmp_path / "s", unheard, name="", options=Importing(frames="6,6+n/2"))
+        import_dataset("identities", tmp_path / "f", tmp_path / "s", unheard, name="", options=Importing(frames="9,9"))
 
 
 @pytest.mark.parametrize("labels", ["0", "live", "live=", "attack=1"])
 def test_labels_that_do_not_say_what_is_bona_fide_are_refused(labels: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"--labels: .*live=0"):
-        import_dataset("oulu-npu", tmp_path, tmp_path / "s", unheard, name="", options=Importing(labels=labels))
+        import_dataset("oulu-npu", tmp_path / "f", tmp_path / "s", unheard, name="", options=Importing(labels=labels))
 
 
 def test_all_known_datasets_below_a_folder_are_imported_and_one_that_fails_keeps_no_other_back(
@@ -165,30 +166,86 @@ def test_photographs_that_were_skipped_are_listed(tmp_path: Path) -> None:
     assert "  eve/1.png: its crop is smaller than 32×32 pixels" in said
 
 
-def test_ctrl_c_while_rendering_ends_with_one_line_and_1_and_leaves_nothing(tmp_path: Path) -> None:
-    words = [
-        "data",
-        "synth",
-        str(tmp_path / "O"),
-        "--size",
-        "32",
-        "--subjects",
-        "400",
-        "--videos",
-        "1",
-        "--frames",
-        "1",
-    ]
-    program = f"import sys; from fedvisage.cli import main; sys.argv = ['fedvisage', *{words!r}]; main()"
+@pytest.mark.parametrize(("source", "destination"), [("f", "f/set"), ("f", "f"), ("f/in", "f")])
+def test_a_set_within_its_source_is_refused(source: str, destination: str, tmp_path: Path) -> None:
+    make_folder(tmp_path / source)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError, match="within each other") as caught:
+        import_dataset("folder", tmp_path / source, tmp_path / destination, unheard, name="", options=Importing())
+    assert caught.value.place == str(tmp_path / destination)
+    with pytest.raises(UserError, match="within each other"):
+        synthesise_small(tmp_path / destination, photos=tmp_path / source)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(("kept", "word"), [("real", "needs attacks"), ("attack", "needs bona fide")])
+def test_a_set_of_one_class_and_one_subject_warns_when_it_is_imported_and_shown(
+    kept: str, word: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "f" / ("real" if kept == "real" else "attack/print") / "ann"
+    for number in range(2):
+        save(folder / f"{number}.png", picture(number))
+    options = Importing(size=8, frames="1", crop="none", heldout=0)
+    said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", options=options)
+    for lines in (said, show_set(tmp_path / "set")):
+        warnings = [line for line in lines if line.startswith("warning: ")]
+        assert len(warnings) == 2
+        assert word in warnings[0]
+        assert "one subject" in warnings[1]
+
+
+def test_a_usable_set_has_no_warning(tmp_path: Path) -> None:
+    make_set(tmp_path / "T")
+    assert "warning" not in "".join(show_set(tmp_path / "T"))
+
+
+@pytest.mark.parametrize(("frames", "warned"), [(1, False), (12, True)])
+def test_attacks_that_far_outnumber_the_photographs_are_warned_about(frames: int, warned: bool, tmp_path: Path) -> None:
+    save(tmp_path / "photos" / "ada" / "1.png", picture(1, 40, 50))
+    save(tmp_path / "photos" / "bob" / "1.png", picture(2, 40, 50))
+    said = "\n".join(synthesise_small(tmp_path / "set", photos=tmp_path / "photos", frames=frames))
+    assert ("frames of attacks beside 2 bona fide" in said) == warned
+
+
+def rendering(*words: str) -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+    """Start a verb in a group of its own, and return when it renders, with its processes."""
     running = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=os.environ, start_new_session=True,
+        [sys.executable, "-W", "ignore", "-m", "fedvisage", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, env=os.environ, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a parent in the background ignores it
     )  # fmt: skip
     assert running.stdout is not None
-    assert running.stdout.readline().startswith("rendering O: ")
-    os.killpg(running.pid, signal.SIGINT)  # as a terminal does: the workers are interrupted too
-    _, said = running.communicate(timeout=120)
-    assert said == "fedvisage: interrupted; nothing was written\n"
-    assert running.returncode == 1
+    assert any(line.startswith("rendering ") for line in running.stdout)
+    return running, psutil.Process(running.pid).children(recursive=True)
+
+
+@pytest.mark.parametrize(
+    ("to", "number", "said", "code"),
+    [
+        (os.killpg, signal.SIGINT, "interrupted", 1),  # as a terminal does: the workers get it, too
+        (os.killpg, signal.SIGTERM, "ended by SIGTERM", 143),  # as a service's end does
+        (os.kill, signal.SIGTERM, "ended by SIGTERM", 143),
+    ],
+)
+def test_ctrl_c_and_sigterm_while_rendering_end_with_one_line_and_leave_nothing(
+    to: Callable[[int, int], None], number: int, said: str, code: int, tmp_path: Path
+) -> None:
+    small = ["--size", "32", "--subjects", "400", "--videos", "1", "--frames", "1"]
+    running, children = rendering("data", "synth", str(tmp_path / "O"), *small)
+    to(running.pid, number)
+    assert running.communicate(timeout=120)[1] == f"fedvisage: {said}; nothing was written\n"
+    assert running.returncode == code
+    assert psutil.wait_procs(children, timeout=60)[1] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sigterm_ends_a_run_while_it_renders(tmp_path: Path) -> None:
+    words = ["run", "demo/fedpad", "--out", str(tmp_path / "run"), "--cache", str(tmp_path / "cache")]
+    running, children = rendering(*words)
+    os.killpg(running.pid, signal.SIGTERM)
+    said = running.communicate(timeout=120)[1]
+    assert said.startswith("fedvisage: ended by SIGTERM")
+    assert said.count("\n") == 1
+    assert running.returncode == 143
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+    assert list((tmp_path / "cache").iterdir()) == []

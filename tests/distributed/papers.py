@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from fedvisage.nvflare.federation_file import FederationFile
-from fedvisage.nvflare.kits import provision
+from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.rehearsal import free_port
 
 

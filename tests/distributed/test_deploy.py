@@ -9,7 +9,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -26,34 +27,46 @@ PROGRAM = (sys.executable, "-m", "fedvisage")
 LASTING = ("server", "site")
 
 
-def files(text: str) -> dict[str, str]:
-    """Return the files that the page shows, by name."""
-    return dict(re.findall(r"^`(\S+\.yaml)`:\n+```yaml\n(.*?)```", text, flags=re.MULTILINE | re.DOTALL))
+STEP = re.compile(r"^`(\S+\.yaml)`:\n+```yaml\n(.*?)```|^```sh\n(.*?)```", flags=re.MULTILINE | re.DOTALL)
+"""A file with its content, or commands."""
 
 
-def commands(text: str) -> list[list[str]]:
-    """Return the commands that the page shows, in order."""
-    lines = [line for block in re.findall(r"^```sh\n(.*?)```", text, flags=re.M | re.S) for line in block.splitlines()]
-    return [shlex.split(line.removeprefix("fedvisage ")) for line in lines]
+def commands(text: str, port: int) -> Iterator[list[str]]:
+    """Return the commands that the page shows, in order, after writing the files that stand before them."""
+    for name, content, lines in STEP.findall(text):
+        if name:
+            Path(name).write_text(content.replace("fed.example.org", "localhost").replace("8002", str(port)))
+        yield from (shlex.split(line.removeprefix("fedvisage ")) for line in lines.splitlines())
+
+
+def lines_with(beginning: str, log: Path) -> list[str]:
+    """Return a log's lines as soon as one of them begins so."""
+    until, lines = time.monotonic() + 120, list[str]()
+    while not any(line.startswith(beginning) for line in lines):
+        assert time.monotonic() < until, lines
+        time.sleep(0.2)
+        lines = log.read_text().splitlines()
+    return lines
 
 
 def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text, port, running = PAGE.read_text(), free_port(), dict[str, subprocess.Popen[bytes]]()
-    for name, content in files(text).items():
-        Path(name).write_text(content.replace("fed.example.org", "localhost").replace("8002", str(port)))
     Path("sets").mkdir()
-    for own, toy in zip(("bank", "border", "phone", "user"), (*SITES, "U"), strict=True):
+    for own, toy in zip(("bank", "border", "phone", "user", "watch"), (*SITES, "U", SITES[0]), strict=True):
         (Path("sets") / own).symlink_to(sets[toy])
     environment = os.environ | {"OMP_NUM_THREADS": "1", "FEDVISAGE_CACHE": str(tmp_path / "cache")}
     said = {}
     try:
-        for verb, *rest in commands(text):
+        for verb, *rest in commands(text, port):
             if verb in LASTING:
                 log = (tmp_path / f"{len(running)}.log").open("wb")
                 running[" ".join([verb, *rest])] = subprocess.Popen(
                     [*PROGRAM, verb, *rest], stdout=log, stderr=log, env=environment, start_new_session=True
                 )
+                continue
+            if verb == "cp":
+                subprocess.run([verb, *rest], check=True)
                 continue
             more = SMALLER.split() if verb == "run" else []
             done = subprocess.run([*PROGRAM, verb, *rest[:1], *more, *rest[1:]], env=environment, capture_output=True)
@@ -67,11 +80,10 @@ def test_the_walk(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.
         assert [json.loads(line)["round"] for line in log] == [1, 2]
         assert str(sets[SITES[0]].resolve()) not in Path("runs/first/recipe.yaml").read_text()
         for number, command in enumerate(running):
-            last = (tmp_path / f"{number}.log").read_text().splitlines()
-            assert last[-1].startswith(
-                "listening" if command.startswith("server") else f"connected to localhost:{port}"
-            )
-            assert not any(" INFO " in line for line in last), "NVFlare speaks to its log"
+            expected = "listening" if command.startswith("server") else f"connected to localhost:{port}"
+            lines = lines_with(expected, tmp_path / f"{number}.log")
+            assert any(line.startswith("refused phone") for line in lines) == command.startswith("server")
+            assert not any(" INFO " in line for line in lines), "NVFlare speaks to its log"
         server = next(process for command, process in running.items() if command.startswith("server"))
         server.send_signal(signal.SIGTERM)
         assert server.wait(60) in (0, -signal.SIGTERM)

@@ -22,7 +22,8 @@ from fedvisage.files import write_json
 from fedvisage.nvflare.federation_file import FederationFile
 from fedvisage.nvflare.following import Session
 from fedvisage.nvflare.job import Job, travelling, write_job
-from fedvisage.nvflare.kits import open_kit, provision
+from fedvisage.nvflare.kits import open_kit
+from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connected
 from fedvisage.nvflare.rehearsal import Rehearsal

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from fedvisage.nvflare.status import RunSeen, SiteSeen, Status, prometheus
+from fedvisage.nvflare.status import CertificateSeen, RunSeen, SiteSeen, Status, prometheus
 
 STATUS = Status(
     (SiteSeen("bank", "2026-11-21T10:00:00+00:00", 3.5), SiteSeen("phone", "2026-11-21T09:59:00+00:00", 63.5)),
     (RunSeen("first-ab12", 4, 30, ("phone",), 1000, 2000),),
+    (CertificateSeen("bank", "2026-12-01T10:00:00+00:00", 10.0),),
 )
 
 
-def test_prometheus_reads_a_value_a_site_and_four_a_run() -> None:
+def test_prometheus_reads_a_value_a_site_one_a_certificate_and_four_a_run() -> None:
     lines = list(prometheus(STATUS))
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert values == {
         'fedvisage_site_seconds_since_seen{site="bank"}': "3.5",
         'fedvisage_site_seconds_since_seen{site="phone"}': "63.5",
+        'fedvisage_certificate_days_left{member="bank"}': "10.0",
         'fedvisage_run_round{run="first-ab12"}': "4",
         'fedvisage_run_rounds{run="first-ab12"}': "30",
         'fedvisage_run_bytes_up{run="first-ab12"}': "1000",

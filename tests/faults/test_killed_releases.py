@@ -13,7 +13,8 @@ from tests.toy import ROUNDS, tree
 
 from fedvisage.streams import numpy_rng
 
-KILLS, PATIENCE = 5, 6
+KILLS, MOST, PATIENCE = 5, 40, 6
+"""At least and at most so many, until one fell between a release and a checkpoint; so many a run."""
 NOISE = {"clip": 1.0, "noise": 0.05, "delta": 1e-3}
 """From the operating system: a second draw could not be the same."""
 
@@ -25,10 +26,10 @@ def released(out: Path) -> dict[str, bytes]:
 def test_a_killed_run_never_releases_a_round_twice(machine: Machine, sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, federation__dp=NOISE, runtime__checkpoint_every=2)
     draws, kills, kept, runs = numpy_rng(0, "releases"), 0, 0, 0
-    while kills < KILLS:
+    while kills < KILLS or (not kept and kills < MOST):
         out, runs, patience = tmp_path / str(runs), runs + 1, PATIENCE
         seen: dict[str, bytes] = {}
-        while machine.run(content, out, kill_at=int(draws.integers(20, 90)) if patience else None).how == KILLED:
+        while machine.run(content, out, kill_at=int(draws.integers(20, 60)) if patience else None).how == KILLED:
             kills, patience = kills + 1, patience - 1
             found = released(out)
             assert all(found[name] == before for name, before in seen.items() if name in found)

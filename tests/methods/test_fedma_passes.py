@@ -19,7 +19,6 @@ from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import fedma
 from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import tree_of
-from fedvisage.streams import scoped
 
 
 def fedma_tree(sets: Mapping[str, Path], method: Mapping[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
@@ -45,12 +44,14 @@ def test_a_pass_brings_each_layer_up_once_and_down_once_after_the_start(
 
 
 class LosesB(LocalTransport):
-    """B's answer to the third exchange of the first round is lost."""
+    """B's answer to the third exchange of a round is lost."""
+
+    at = 1
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
         for reply in super().call(orders):
             order = orders[reply.site]
-            gone = reply.site == "B" and (order.round, order.call) == (1, "convolution3")
+            gone = reply.site == "B" and (order.round, order.call) == (self.at, "convolution3")
             yield Reply("B", None, "lost", reply.ticket) if gone else reply
 
 
@@ -93,12 +94,16 @@ def test_class_counts_that_do_not_fit_a_sites_examples_are_refused_and_the_other
 
 
 def test_a_pass_that_loses_its_quorum_changes_nothing(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    content = fedma_tree(sets, training__rounds=1, federation__quorum=3)
-    run_toy(content, tmp_path / "run", wire=LosesB)
-    with scoped(0, "initial weights"):
-        first = fedma.network(recipe_of(content)).state_dict()
-    found = load_file(tmp_path / "run" / "model.safetensors")
-    assert all(torch.equal(value, first[name]) for name, value in found.items())
+    class LosesBLater(LosesB):
+        at = 2
+
+    for name, rounds in (("one", 1), ("two", 2)):
+        content = fedma_tree(sets, training__rounds=rounds, federation__quorum=3)
+        run_toy(content, tmp_path / name, wire=LosesBLater)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two"))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(value, one[name]) for name, value in two.items())
+    assert [row["failed"] for row in read_lines(tmp_path / "two" / "rounds.jsonl")][1]["B"] == "lost"
 
 
 def test_with_growth_some_spare_neurons_are_opened_and_each_of_them_takes_part(

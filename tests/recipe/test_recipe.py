@@ -84,6 +84,110 @@ def test_a_bad_override_is_quoted(content: dict[str, Any], override: str, messag
     assert message in found.message
 
 
+@pytest.mark.parametrize(
+    ("override", "place", "words"),
+    [
+        ("training.optimiser.lr=3", "recipe.training.optimiser", "unknown key; did you mean optimizer?"),
+        ("trainin.rounds=3", "recipe.trainin", "did you mean training?"),
+        ("training.batch.per_sight.A=3", "recipe.training.batch.per_sight", "did you mean per_site?"),
+        ("evaluation.recognition.flp=true", "recipe.evaluation.recognition.flp", "did you mean flip?"),
+        ("method.netwrk=3", "recipe.method.netwrk", "did you mean network?"),
+        ("method.network.widht=3", "recipe.method.network.widht", "did you mean width?"),
+        ("method=fedpaad", "recipe.method.name", "did you mean fedpad?"),
+        ("method={name: fedprox, model: vith}", "recipe.method.model", "did you mean vit-h?"),
+    ],
+)
+def test_a_slip_of_the_pen_is_told_what_was_meant(
+    content: dict[str, Any], override: str, place: str, words: str
+) -> None:
+    found = mistake(content, override)
+    assert found.place == place
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("override", "place", "words"),
+    [
+        ("data=3", "recipe.data", "must be a section (key: value), got 3"),
+        ("data.sites=3", "recipe.data.sites", "must be a section (key: value), got 3"),
+        ("data.sites.A=3", "recipe.data.sites.A", "must be text, got 3"),
+        ("data.sites.A={synth: O}", "recipe.data.sites.A", "must be text, got a section"),
+        ("training=[1]", "recipe.training", "must be a section (key: value), got a list"),
+        ("training={}", "recipe.training.rounds", "is missing"),
+        ("method=3", "recipe.method", "name of a method, or a section with its name, got 3"),
+        ("method=[fedpad]", "recipe.method", "got a list"),
+        ("method.name=3", "recipe.method.name", "must be the name of a method, got 3"),
+        ("training.rounds=1.5", "recipe.training.rounds", "must be a whole number, got 1.5"),
+        ("training.rounds=", "recipe.training.rounds", "must be a whole number, got nothing"),
+        ("training.rounds=true", "recipe.training.rounds", "must be a number, got true"),
+        ("training.optimizer.lr=false", "recipe.training.optimizer.lr", "must be a number"),
+        ("training.batch=true", "recipe.training.batch.default", "must be a number"),
+        ("federation.joins={A: true}", "recipe.federation.joins", "must be a number"),
+        ("evaluation.recognition.far=[true]", "recipe.evaluation.recognition.far", "must be a number"),
+        ("method.network.width=true", "recipe.method.network.width", "must be a number"),
+        ("runtime.seed=[1]", "recipe.runtime.seed", "must be a whole number, got a list"),
+        ("federation.secure=yes", "recipe.federation.secure", "must be a section (key: value), got 'yes'"),
+    ],
+)
+def test_what_is_of_another_kind_is_told_in_plain_words(
+    content: dict[str, Any], override: str, place: str, words: str
+) -> None:
+    found = mistake(content, override)
+    assert found.place == place
+    assert words in found.message
+
+
+@pytest.mark.parametrize(
+    ("override", "entry"),
+    [
+        ("data.sites.A=synth: O subjects=6", "synth: O subjects=6"),
+        ("data.sites.A=synth: O subjects=6 only: attacks=print", "synth: O subjects=6 only: attacks=print"),
+        ("data.sites.A='synth: O subjects=6'", "synth: O subjects=6"),
+        ('data.sites.A="synth: O only: attacks=print"', "synth: O only: attacks=print"),
+        ("data.sites.A=synth:3", "synth:3"),
+        ("data.sites.A=sets/M only: bonafide=1/2", "sets/M only: bonafide=1/2"),
+        ("data.sites.A=sets/M", "sets/M"),
+    ],
+)
+def test_a_data_entry_on_the_command_line_needs_no_quotes_within_quotes(
+    content: dict[str, Any], override: str, entry: str
+) -> None:
+    assert changed(content, override).data.sites["A"] == entry
+
+
+def test_user_and_public_sets_are_entries_too_and_can_be_taken_away(content: dict[str, Any]) -> None:
+    apply(content, "data.public=synth: people identities=9 part=1/3")
+    assert changed(content, "data.user=synth: M").data.user == "synth: M"
+    assert content["data"]["public"] == "synth: people identities=9 part=1/3"
+    assert changed(content, "data.user=null").data.user is None
+
+
+def test_an_entry_without_quotes_in_a_file_is_told_to_have_some(tmp_path: Path) -> None:
+    for line in ("    O: synth: O subjects=6", "    O: sets/M only: bonafide=1/2", "    {O: synth: O subjects=6}"):
+        (tmp_path / "recipe.yaml").write_text(f"data:\n  sites:\n{line}\n")
+        with pytest.raises(UserError, match=r"in quotes.*line 3") as caught:
+            load(tmp_path / "recipe.yaml", [], read_method)
+        assert caught.value.place == str(tmp_path / "recipe.yaml")
+
+
+def test_sites_whose_names_are_words_for_truth_keep_their_names(content: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(
+        "method: fedpad\ndata:\n  sites: {yes: sets/A, no: sets/B, on: sets/C, 1e3: sets/D, 007: sets/E}\n"
+        "  user_name: off\ntraining:\n  rounds: 1\n  batch: {per_site: {no: 4}}\n"
+    )
+    recipe = load(tmp_path / "recipe.yaml", [], read_method)
+    assert [*recipe.data.sites] == ["yes", "no", "on", "1e3", "007"]
+    assert (recipe.training.batch.of("no"), recipe.data.user_name) == (4, "off")
+    (tmp_path / "again.yaml").write_text(text_of(recipe))
+    assert load(tmp_path / "again.yaml", [], read_method) == recipe
+
+
+def test_a_site_that_a_range_names_again_is_refused(content: dict[str, Any]) -> None:
+    found = mistake(content, "data.sites={s2: sets/A, 's[1-3]': sets/B}")
+    assert found.place == "recipe.data.sites"
+    assert "s2 stands twice" in found.message
+
+
 @pytest.mark.parametrize("method", ["fedavgg", None, 3, {}, ["fedpad"]])
 def test_an_unknown_method_is_answered_with_the_list(content: dict[str, Any], method: Any) -> None:
     content["method"] = method if isinstance(method, dict) else {"name": method}

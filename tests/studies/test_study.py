@@ -262,3 +262,13 @@ def test_studies_that_share_their_runs_train_equal_rows_once(
     before = {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")}
     assert conduct(root / "study.yaml", tmp_path / "again", root / "cache", unheard, runs=runs) == table
     assert {path: path.stat().st_mtime_ns for path in runs.rglob("metrics.json")} == before
+
+
+def test_a_set_that_is_not_there_is_told_before_the_first_cell_runs(grid: dict[str, Any], tmp_path: Path) -> None:
+    *_, last = grid["sets"]
+    wrong = {**grid, "sets": {**grid["sets"], last: "synth: NoSuch"}}
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(wrong, sort_keys=False))
+    with pytest.raises(UserError, match=r"OULU-NPU") as caught:
+        conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    assert "recipe.data." in caught.value.place
+    assert not (tmp_path / "out").exists()

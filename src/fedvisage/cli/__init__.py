@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from fedvisage.cli import data, federation, recipes, runs
+from fedvisage.cli.options import ending_on_sigterm
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.version import VERSION
@@ -37,13 +38,21 @@ def _version(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def main() -> None:
-    """Run the command line; a user's mistake ends with a message and 2, a run that could not go on with 1."""
+    """Run the command line; a user's mistake ends with a message and 2, a run that could not go on with 1.
+
+    Ctrl-C is such an end, and so is SIGTERM, but with 143.
+    """
+    with ending_on_sigterm():
+        _run()
+
+
+def _run() -> None:
     try:
         app()
     except UserError as error:
         _fail(str(error), 2)
     except RunFailed as error:
-        _fail(str(error), 1)
+        _fail(str(error), error.code)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # who read the output has left
         sys.exit(1)

@@ -25,9 +25,16 @@ def synth(
     ] = None,
     videos: Annotated[
         int | None,
-        typer.Option(help="Bona fide videos a person; default: the domain's.", show_default=False, min=1),
+        typer.Option(
+            help="Bona fide videos a person; default: the domain's. With --from: photographs a person; default: all.",
+            show_default=False,
+            min=1,
+        ),
     ] = None,
-    frames: Annotated[int, typer.Option(help="Frames a video.", min=1)] = 4,
+    frames: Annotated[
+        int,
+        typer.Option(help="Frames a video. With --from: frames of each attack; a photograph stays one.", min=1),
+    ] = 4,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
     species: Annotated[

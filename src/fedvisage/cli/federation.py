@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.cli.options import AsJson, apart, console, print_json, say
+from fedvisage.cli.options import AsJson, Overlap, Verify, apart, console, leave_sigterm_alone, print_json, say
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -30,12 +30,27 @@ Verbose = Annotated[bool, typer.Option("--verbose", help="Show NVFlare's log her
 @app.command()
 def provision(
     federation: Annotated[Path, typer.Argument(help="Who serves, trains and operates (YAML).")],
-    directory: Annotated[Path, typer.Argument(help="Where the kits are written.")],
+    directory: Annotated[Path, typer.Argument(help="Where kits are written, and the authority that signs them.")],
+    revoke: Annotated[
+        list[str] | None, typer.Option(help="A member whose certificates end now.", show_default=False)
+    ] = None,
+    renew: Annotated[
+        list[str] | None,
+        typer.Option(help="A member (or 'server') whose certificate begins anew.", show_default=False),
+    ] = None,
 ) -> None:
-    """Make a kit for the server, each site and the operator: keys, certificates and what each may do."""
+    """Make a kit for the server, each site and operator: keys, certificates and what each may do.
+
+    Called again it makes kits for those who are new in the file, and what --revoke and --renew ask for; kits that were
+    made before stay as they are.
+    """
     from fedvisage.nvflare.commands import provision_from_file
 
-    say(*(f"{kit} → {owner}" for kit, owner in provision_from_file(federation, directory).items()))
+    changes = provision_from_file(federation, directory, revoke or (), renew or ())
+    say(*(f"{kit} → {owner}" for kit, owner in changes.kits.items()))
+    say(*(f"{update} → to be copied over the kit of {owner}" for update, owner in changes.updates.items()))
+    say(*changes.notes)
+    say(f"{directory / 'authority'} stays with you: its key can let anyone in")
 
 
 @app.command()
@@ -53,6 +68,7 @@ def server(
     from fedvisage.nvflare.commands import start_server
     from fedvisage.nvflare.front import Front
 
+    leave_sigterm_alone()
     start_server(kit, state, public, weights, Front(*apart()), verbose=verbose)
 
 
@@ -62,13 +78,16 @@ def site(
     data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.", show_default=False)],
     state: State = None,
     public: Public = None,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     verbose: Verbose = False,
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.front import Front
 
-    start_site(kit, data, state, public, Front(*apart()), verbose=verbose)
+    leave_sigterm_alone()
+    start_site(kit, data, state, public, Front(*apart()), verbose=verbose, allow_overlap=allow_overlap, verify=verify)
 
 
 @app.command()
@@ -87,10 +106,11 @@ def status(
     elif metrics:
         say(*prometheus(standing))
     else:
-        _print_tables(standing)
+        print_tables(standing)
 
 
-def _print_tables(status: Status) -> None:
+def print_tables(status: Status) -> None:
+    """Print a federation's status for a person."""
     from rich.table import Table
 
     sites = Table("site", "last seen", "seconds ago", title="connected")
@@ -102,3 +122,6 @@ def _print_tables(status: Status) -> None:
         runs.add_row(run.run, run.state, f"{run.round}/{run.rounds}", ", ".join(run.without), *sizes)
     console().print(sites)
     console().print(runs)
+    for one in status.certificates:
+        if one.ends_soon:
+            say(f"{one.name}'s certificate ends on {one.until[:10]}, in {one.days_left:.0f} days; provision --renew")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedvisage.errors import RunFailed
+from fedvisage.errors import Ended, RunFailed, Terminated, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,21 +24,60 @@ CONTINUES = "the same command with --resume continues (a study continues by itse
 NOTHING = "nothing was written"
 IMPORTS_CONTINUE = "the same command goes on where it stopped; an import of identities starts again"
 
-Out = Annotated[Path | None, typer.Option("--out", help="Directory for the result.", show_default=False)]
+
+def _directory(text: str) -> Path:
+    if not text.strip():
+        raise UserError("--out", "names no directory; give one, or leave it out")
+    return Path(text)
+
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", parser=_directory, metavar="PATH", help="Directory for the result.", show_default=False),
+]
 Cache = Annotated[Path, typer.Option("--cache", help="Where rendered sets are kept for the next run.")]
 MixedCrops = Annotated[
     bool, typer.Option("--allow-mixed-crops", help="Take sets whose faces were cut out in different ways.")
 ]
+Overlap = Annotated[
+    bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the user.")
+]
+Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the sets and compare all digests.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
 @contextmanager
-def interruptible(then: str) -> Iterator[None]:
-    """Turn Ctrl-C into an end with one line that says what is left."""
+def interruptible(then: str = "") -> Iterator[None]:
+    """Turn Ctrl-C, and SIGTERM, into an end with one line that says what is left."""
     try:
         yield
+    except Terminated:
+        raise Ended(f"ended by SIGTERM{then and '; '}{then}") from None
     except KeyboardInterrupt:
-        raise RunFailed(f"interrupted; {then}") from None
+        raise RunFailed(f"interrupted{then and '; '}{then}") from None
+
+
+@contextmanager
+def ending_on_sigterm() -> Iterator[None]:
+    """Let SIGTERM, with which services and schedulers end a process, end a verb as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():  # where signals cannot be set
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def leave_sigterm_alone() -> None:
+    """Give SIGTERM back to the system: a server or site serves in other threads, and is just ended."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # whoever ends a service may say so twice
+    raise Terminated
 
 
 def console() -> Console:

@@ -15,6 +15,8 @@ from fedvisage.cli.options import (
     Cache,
     MixedCrops,
     Out,
+    Overlap,
+    Verify,
     console,
     interruptible,
     note,
@@ -38,9 +40,9 @@ def demo(
     resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
 ) -> None:
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
-    from fedvisage.demo import demonstrate
-
     with interruptible(CONTINUES):
+        from fedvisage.demo import demonstrate
+
         demonstrate(out or Path("runs/demo"), cache, say, resume=resume)
 
 
@@ -68,6 +70,8 @@ def run(
     ] = 600.0,
     resume: Annotated[bool, typer.Option("--resume", help="Continue a run that was interrupted.")] = False,
     allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     cache: Cache = CACHE,
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
@@ -88,7 +92,14 @@ def run(
     with interruptible(CONTINUES):
         if on == "local":
             figures = run_and_report(
-                loaded, where, cache, Reporter(console()), resume=resume, allow_mixed_crops=allow_mixed_crops
+                loaded,
+                where,
+                cache,
+                Reporter(console()),
+                resume=resume,
+                allow_mixed_crops=allow_mixed_crops,
+                allow_overlap=allow_overlap,
+                verify=verify,
             )
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
@@ -96,6 +107,7 @@ def run(
             figures = run_over_nvflare(
                 loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience,
                 allow_mixed_crops=allow_mixed_crops,
+                allow_overlap=allow_overlap, verify=verify,
             )  # fmt: skip
     if figures["user"] is not None:
         say(*summary(figures))
@@ -124,6 +136,7 @@ def study(
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
     allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
     cache: Cache = CACHE,
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
@@ -136,6 +149,7 @@ def study(
         conduct(
             path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             allow_mixed_crops=allow_mixed_crops,
+            allow_overlap=allow_overlap,
         )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))
 
@@ -164,6 +178,8 @@ def evaluate_run(
         ),
     ] = None,
     allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
     out: Out = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
@@ -175,7 +191,10 @@ def evaluate_run(
 
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
-    figures = evaluate(opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, say=note)
+    figures = evaluate(
+        opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap, verify=verify,
+        say=note,
+    )  # fmt: skip
     if as_json:
         print_json(figures)
     else:
@@ -254,8 +273,9 @@ def report(
     from fedvisage.report.page import write_report
     from fedvisage.report.tensorboard import write_events
 
+    page = write_report(run, cache, images)  # first: it says what is wrong with a directory that holds no run
     write_events(run)
-    say(str(write_report(run, cache, images)))
+    say(str(page))
 
 
 @app.command()

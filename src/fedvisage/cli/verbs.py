@@ -7,11 +7,18 @@ from typing import Any
 from typer import Context
 from typer.core import TyperGroup
 
+from fedvisage.cli.options import interruptible
+
 LONGEST = 200
 
 
 class Verbs(TyperGroup):
     """Verbs whose list is not cut to the width of a line."""
+
+    def invoke(self, ctx: Context) -> Any:  # type: ignore[override]
+        """Carry out a verb; one that says nothing of its own ends with a line all the same when it is interrupted."""
+        with interruptible():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: Context, formatter: Any) -> None:  # type: ignore[override]
         """Write each verb with the first sentence of its help."""

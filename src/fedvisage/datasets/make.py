@@ -17,11 +17,14 @@ from fedvisage.datasets.importers.report import ImportReport
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.item import Choices
 from fedvisage.datasets.scanners.scanner import Scanner
-from fedvisage.datasets.show import contact_sheet, describe
+from fedvisage.datasets.show import contact_sheet, describe, warnings_about
 from fedvisage.datasets.sources import in_steps
-from fedvisage.datasets.spread import Progress
 from fedvisage.errors import UserError
 from fedvisage.progress import Say, counted
+from fedvisage.workers.spread import Progress
+
+MOST_ATTACKS = 10
+"""Frames of attacks for each bona fide one, above which a set of photographs warns."""
 
 
 class Importer(Protocol):
@@ -89,6 +92,7 @@ def synthesise_set(
     if photos is None:
         synthesise(spec, destination, workers=workers, progress=progress)
     else:
+        _check_apart(photos, destination)
         report = synthesise_from(
             photos,
             spec,
@@ -99,7 +103,7 @@ def synthesise_set(
             reading=in_steps(f"reading {photos.name}", say),
             progress=progress,
         )
-        lines = report.lines()
+        lines = [*report.lines(), *_too_many_attacks(report)]
     return [*lines, *show_set(destination)]
 
 
@@ -127,6 +131,7 @@ def synthesise_people(
 
 def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name: str, options: Importing) -> list[str]:
     """Import a dataset, or all that are known below a folder; return what was imported and what was skipped."""
+    _check_apart(source, destination)
     if kind == EVERYTHING:
         return _import_all(source, destination, say, options)
     name, progress = name or source.resolve().name, in_steps(f"importing {source.name}", say)
@@ -246,11 +251,27 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
         f"{prepared.name}: {counted(len(prepared), 'image')} of {prepared.size}×{prepared.size}, {prepared.source}",
         *([f"crops: {prepared.crop}"] if prepared.crop is not None else []),
         *describe(prepared),
+        *warnings_about(prepared),
     ]
     if sheet is not None:
         contact_sheet(prepared).save(sheet)
         lines.append(f"contact sheet: {sheet}")
     return lines
+
+
+def _check_apart(source: Path, destination: Path) -> None:
+    """Refuse a set within its source, which the next import would take for a part of it, and the reverse."""
+    inner, outer = destination.resolve(), source.resolve()
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
+
+
+def _too_many_attacks(report: ImportReport) -> list[str]:
+    attacks = report.images - report.bona_fide
+    if attacks <= MOST_ATTACKS * report.bona_fide:
+        return []
+    return [f"warning: {attacks} frames of attacks beside {report.bona_fide} bona fide ones: a model that learns from "
+            "classes so unequal can let most real prints through; --frames 1 makes one of each attack"]  # fmt: skip
 
 
 def _check_sheet(sheet: Path) -> None:

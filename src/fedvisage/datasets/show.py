@@ -8,6 +8,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.rows import BONA_FIDE, SPLITS, Texts
+from fedvisage.datasets.importers.report import shortcomings
 from fedvisage.errors import UserError
 from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
@@ -63,6 +64,13 @@ def _values(texts: Texts) -> str:
     """Return the values of a further column, for whoever wants to select by them."""
     values = [str(value) or "(none)" for value in np.unique(texts)]
     return ", ".join(values[:_VALUES]) + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")
+
+
+def warnings_about(found: PreparedSet) -> list[str]:
+    """Say what of a set no training can use."""
+    live = int((found.rows.label == 1).sum())
+    classes = (live, len(found) - live) if found.rows.group is None else (None, None)
+    return shortcomings(len(np.unique(found.rows.subject)), *classes)
 
 
 def contact_sheet(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedvisage.data.manifest import SET
+from fedvisage.data.manifest import SET, read_manifest
 from fedvisage.errors import UserError
 
 SYNTHETIC = "synth:"
@@ -48,6 +48,22 @@ def without_part(entry: str) -> tuple[str, Part | None]:
     if not 1 <= part.number <= part.last <= part.of:
         raise UserError(entry, f"part={part} is no share; the first of three is part=1/3, the others part=2-3/3")
     return entry[: found.start()], part
+
+
+def check_source(entry: str, size: int | None = None) -> None:
+    """Refuse a set that cannot be made or is not there, before anything is made: its line is read, or its manifest."""
+    entry = entry.strip()
+    if not entry.startswith(SYNTHETIC):
+        found = read_manifest(Path(entry).expanduser()).size
+    else:
+        from fedvisage.datasets.rendered.identities import NAME, parse_identities
+        from fedvisage.datasets.rendered.sets import parse_synthesis
+
+        line = entry.removeprefix(SYNTHETIC).strip()
+        name, *settings = line.split() or [""]
+        found = (parse_identities(settings) if name == NAME else parse_synthesis(line)).size
+    if size not in (None, found):
+        raise UserError(entry, f"has {found}×{found} images, but input.size is {size}; prepare it at that size")
 
 
 def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], None] | None = None) -> Path:

@@ -30,16 +30,23 @@ def evaluate(
     out: str | Path | None = None,
     cache: str | Path = CACHE,
     allow_mixed_crops: bool = False,
+    allow_overlap: bool = False,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Judge a finished model on a prepared set or ``synth:`` line, its own user's unless one is named.
 
     ``adapt`` adapts it to the images first, without their labels; ``pairs`` is a list of pairs for recognition.
     ``allow_mixed_crops`` takes a set that was cropped otherwise than what the model was trained on.
+    Pictures that the model was trained on are refused unless ``allow_overlap``; with ``verify`` every byte of the set
+    is read and compared with its digest.
     """
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
     opened = _told(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
     entry, where = None if data is None else str(data), None if out is None else Path(out)
-    return judge(opened, entry, Path(cache), where, allow_mixed_crops=allow_mixed_crops, say=_warn)
+    return judge(
+        opened, entry, Path(cache), where, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
+        verify=verify, say=_warn,
+    )  # fmt: skip
 
 
 def _told(model: FinishedModel) -> FinishedModel:

@@ -57,13 +57,17 @@ def run(
     resume: bool = False,
     quiet: bool = False,
     allow_mixed_crops: bool = False,
+    allow_overlap: bool = False,
+    verify: bool = False,
 ) -> Run:
     """Run a recipe: train, judge at the user, write the run directory with its report.
 
     ``method`` takes the place of the recipe's, with its options as far as the method has them. ``transport`` makes a
     transport of the sites' ends. ``data`` holds sets by the site's name, or under ``user`` and ``public``, in the place
     of what the recipe says. ``out`` is a new directory, or with ``resume`` one to continue in. Sets that were
-    cropped in different ways are refused, unless ``allow_mixed_crops``.
+    cropped in different ways are refused, unless ``allow_mixed_crops``. Pictures that
+    are at two places, such as a site and the user, are refused unless ``allow_overlap``; with ``verify`` every byte of
+    the sets is read and compared with its digest.
     """
     chosen = load(recipe, {**(changes or {}), **_entries(data or {})}, method=method)
     stem = Path(recipe).stem if isinstance(recipe, str | Path) else chosen.method.name
@@ -72,6 +76,7 @@ def run(
     run_and_report(
         chosen, where, Path(cache), reporter, method=method, resume=resume, wire=transport,
         allow_mixed_crops=allow_mixed_crops,
+        allow_overlap=allow_overlap, verify=verify,
     )  # fmt: skip
     return Run(where, method)
 

@@ -40,16 +40,18 @@ def study(
     cache: str | Path = CACHE,
     quiet: bool = False,
     allow_mixed_crops: bool = False,
+    allow_overlap: bool = False,
 ) -> Studied:
     """Run what is missing of a study, a file or a shipped name, and return its table.
 
-    ``allow_mixed_crops`` takes sets that were cropped in different ways.
+    ``allow_mixed_crops`` takes sets that were cropped in different ways, ``allow_overlap`` pictures that are at
+    two places, such as a site and the user.
     """
     where = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
     say = Reporter(Console(highlight=False), quiet=quiet).say
     file = locate(Path(path), verb="study")
     table = conduct(
         file, where, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
-        allow_mixed_crops=allow_mixed_crops,
+        allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
     )  # fmt: skip
     return Studied(where, table)

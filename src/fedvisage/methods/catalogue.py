@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 
 from fedvisage import extensions
-from fedvisage.errors import UserError
+from fedvisage.errors import UserError, choice
 from fedvisage.federation.method import Method
 from fedvisage.methods import (
     centralised,
@@ -122,9 +121,3 @@ METHODS: dict[str, Method] = {
         *(privacyface_local.METHOD, privacyface_global.METHOD),
     )
 }
-
-
-def choice(name: str, known: Iterable[str]) -> str:
-    """Say which of the known names was meant, or which there are."""
-    near = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else f"; choose one of {', '.join(sorted(known))}"

@@ -6,21 +6,23 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedvisage import extensions
-from fedvisage.errors import UserError
+from fedvisage.errors import UserError, choice
 from fedvisage.federation.method import Method
-from fedvisage.methods.catalogue import ALGORITHMS, FOR_FACES, METHODS, MODELS, choice, method_named, on
+from fedvisage.methods.catalogue import ALGORITHMS, FOR_FACES, METHODS, MODELS, method_named, on
 from fedvisage.methods.models import face
-from fedvisage.recipe import MethodOptions
+from fedvisage.recipe import MethodOptions, read_section
 
 
 def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     """Return the method that a recipe's section ``method`` names, alone or with a model."""
     tree = section.model_dump() if isinstance(section, MethodOptions) else section
     name = tree.get("name")
-    method = method_named(name) if isinstance(name, str) else None
-    if method is None or not isinstance(name, str):
-        known = [*METHODS, *extensions.names("methods")]
-        raise UserError("recipe.method.name", f"{name!r} is no method{choice(str(name), known)}")
+    known = [*METHODS, *extensions.names("methods")]
+    if not isinstance(name, str):
+        wrong = "is missing" if name is None else f"must be the name of a method, got {name!r}"
+        raise UserError("recipe.method.name", f"{wrong}{choice('', known)}")
+    if (method := method_named(name)) is None:
+        raise UserError("recipe.method.name", f"{name!r} is no method{choice(name, known)}")
     if (model := _model_of(tree)) is None:
         return method
     if name not in ALGORITHMS:
@@ -33,7 +35,7 @@ def read_method(section: Mapping[str, Any]) -> MethodOptions:
     """Validate a recipe's section ``method`` by the options of the method that it names."""
     name = section.get("name")
     tree = _spelled_out(section) if isinstance(name, str) else dict(section)
-    return find(tree).options.model_validate(tree)
+    return read_section(find(tree).options, tree, "recipe.method")
 
 
 def _model_of(tree: Mapping[str, Any]) -> str | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -20,7 +20,15 @@ from cryptography.x509.oid import NameOID
 from fedvisage.errors import UserError
 
 ROOT = "rootCA.pem"
+REVOKED = "revoked.pem"
+"""Beside the server's certificate: the list of those that it refuses."""
+
+SOON = timedelta(days=30)
+"""So long before a certificate ends this is said."""
+
 ANEW = "ask the one who provisioned the federation for this kit anew"
+RENEW = "ask the one who provisioned the federation to renew it (`provision --renew {}`)"
+NEW = "nothing outlives the federation's root: it needs new kits for all"
 
 
 @dataclass(frozen=True)
@@ -48,13 +56,24 @@ def check(papers: Papers, name: str, now: datetime | None = None) -> None:
         raise UserError(str(papers.certificate), f"is that of {found!r}, the kit is that of {name!r}; {ANEW}")
     if not _leads_to(chain, root):
         raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
-    for path, one in ((papers.certificate, own), (papers.root, root)):
-        _check_day(path, one, now)
+    for path, one, advice in ((papers.certificate, own, RENEW.format(name)), (papers.root, root, NEW)):
+        _check_day(path, one, now, advice)
 
 
 def expires(papers: Papers) -> datetime:
     """Return when the first of a kit's certificates ends."""
     return min(one.not_valid_after_utc for path in (papers.certificate, papers.root) for one in _certificates(path))
+
+
+def warning(papers: Papers, name: str, now: datetime | None = None) -> str | None:
+    """Return a line about the first of a kit's certificates that ends soon, if one does."""
+    until = {path: _certificates(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
+    first = min(until, key=lambda path: until[path])
+    left = until[first] - (now or datetime.now(UTC))
+    if left > SOON:
+        return None
+    advice = RENEW.format(name) if first == papers.certificate and until[papers.root] > until[first] else NEW
+    return f"{first} ends on {until[first]:%Y-%m-%d}, in {max(left.days, 0)} days; {advice}"
 
 
 def name_of(certificate: x509.Certificate) -> str:
@@ -63,9 +82,9 @@ def name_of(certificate: x509.Certificate) -> str:
     return str(names[0].value) if names else ""
 
 
-def _check_day(path: Path, certificate: x509.Certificate, now: datetime) -> None:
+def _check_day(path: Path, certificate: x509.Certificate, now: datetime, advice: str) -> None:
     if now > certificate.not_valid_after_utc:
-        raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {ANEW}")
+        raise UserError(str(path), f"expired on {certificate.not_valid_after_utc:%Y-%m-%d}; {advice}")
     if now < certificate.not_valid_before_utc:
         began = certificate.not_valid_before_utc
         raise UserError(str(path), f"is valid from {began:%Y-%m-%d %H:%M} UTC on; is this machine's clock right?")

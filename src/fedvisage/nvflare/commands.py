@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fedvisage.federation.compatible import check_real
 from fedvisage.nvflare import operator
-from fedvisage.nvflare.certificates import check, papers_in
+from fedvisage.nvflare.certificates import Papers, check, papers_in, warning
 from fedvisage.nvflare.federation_file import read_federation
 from fedvisage.nvflare.following import PATIENCE
 from fedvisage.nvflare.front import Front
-from fedvisage.nvflare.greeting import address_in, wait_for_greeting
+from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.holding import held, port_held
 from fedvisage.nvflare.job import check_travels
-from fedvisage.nvflare.kits import Kit, open_kit, provision
+from fedvisage.nvflare.kits import Kit, open_kit
+from fedvisage.nvflare.knocking import wait_for_admission
+from fedvisage.nvflare.membership import SERVER, Changes, provision
 from fedvisage.nvflare.node import serve_quietly
 from fedvisage.nvflare.own_data import at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
-from fedvisage.nvflare.starting import kept_in, prepare_server, prepare_site, runs_in
+from fedvisage.nvflare.starting import check_own_sets, kept_in, prepare_server, prepare_site, runs_in
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run_and_report
@@ -39,10 +42,15 @@ def run_over_nvflare(
     wait: float,
     patience: float = PATIENCE,
     allow_mixed_crops: bool = False,
+    allow_overlap: bool = False,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
-    carried = partial(run_and_report, recipe, out, cache, reporter, resume=resume, allow_mixed_crops=allow_mixed_crops)
+    carried = partial(
+        run_and_report, recipe, out, cache, reporter, resume=resume, allow_mixed_crops=allow_mixed_crops,
+        allow_overlap=allow_overlap, verify=verify,
+    )  # fmt: skip
     if kit is None:
         return carried(training=train_in_rehearsal)
     check_real(recipe)
@@ -55,14 +63,9 @@ def _train(
     return operator.train(setup.recipe, out, reporter, kit, wait=wait, patience=patience)
 
 
-def provision_from_file(path: Path, directory: Path) -> dict[Path, str]:
-    """Make the kits that a file describes, and return whose they are."""
-    federation = read_federation(path)
-    provision(federation, directory)
-    whose = {directory / "server": federation.server.host, directory / "operator": federation.operator.email}
-    whose |= {directory / "sites" / name: site.organisation for name, site in federation.sites.items()}
-    whose[directory / "authority"] = "stays with you: its key can let anyone in"
-    return whose
+def provision_from_file(path: Path, directory: Path, revoke: Iterable[str], renew: Iterable[str]) -> Changes:
+    """Make what the federation of a file lacks, and return what that was."""
+    return provision(read_federation(path), directory, revoke=revoke, renew=renew)
 
 
 def start_server(
@@ -70,21 +73,39 @@ def start_server(
 ) -> None:
     """Be the federation's server until stopped."""
     opened = open_kit(kit, "server")
-    check(papers_in(opened.path, at_server=True), opened.name)
+    _check_papers(papers_in(opened.path, at_server=True), opened.name, SERVER, front)
     port = address_in(opened).port
     with front.stoppable(), held(opened.path, runs_in(opened, state)), port_held(port):
         prepare_server(opened, state, _entry(public), weights)
         serve_quietly(opened, front, verbose=verbose, port=port)
 
 
-def start_site(kit: Path, data: Path, state: Path | None, public: Path | None, front: Front, *, verbose: bool) -> None:
+def start_site(
+    kit: Path,
+    data: Path,
+    state: Path | None,
+    public: Path | None,
+    front: Front,
+    *,
+    verbose: bool,
+    allow_overlap: bool = False,
+    verify: bool = False,
+) -> None:
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
-    check(papers_in(opened.path, at_server=False), opened.name)
+    _check_papers(papers_in(opened.path, at_server=False), opened.name, opened.name, front)
     with front.stoppable(), held(opened.path, kept_in(opened, state)):
+        check_own_sets(opened, data, state, public, front.say, allow_overlap=allow_overlap, verify=verify)
         prepare_site(opened, str(data.resolve()), state, _entry(public))
-        wait_for_greeting(opened, front.say)
+        wait_for_admission(opened, front.say)
         serve_quietly(opened, front, verbose=verbose)
+
+
+def _check_papers(papers: Papers, name: str, called: str, front: Front) -> None:
+    """Refuse papers that do not hold, and say if they end soon."""
+    check(papers, name)
+    if line := warning(papers, called):
+        front.say(line)
 
 
 def _entry(directory: Path | None) -> str | None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedvisage.errors import UserError
-from fedvisage.recipe import SITE_NAME, Section, read_tree
+from fedvisage.recipe import SITE_NAME, Section, read_section, read_tree
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 ORGANISATION = r"^[A-Za-z0-9_]{1,63}$"
@@ -50,7 +50,13 @@ class FederationFile(Section):
     name: str = Field("fedvisage", pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,62}$")
     server: ServerEntry
     sites: dict[str, SiteEntry] = Field(min_length=1)
-    operator: OperatorEntry
+    operator: tuple[OperatorEntry, ...] = Field(min_length=1)
+    """One, or several with equal rights."""
+
+    @field_validator("operator", mode="before")
+    @classmethod
+    def _one_is_a_list_of_one(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, Mapping | OperatorEntry) else value
 
     @field_validator("sites", mode="before")
     @classmethod
@@ -65,14 +71,20 @@ class FederationFile(Section):
                 raise ValueError(f"site name {name!r}: use letters, digits, '-' and '_', at most 64; not 'server'")
         return value
 
+    @model_validator(mode="after")
+    def _names_differ(self) -> FederationFile:
+        names = [self.server.host, *self.sites, *(one.email for one in self.operator)]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"{twice[0]!r} is named twice; server, sites and operators need names of their own")
+        return self
+
 
 def read_federation(path: Path) -> FederationFile:
     """Read and check the description of a federation."""
     tree = read_tree(path)
     try:
-        return FederationFile.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        message = "unknown key" if first["type"] == "extra_forbidden" else first["msg"].removeprefix("Value error, ")
-        raise UserError(f"{path}: {place}", message) from error
+        return read_section(FederationFile, tree, f"{path}: ")
+    except UserError as error:
+        if not isinstance(tree.get("operator"), Mapping):
+            raise
+        raise UserError(error.place.replace("operator.0.", "operator."), error.message) from error

@@ -85,7 +85,7 @@ def greet(kit: Kit, seconds: float = SECONDS) -> None:
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
             said = (error.reason or "").lower().replace("_", " ")
-            raise _refused(where, papers.certificate, said) from error
+            raise refused(where, papers.certificate, said) from error
         if isinstance(error, ssl.SSLEOFError):
             raise _nobody_behind(where) from error
         raise Unreachable(f"what answers at {where} does not speak TLS") from error
@@ -116,7 +116,7 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
             hung = hung + 1 if isinstance(reason, HungUp) else 0
             if hung >= HANG_UPS:
                 papers = papers_in(kit.path, at_server=False)
-                raise _refused(address_in(kit), papers.certificate, "it hangs up") from reason
+                raise refused(address_in(kit), papers.certificate, "it hangs up") from reason
             pause = PAUSES[min(tries, len(PAUSES) - 1)] if not hung else PAUSES[0]
             if until is not None:
                 if time.monotonic() >= until:
@@ -146,7 +146,7 @@ def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -
     if error.verify_code in FOREIGN:
         what = "is of another federation: its certificate is not signed by this one's; is the kit the right one?"
     elif error.verify_code == EXPIRED:
-        what = "has a certificate that has expired; whoever runs it needs a new kit"
+        what = "has a certificate that has expired; whoever runs it needs it renewed"
     elif error.verify_code == EARLY:
         what = "has a certificate that is not valid yet; is this machine's clock right?"
     elif error.verify_code == OTHER_HOST:
@@ -156,6 +156,7 @@ def _not_ours(error: ssl.SSLCertVerificationError, where: Address, root: Path) -
     return UserError(str(root), f"the server at {where} {what}")
 
 
-def _refused(where: Address, certificate: Path, why: str) -> UserError:
+def refused(where: Address, certificate: Path, why: str) -> UserError:
+    """Return what to say of a server that knows this kit's certificate, and does not take it."""
     message = f"the server at {where} refuses this kit's certificate ({why}); ask its owner, or for a new kit"
     return UserError(str(certificate), message)

@@ -20,7 +20,10 @@ import psutil
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.nvflare.admission import Admission
+from fedvisage.nvflare.certificates import expires, papers_in
 from fedvisage.nvflare.front import LOG, Front, hushed
+from fedvisage.nvflare.guarding import guard
 from fedvisage.nvflare.holding import held
 from fedvisage.nvflare.kits import STARTUP, Kit, open_kit, own_settings
 from fedvisage.nvflare.watching import Post
@@ -59,11 +62,22 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
         words.append(f"uid={kit.name}")
     sys.argv = [name, "-m", str(kit.path), "-s", STARTUP[kit.kind], "--set", *words]
     Post.kit, Post.front = kit, front
+    if kit.kind == "server":
+        Post.admission = _admission(kit, front)
+        guard(Post.admission)
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
     arguments = module.parse_arguments()
     MainProcessMonitor.run(main_func=_guarded(module.main, kit, front), run_dir=str(kit.path), args=arguments)
+
+
+def _admission(kit: Kit, front: Front) -> Admission:
+    """Return whom a server lets in, by the list in its kit."""
+    admission = Admission(kit.path, front.say)
+    admission.read()
+    admission.until[kit.name] = expires(papers_in(kit.path, at_server=True))
+    return admission
 
 
 def serve_quietly(kit: Kit, front: Front, *, verbose: bool, port: int | None = None) -> None:

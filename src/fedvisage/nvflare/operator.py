@@ -30,11 +30,12 @@ from nvflare.fuel.flare_api.flare_api import Session, new_secure_session
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import read_json, write_json
-from fedvisage.nvflare.certificates import check, papers_in
+from fedvisage.nvflare.certificates import check, papers_in, warning
 from fedvisage.nvflare.following import PATIENCE, Course, follow, newest
-from fedvisage.nvflare.greeting import Unreachable, wait_for_greeting
+from fedvisage.nvflare.greeting import Unreachable
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import Kit
+from fedvisage.nvflare.knocking import wait_for_admission
 from fedvisage.nvflare.outcome import read_trained, take
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Recipe
@@ -63,6 +64,8 @@ def train(
     """Have a federation train, and return what came of it, as training in this process would."""
     job = Job(_name_of_run(out), travelling(recipe))
     course = Course(job, reporter, patience=patience)
+    if line := warning(papers_in(kit.path, at_server=False), kit.name):
+        reporter.say(line)
     with reporter.course(recipe.method.name, 0, recipe.training.rounds):
         _until_finished(course, kit, out, wait)
     trained = read_trained(out)
@@ -115,7 +118,7 @@ def _open(kit: Kit, began: float, until: float, say: Say) -> Session:
     """Open a session as soon as the server lets us, until a moment."""
     while True:
         try:
-            wait_for_greeting(kit, say, until=until)
+            wait_for_admission(kit, say, until=until)
             left = min(LOGIN, max(1.0, until - time.monotonic()))
             with redirect_stdout(io.StringIO()):  # it prints
                 return new_secure_session(kit.name, str(kit.path), timeout=left, auto_login_max_tries=1)

@@ -16,27 +16,14 @@ from fedvisage.data.manifest import file_digest
 from fedvisage.errors import UserError
 from fedvisage.nvflare.own_data import NotReady
 from fedvisage.recipe import Recipe
+from fedvisage.recipe.weights import named_weights
 
 DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
-PLACES = (("training", "start"), ("method", "network", "weights"))
-"""Where a recipe may name a file of weights."""
-
-
-def named(tree: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
-    """Return the files of weights that a recipe of plain values names, by place."""
-    files: dict[tuple[str, ...], str] = {}
-    for place in PLACES:
-        value: Any = tree
-        for key in place:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        if isinstance(value, str) and value != "none":
-            files[place] = value
-    return files
 
 
 def name_by_digest(tree: dict[str, Any]) -> None:
     """Put digests in the place of the files that a recipe of plain values names."""
-    for place, value in named(tree).items():
+    for place, value in named_weights(tree).items():
         section = tree
         for key in place[:-1]:
             section = section[key]
@@ -45,14 +32,14 @@ def name_by_digest(tree: dict[str, Any]) -> None:
 
 def check_named_by_digest(tree: Mapping[str, Any]) -> None:
     """Refuse a job that names a path: it would be one of this machine, chosen by somebody else."""
-    for place, value in named(tree).items():
+    for place, value in named_weights(tree).items():
         if not DIGEST.fullmatch(value):
             raise UserError(".".join(("recipe", *place)), "names a file by its path; between machines it has a digest")
 
 
 def at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]:
     """Return the server's own copies of the files that a travelling recipe names."""
-    wanted = set(named(recipes.tree_of(recipe)).values())
+    wanted = set(named_weights(recipes.tree_of(recipe)).values())
     if not wanted:
         return {}
     path = Path(own["weights"]) if "weights" in own else None

@@ -33,13 +33,14 @@ This directory is a secret, like a password: its key (startup/*.key) lets whoeve
 {start}
 
 KIT is this directory. One process uses it at a time. NVFlare's log is log.txt; what this machine allows is in local.
-The certificates are checked at every start: a message names the file and what to do. docs/deploy.md says more.
+The certificates are checked at every start: a message names the file and what to do, and says 30 days ahead when one
+ends. To renew: cp -r UPDATE/. KIT, and start again. docs/deploy.md says more.
 """
 
 
 def readme_of(kind: Literal["server", "site", "operator"], name: str, federation: str, host: str, port: int) -> str:
     """Return the text for one kit."""
-    whose = f"the site {name}" if kind == "site" else f"the {kind}"
+    whose = {"site": f"the site {name}", "operator": f"the operator {name}", "server": "the server"}[kind]
     head = f"The kit of {whose} in the federation {federation}"
     start = START[kind].format(host=host, port=port)
     return PAGE.format(whose=whose, federation=federation, line="=" * len(head), start=start)

@@ -22,11 +22,12 @@ from fedvisage.datasets.sources import without_part
 from fedvisage.files import write_json
 from fedvisage.nvflare import operator
 from fedvisage.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
-from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings, provision
+from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings
+from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end
-from fedvisage.nvflare.own_weights import named
 from fedvisage.nvflare.starting import prepare_server, prepare_site
 from fedvisage.progress import Reporter
+from fedvisage.recipe.weights import named_weights
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.task import Trained
@@ -44,7 +45,7 @@ def train_in_rehearsal(setup: Setup, out: Path, data: Opened, reporter: Reporter
     sets = {name: _entry(recipe.data.sites[name], site.train) for name, site in data.sites.items()}
     known = data.people.public if data.people else None
     public = None if known is None or recipe.data.public is None else _entry(recipe.data.public, known)
-    weights = next((Path(path) for path in named(recipes.tree_of(recipe)).values()), None)
+    weights = next((Path(path) for path in named_weights(recipes.tree_of(recipe)).values()), None)
     with rehearsal(out / "rehearsal", sets, public, weights) as federation:
         return operator.train(recipe, out, reporter, federation.operator, wait=WAIT)
 
@@ -103,7 +104,9 @@ def rehearsal(
     directory.mkdir(parents=True, exist_ok=True)
     sites = {name: SiteEntry(organisation=f"owner_of_{name}".replace("-", "_")) for name in sets}
     server = ServerEntry(host="localhost", port=free_port())
-    provision(FederationFile(server=server, sites=sites, operator=OperatorEntry(email="operator@localhost.org")), kits)
+    provision(
+        FederationFile(server=server, sites=sites, operator=(OperatorEntry(email="operator@localhost.org"),)), kits
+    )
     federation = Rehearsal(
         open_kit(kits / "operator", "operator"),
         open_kit(kits / "server", "server"),

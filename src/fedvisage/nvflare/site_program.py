@@ -31,6 +31,7 @@ from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.own_data import NotReady, at_site
 from fedvisage.nvflare.run_log import RunLog
+from fedvisage.nvflare.starting import checked_in
 from fedvisage.privacy.accountant import BudgetSpent
 from fedvisage.tasks.setup import set_up
 
@@ -129,7 +130,7 @@ class SiteProgram:
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
     setup = set_up(job.recipe, find(job.recipe.method))
-    data = at_site(setup, name, own, directory / "cache")
+    data = at_site(setup, name, own, checked_in(Path(own["state"])))
     _check_same_data(directory / DATA_FILE, data.digests)
     workspace, site = setup.workspace(), data.sites[name]
     public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)

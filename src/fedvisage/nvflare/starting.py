@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedvisage.data.batches import View
+from fedvisage.data.checked import check_bytes
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.rows import SPLITS
 from fedvisage.datasets.sources import without_part
 from fedvisage.errors import UserError
 from fedvisage.files import read_json, write_json
 from fedvisage.nvflare import hardening
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.tidying import STORE, tidy
+from fedvisage.progress import Say
+from fedvisage.tasks.overlap import HELD_OUT, PUBLIC, check_apart, look_for_overlap
 
 
 def runs_in(kit: Kit, state: Path | None) -> Path:
@@ -33,6 +38,39 @@ def prepare_server(kit: Kit, state: Path | None = None, public: str | None = Non
     tree = read_json(resources)
     jobs, snapshots = str(kit.path / STORE), str(kit.path / "snapshots")
     write_json(resources, hardening.server_resources(tree, jobs, snapshots))
+
+
+def checked_in(kept: Path) -> Path:
+    """Return where a site keeps what it found out about its sets, beside its runs, which have longer names."""
+    return kept / "cache"
+
+
+def check_own_sets(
+    kit: Kit,
+    data: Path,
+    state: Path | None,
+    public: Path | None,
+    say: Say,
+    *,
+    allow_overlap: bool = False,
+    verify: bool = False,
+) -> None:
+    """Refuse a site's sets if bytes were changed, or if pictures are at two places of this machine.
+
+    The places are what the site trains on, what it holds out, and the public set. All of it stays here.
+    """
+    cache, places = checked_in(kept_in(kit, state)), {}
+    for path in (data, *(() if public is None else (public,))):
+        found = PreparedSet.open(path)
+        check_bytes(path, cache, whole=verify, say=say)
+        if path == public:
+            places[PUBLIC] = [View.of(found)]
+        else:
+            trained = View.of(found, "train")
+            places["--data"] = [trained]
+            places[f"--data{HELD_OUT}"] = [View.of(found, split) for split in SPLITS if split != "train"]
+    for line in check_apart(look_for_overlap(places, cache, say), allow_overlap):
+        say(f"note: {line}")
 
 
 def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | None = None) -> None:

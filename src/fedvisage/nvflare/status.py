@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from nvflare.fuel.flare_api.flare_api import Session
 
+from fedvisage.nvflare.certificates import SOON, expires, papers_in
 from fedvisage.nvflare.following import ask
-from fedvisage.nvflare.kits import open_kit
+from fedvisage.nvflare.kits import Kit, open_kit
+from fedvisage.nvflare.knocking import knock
 from fedvisage.nvflare.operator import connected
 
 
@@ -23,6 +25,20 @@ class SiteSeen:
     name: str
     last_seen: str
     seconds_ago: float
+
+
+@dataclass(frozen=True)
+class CertificateSeen:
+    """A certificate of a member who connected since the server started, of the server, or of the operator who asks."""
+
+    name: str
+    until: str
+    days_left: float
+
+    @property
+    def ends_soon(self) -> bool:
+        """Return whether it is time to renew it."""
+        return self.days_left < SOON.days
 
 
 State = Literal["waiting", "starting", "running", "lost"]
@@ -49,6 +65,7 @@ class Status:
 
     sites: tuple[SiteSeen, ...]
     runs: tuple[RunSeen, ...]
+    certificates: tuple[CertificateSeen, ...] = ()
 
 
 def look(session: Session) -> Status:
@@ -97,6 +114,9 @@ def prometheus(status: Status) -> Iterator[str]:
     yield "# TYPE fedvisage_site_seconds_since_seen gauge"
     for site in status.sites:
         yield f'fedvisage_site_seconds_since_seen{{site="{site.name}"}} {site.seconds_ago}'
+    yield "# TYPE fedvisage_certificate_days_left gauge"
+    for one in status.certificates:
+        yield f'fedvisage_certificate_days_left{{member="{one.name}"}} {one.days_left}'
     for name, kind in (("round", "gauge"), ("rounds", "gauge"), ("bytes_up", "counter"), ("bytes_down", "counter")):
         yield f"# TYPE fedvisage_run_{name} {kind}"
         for run in (run for run in status.runs if run.state == "running"):
@@ -105,5 +125,16 @@ def prometheus(status: Status) -> Iterator[str]:
 
 def status_of(kit: Path, wait: float) -> Status:
     """Ask the server of the federation that an operator's kit belongs to."""
-    with connected(open_kit(kit, "operator"), wait) as session:
-        return look(session)
+    opened = open_kit(kit, "operator")
+    with connected(opened, wait) as session:
+        return replace(look(session), certificates=_certificates(opened))
+
+
+def _certificates(kit: Kit) -> tuple[CertificateSeen, ...]:
+    """Ask the server when certificates end; this kit knows its own, and the root of all."""
+    papers, now = papers_in(kit.path, at_server=False), datetime.now(UTC)
+    until = knock(kit) | {kit.name: expires(papers)}
+    return tuple(
+        CertificateSeen(name, when.isoformat(timespec="seconds"), round((when - now).total_seconds() / 86400, 1))
+        for name, when in sorted(until.items())
+    )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import Any
 
 from nvflare.apis.event_type import EventType
@@ -18,9 +19,11 @@ from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.private.defs import CellChannel, CellChannelTopic
 
 from fedvisage.errors import UserError
+from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.front import Front
 from fedvisage.nvflare.greeting import Unreachable, address_in, greet
 from fedvisage.nvflare.kits import Kit
+from fedvisage.nvflare.knocking import knock
 
 logger = logging.getLogger("fedvisage.watch")
 
@@ -36,6 +39,8 @@ class Post:
 
     kit: Kit | None = None
     front: Front | None = None
+    admission: Admission | None = None
+    """Whom this server lets in."""
 
 
 class SiteWatch(FLComponent):  # type: ignore[misc]
@@ -76,9 +81,10 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
             Post.front.say(text)
 
     def _look_again(self, kit: Kit, front: Front) -> None:
-        """Find out whether the server would greet at all: papers may have expired, or another one be there."""
+        """Find out whether the server would greet at all: papers may have ended, or another one be there."""
         try:
             greet(kit)
+            knock(kit)
         except Unreachable as reason:
             logger.info("%s", reason)
         except UserError as error:
@@ -86,13 +92,16 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
 
 
 class ServerWatch(FLComponent):  # type: ignore[misc]
-    """Gives a site its place back that a process took which has died since.
+    """Gives a site its place back that a process took which has died since, and takes that of one that is revoked.
 
-    A second process of a site takes its place; when it dies, NVFlare refuses the first one for ten minutes.
+    A second process of a site takes its place; when it dies, NVFlare refuses the first one for ten minutes. So long it
+    would also count a site whose connection was cut among those who are there.
     """
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Look at each heartbeat that was refused."""
+        """Look at each heartbeat that was refused, and hear of those who are cut off."""
+        if event_type == EventType.SYSTEM_START and Post.admission is not None:
+            Post.admission.dropped = partial(_log_out, fl_ctx.get_prop(FLContextKey.SITE_OBJ))
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
             return
         refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR) or "")
@@ -102,3 +111,10 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
                 if refused.endswith(f": {client.name}") and time.time() - client.last_connect_time > LOST:
                     logger.warning("%s comes back: its place was held by a process that is silent", client.name)
                     clients.remove_client(token)
+
+
+def _log_out(server: Any, name: str) -> None:
+    """Have NVFlare's server count a member as gone, in its runs as well."""
+    for token, client in list(server.client_manager.get_clients().items()):
+        if client.name == name:
+            server.logout_client(token)

@@ -3,6 +3,7 @@
 from fedvisage.recipe.data import SITE_NAME, Data, Input, many_names, many_sites
 from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition
 from fedvisage.recipe.federation import Federation
+from fedvisage.recipe.mistakes import read_section
 from fedvisage.recipe.protection import Combine, Dp, Poisoned, Secure
 from fedvisage.recipe.reading import apply, load, put, read_tree, text_of, tree_of, validate
 from fedvisage.recipe.recipe import Recipe
@@ -53,6 +54,7 @@ __all__ = [
     "many_names",
     "many_sites",
     "put",
+    "read_section",
     "read_tree",
     "text_of",
     "tree_of",

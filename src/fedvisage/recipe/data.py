@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -18,15 +18,21 @@ def many_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
     """Write out a key such as ``client[1-40]``: a site for each number, which stands for each ``*`` in its entry."""
     sites: dict[str, Any] = {}
     for key, entry in entries.items():
-        match = MANY_SITES.fullmatch(str(key))
-        if match is None:
-            sites[str(key)] = entry
-            continue
-        name, first, last = match[1], int(match[2]), int(match[3])
-        for number in range(first, last + 1):
-            own = entry.replace("*", str(number)) if isinstance(entry, str) else entry
-            sites[f"{name}{number:0{len(match[3])}d}"] = own
+        for name, own in _written_out(str(key), entry):
+            if name in sites:
+                raise ValueError(f"site {name} stands twice, once as a part of {key}; keep one")
+            sites[name] = own
     return sites
+
+
+def _written_out(key: str, entry: Any) -> Iterator[tuple[str, Any]]:
+    match = MANY_SITES.fullmatch(key)
+    if match is None:
+        yield key, entry
+        return
+    for number in range(int(match[2]), int(match[3]) + 1):
+        own = entry.replace("*", str(number)) if isinstance(entry, str) else entry
+        yield f"{match[1]}{number:0{len(match[3])}d}", own
 
 
 def many_names(names: list[Any]) -> list[str]:
@@ -45,6 +51,11 @@ class Data(Section):
     user_split: Literal["all", "train", "heldout", "test"] = "all"
     public: str | None = None
     public_identities: int | None = Field(None, ge=1)
+
+    @property
+    def entries(self) -> list[str]:
+        """All data entries: the sites', the user's and the public one."""
+        return [*self.sites.values(), *(entry for entry in (self.user, self.public) if entry is not None)]
 
     @field_validator("sites", mode="before")
     @classmethod

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from fedvisage.errors import UserError
+from fedvisage.recipe import plain_yaml
+from fedvisage.recipe.mistakes import mistake, read_section, shown
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.section import MethodOptions
+
+ENTRY_KEY = re.compile(r"data\.(user|public|sites\.[^.]+)")
+ENTRY = re.compile(r"synth:.*|[^\s\"'\[{].* only:.*")
+"""A data entry with a colon, which YAML would take for a section, if it is not in quotes."""
 
 ReadMethod = Callable[[Mapping[str, Any]], MethodOptions]
 """Validates the section ``method`` by the options of the method that it names."""
@@ -27,26 +33,19 @@ def load(path: Path, overrides: Sequence[str], method: ReadMethod) -> Recipe:
 
 def read_tree(path: Path) -> dict[str, Any]:
     """Read a YAML file that must hold a mapping."""
-    try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(str(path), f"cannot be read ({error.strerror})") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(str(path), f"is not YAML: {' '.join(str(error).split())}") from error
+    tree = plain_yaml.read_file(path)
     if not isinstance(tree, dict):
         raise UserError(str(path), "must be a mapping of sections, such as method, data and training")
     return tree
 
 
 def apply(tree: dict[str, Any], override: str) -> None:
-    """Set one ``dotted.key=value`` in a recipe tree; the value is read as YAML."""
+    """Set one ``dotted.key=value`` in a recipe tree; the value is read as YAML, but a data entry as it stands."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(override, "an override is written key=value, such as training.rounds=5")
-    try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise UserError(override, f"the value is not YAML: {' '.join(str(error).split())}") from error
+    entry = ENTRY_KEY.fullmatch(key.strip()) and ENTRY.fullmatch(text.strip())
+    value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not YAML")
     put(tree, key.strip(), value, override)
 
 
@@ -75,14 +74,15 @@ def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
     """Turn a tree into a recipe, or say what is wrong where."""
     section = tree.get("method")
     section = {"name": section} if isinstance(section, str) else section
+    if not isinstance(section, Mapping | None):
+        raise UserError(
+            "recipe.method", f"must be the name of a method, or a section with its name, got {shown(section)}"
+        )
     try:
-        own = method(section if isinstance(section, Mapping) else {})
-    except ValidationError as error:
-        raise _mistake(error, "recipe.method") from error
-    try:
-        return Recipe.model_validate({**tree, "method": own})
-    except ValidationError as error:
-        raise _mistake(error, "recipe") from error
+        own = method(section or {})
+    except ValidationError as error:  # of a method that is not in the list
+        raise mistake(error, "recipe.method") from error
+    return read_section(Recipe, {**tree, "method": own}, "recipe")
 
 
 def tree_of(recipe: Recipe) -> dict[str, Any]:
@@ -94,17 +94,4 @@ def tree_of(recipe: Recipe) -> dict[str, Any]:
 
 def text_of(recipe: Recipe) -> str:
     """Return the resolved recipe as YAML."""
-    return yaml.safe_dump(tree_of(recipe), sort_keys=False, allow_unicode=True)
-
-
-def _mistake(error: ValidationError, root: str) -> UserError:
-    problems = []
-    for item in error.errors():
-        place = ".".join([root, *(str(part) for part in item["loc"])])
-        message = "unknown key" if item["type"] == "extra_forbidden" else item["msg"].removeprefix("Value error, ")
-        given = item.get("input")
-        got = f", got {given!r}" if isinstance(given, str | int | float) and item["type"] != "extra_forbidden" else ""
-        problems.append((place, f"{message}{got}"))
-    place, message = problems[0]
-    more = "".join(f"; {p}: {m}" for p, m in problems[1:4])
-    return UserError(place, message + more)
+    return plain_yaml.write(tree_of(recipe))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar, get_args
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic_core import PydanticCustomError
 
 
 class Section(BaseModel):
@@ -13,6 +15,14 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     unset: ClassVar[frozenset[str]] = frozenset()
     """Keys that a resolved recipe leaves out where they have no value: those that came later, or are for one task."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _true_is_no_number(cls, tree: Any) -> Any:
+        for key, field in cls.model_fields.items() if isinstance(tree, Mapping) else ():
+            if _has_truth(tree.get(key)) and _has_number(field.annotation):
+                raise PydanticCustomError("no_number", "must be a number, got true or false", {"keys": (key,)})
+        return tree
 
     @model_serializer(mode="wrap")
     def _without_unset_keys(self, whole: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -25,3 +35,21 @@ class MethodOptions(Section):
     """What a method's own options extend: its name."""
 
     name: str
+
+
+def _has_truth(value: Any) -> bool:
+    """Tell whether a value is true or false, or has one in it, outside of sections, which look themselves."""
+    values = value if isinstance(value, list | tuple) else value.values() if isinstance(value, Mapping) else ()
+    return isinstance(value, bool) or any(isinstance(one, bool) for one in values)
+
+
+def _has_number(kind: Any) -> bool:
+    """Tell whether a key is for numbers, and neither for a truth value nor for a section, which may have some."""
+    parts = _parts(kind)
+    return bool({int, float} & parts) and bool not in parts and not any(issubclass(one, BaseModel) for one in parts)
+
+
+def _parts(kind: Any) -> set[type]:
+    """Return the types that a key's type is made of."""
+    inner = get_args(kind)
+    return set().union(*map(_parts, inner)) if inner else {kind} if isinstance(kind, type) else set()

@@ -13,7 +13,7 @@ from fedvisage.datasets.cache import CACHE
 from fedvisage.federation.record.attendance import trained_by
 from fedvisage.federation.record.ledger import LEDGER
 from fedvisage.files import write_atomically
-from fedvisage.report import audits, content, decisions, figures, privacy, recognition, similarities, worst
+from fedvisage.report import audits, content, decisions, figures, overlaps, privacy, recognition, similarities, worst
 from fedvisage.report.drawing import COLOURS, INK, ON_DARK, QUIET
 from fedvisage.report.promises import promises
 from fedvisage.report.run_files import Row, RunFiles, as_written, flat, read_run
@@ -77,6 +77,8 @@ def context(run: RunFiles) -> dict[str, Any]:
             (title, meaning, themed(drawing, title) if drawing else "") for title, meaning, drawing in drawings
         ],
         "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
+        "unseen": overlaps.unseen(run),
+        "overlaps": overlaps.sentences(run),
         "lacking": run.lacking,
         "nothing_left": nothing_left(run),
         "promises": promises(metrics, run.recipe),

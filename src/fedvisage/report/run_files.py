@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
-from fedvisage.files import parse_json, read_json, read_tensors, read_text
+from fedvisage.files import parse_json, read_json, read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
+from fedvisage.recipe import plain_yaml
 from fedvisage.tasks.counts import read_counts
+from fedvisage.tasks.overlap import OVERLAP
 
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
@@ -51,6 +52,8 @@ class RunFiles:
     """Histograms of the sites' held-out scores, by site."""
     digests: Row = field(default_factory=dict)
     """What the data was, by its place in the recipe."""
+    overlap: Row = field(default_factory=dict)
+    """What places of the run had in common."""
     lacking: tuple[str, ...] = ()
     """What the page must say of files that are missing or were cut off."""
 
@@ -84,6 +87,7 @@ def read_run(path: Path) -> RunFiles:
         audits=_audits(path / AUDIT),
         heldout=read_counts(path),
         digests=read_mapping(path / "data.json"),
+        overlap=read_mapping(path / OVERLAP),
         lacking=tuple(lacking),
     )
 
@@ -104,10 +108,7 @@ def read_mapping(path: Path) -> Row:
         return {}
     if path.suffix == ".json":
         return read_json(path)
-    try:
-        value = yaml.safe_load(read_text(path))
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
-        raise UserError(str(path), f"cannot be read ({' '.join(str(error).split())})") from None
+    value = plain_yaml.read_file(path)
     if not isinstance(value, dict):
         raise UserError(str(path), f"must hold a mapping, not a {type(value).__name__}")
     return value

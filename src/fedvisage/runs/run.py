@@ -21,10 +21,11 @@ from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
-from fedvisage.files import json_text, locked, needing_room, read_json, sweep, write_json
+from fedvisage.files import check_weights, json_text, locked, needing_room, read_json, sweep, write_json
 from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
+from fedvisage.recipe.weights import named_weights
 from fedvisage.report.page import write_report
 from fedvisage.report.tensorboard import write_events
 from fedvisage.runs import environment
@@ -45,7 +46,8 @@ from fedvisage.runs.directory import (
 from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import Opened, check_entries, verify_sets
+from fedvisage.tasks.overlap import OVERLAP, check_apart, look_for_overlap
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
 
@@ -71,11 +73,14 @@ def run_and_report(
     training: Training | None = None,
     opening: Opening | None = None,
     allow_mixed_crops: bool = False,
+    allow_overlap: bool = False,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Run a recipe and write its report; return the figures."""
     metrics = run(
         recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
         allow_mixed_crops=allow_mixed_crops,
+        allow_overlap=allow_overlap, verify=verify,
     )  # fmt: skip
     if not (out / REPORT).exists():
         write_events(out)
@@ -95,15 +100,21 @@ def run(
     training: Training | None = None,
     opening: Opening | None = None,
     allow_mixed_crops: bool = False,
+    allow_overlap: bool = False,
+    verify: bool = False,
 ) -> dict[str, Any]:
     """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
 
     ``method`` is the recipe's, unless one is handed in. The sites are in this process, behind the transport that
     ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here. Sets that were
-    cropped in different ways are refused, unless ``allow_mixed_crops``.
+    cropped in different ways are refused, unless ``allow_mixed_crops``. Pictures of the user's that are also trained
+    on, or of one site that are also another's, are refused unless ``allow_overlap``; with ``verify`` every byte of the
+    sets is read and compared with its digest.
     """
     method = method or find(recipe.method)
     task = task_of(method)
+    if not (out / METRICS).exists():  # a finished run needs no data any more
+        _check_files(recipe, whole=opening is None)
     recipe = task.filled(recipe, cache, reporter.say)
     done = finished(out, recipe, resume)
     if done is not None:
@@ -113,8 +124,11 @@ def run(
         reporter.say(f"warning: {warning}")
     setup = set_up(recipe, method)
     _check_fits(setup)
+    if verify:
+        verify_sets(recipe.data.entries, cache, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter.say)
     check_alike(data.crops, allow_mixed_crops)
+    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out), taken_back(out):
@@ -123,6 +137,7 @@ def run(
         sweep(out)
         write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         write_or_compare(out / DATA, digests)
+        write_once(out / OVERLAP, json_text(overlap))
         write_once(out / ENVIRONMENT, json_text(environment.describe(setup.compute, recipe.runtime.threads)))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
@@ -145,6 +160,24 @@ def _crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
     """Open all data of a recipe."""
     return task.open(recipe, method, cache, say)
+
+
+def _checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, say: Say) -> dict[str, Any]:
+    """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
+    allowed = allowed or ((out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True)
+    overlap = look_for_overlap(data.places, cache, say)
+    for line in check_apart(overlap, allowed, recipe.data.user_name):
+        say(f"note: {line}")
+    return overlap.as_json(allowed)
+
+
+def _check_files(recipe: Recipe, whole: bool) -> None:
+    """Refuse sets and weights that are not there or no such files, before anything is written, made or opened."""
+    ours = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
+    check_entries(ours)
+    for place, path in named_weights(recipes.tree_of(recipe)).items():
+        if whole or place == ("training", "start"):
+            check_weights(Path(path), ".".join(("recipe", *place)))
 
 
 def _check_fits(setup: Setup) -> None:

@@ -11,8 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from fedvisage.recipe import plain_yaml
 from fedvisage.shipped.names import file_of, names
 
 
@@ -66,5 +65,5 @@ def _says(path: Path, key: str) -> Any:
 
 @cache
 def _tree(path: Path) -> dict[str, Any]:
-    tree = yaml.safe_load(path.read_text(encoding="utf-8"))
+    tree = plain_yaml.read_file(path)
     return tree if isinstance(tree, dict) else {}

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
+from dataclasses import dataclass
 from itertools import groupby
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +13,26 @@ from rich.console import Console
 
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
+from fedvisage.errors import UserError
 from fedvisage.files import write_atomically, write_json
 from fedvisage.progress import Reporter, Say
+from fedvisage.runs.directory import METRICS
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import scale, value_of
 from fedvisage.studies.file import Study, read
 from fedvisage.studies.grid import Cell, cells_of, changed
 from fedvisage.studies.table import markdown, summarise
+from fedvisage.tasks.opened import check_entries
+from fedvisage.workers.processes import starting, worker_processes
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What is refused of a cell's sets unless somebody allows it."""
+
+    mixed_crops: bool
+    overlap: bool
 
 
 def conduct(
@@ -34,19 +46,25 @@ def conduct(
     runs: Path | None = None,
     workers: int = 1,
     allow_mixed_crops: bool = False,
+    allow_overlap: bool = False,
 ) -> dict[str, Any]:
     """Run what is missing of a study, and write its table; different users and seeds may run side by side.
 
     ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
-    one name and recipe can share them. ``allow_mixed_crops`` takes sets that were cropped in different ways.
+    one name and recipe can share them. ``allow_mixed_crops`` takes sets that were cropped in different ways,
+    ``allow_overlap`` pictures that are at two places.
     """
     study = changed(read(path), changes)
     if smoke:
         study = small.smoke(study)
     cells = cells_of(study, runs or out / "cells")
+    allowed = Allowed(allow_mixed_crops, allow_overlap)
+    for cell in cells:
+        if not (cell.out / METRICS).exists():
+            _check_data(cell)
     groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
-    for cell, metrics in _finished_cells(groups, cache, workers, allow_mixed_crops):
+    for cell, metrics in _finished_cells(groups, cache, workers, allowed):
         figures = {name: value_of(metrics, name) for name in study.figures}
         results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
         say(_progress(study, results, len(cells)))
@@ -66,29 +84,37 @@ def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> st
 
 
 def _finished_cells(
-    groups: list[list[Cell]], cache: Path, workers: int, mixed: bool
+    groups: list[list[Cell]], cache: Path, workers: int, allowed: Allowed
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
     if workers == 1:
-        yield from ((cell, _run_cell(cell, cache, mixed)) for group in groups for cell in group)
+        yield from ((cell, _run_cell(cell, cache, allowed)) for group in groups for cell in group)
         return
-    for entry in sorted({entry for group in groups for cell in group for entry in _entries(cell)}):
+    for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.entries}):
         resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(_run_group, group, cache, mixed) for group in groups]):
+    with worker_processes(workers) as pool:
+        with starting():
+            running = [pool.submit(_run_group, group, cache, allowed) for group in groups]
+        for done in as_completed(running):
             yield from done.result()
 
 
-def _entries(cell: Cell) -> list[str]:
-    data = cell.recipe.data
-    return [*data.sites.values(), *(entry for entry in (data.user, data.public) if entry is not None)]
+def _check_data(cell: Cell) -> None:
+    """Refuse a set that is not there or cannot be made before the first cell runs, not when its turn comes."""
+    try:
+        check_entries(cell.recipe)
+    except UserError as error:
+        raise UserError(f"{cell.row}, user {cell.user}: {error.place}", error.message) from error
 
 
-def _run_group(group: list[Cell], cache: Path, mixed: bool) -> list[tuple[Cell, dict[str, Any]]]:
-    return [(cell, _run_cell(cell, cache, mixed)) for cell in group]
+def _run_group(group: list[Cell], cache: Path, allowed: Allowed) -> list[tuple[Cell, dict[str, Any]]]:
+    return [(cell, _run_cell(cell, cache, allowed)) for cell in group]
 
 
-def _run_cell(cell: Cell, cache: Path, mixed: bool) -> dict[str, Any]:
+def _run_cell(cell: Cell, cache: Path, allowed: Allowed) -> dict[str, Any]:
     training = None if cell.trained is None else adopting(cell.trained)
     reporter = Reporter(Console(), quiet=True)
-    return run(cell.recipe, cell.out, cache, reporter, resume=True, training=training, allow_mixed_crops=mixed)
+    return run(
+        cell.recipe, cell.out, cache, reporter, resume=True, training=training,
+        allow_mixed_crops=allowed.mixed_crops, allow_overlap=allowed.overlap,
+    )  # fmt: skip

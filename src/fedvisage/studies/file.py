@@ -9,11 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
-from fedvisage.errors import UserError
-from fedvisage.recipe import Section, many_names, many_sites
+from fedvisage.errors import UserError, choice
+from fedvisage.recipe import Section, many_names, many_sites, read_section
 from fedvisage.shipped import locate
 from fedvisage.studies.figures import Figure
 from fedvisage.studies.printed import Printed
@@ -92,7 +92,9 @@ def read(path: Path) -> Study:
         if row.trained_by is not None and row.trained_by not in list(study.rows)[:number]:
             raise UserError(f"{place}.trained_by", f"{row.trained_by!r} is no row above this one")
         if row.recipe is not None and row.recipe not in study.recipes:
-            raise UserError(f"{place}.recipe", f"{row.recipe!r} is not among the study's recipes")
+            raise UserError(
+                f"{place}.recipe", f"{row.recipe!r} is not among the study's recipes{choice(row.recipe, study.recipes)}"
+            )
         _check_names(row.sites or [], study, f"{place}.sites")
         _check_names([] if row.public is None else [row.public], study, f"{place}.public")
         if places.setdefault(slug(name), name) != name:
@@ -111,19 +113,11 @@ def slug(row: str) -> str:
 def _check_names(names: list[str], study: Study, place: str) -> None:
     for name in names:
         if name not in study.sets:
-            raise UserError(place, f"{name!r} is not among the study's sets")
+            raise UserError(place, f"{name!r} is not among the study's sets{choice(name, study.sets)}")
 
 
 def _validated(path: Path) -> Study:
-    tree = _whole(path)
-    try:
-        return Study.model_validate(tree)
-    except ValidationError as error:
-        item = error.errors()[0]
-        place = ".".join(str(part) for part in item["loc"])
-        raise UserError(
-            f"{path}: {place}", "unknown key" if item["type"] == "extra_forbidden" else item["msg"]
-        ) from error
+    return read_section(Study, _whole(path), f"{path}: ")
 
 
 def _whole(path: Path) -> Tree:

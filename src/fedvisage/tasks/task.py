@@ -50,6 +50,11 @@ class Task(Protocol):
         """The word for it in methods and files."""
         ...
 
+    @property
+    def seen(self) -> tuple[str, ...]:
+        """The splits of a site's set that training, or what is chosen for the model, looks at."""
+        ...
+
     def check(self, recipe: Recipe, method: Declared) -> None:
         """Refuse what a method of this task would have to ignore, or what would look at what it is judged by."""
         ...

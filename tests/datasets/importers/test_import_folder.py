@@ -300,3 +300,11 @@ def test_faces_are_found_cut_out_and_their_points_kept(tmp_path: Path) -> None:
     assert (left_mouth[:, 0] < right_mouth[:, 0]).all()
     assert (left_eye[:, 1] < nose[:, 1]).all()
     assert (nose[:, 1] < left_mouth[:, 1]).all()
+
+
+def test_subjects_in_the_place_of_species_are_told_so_by_name(tmp_path: Path) -> None:
+    for place in ("real/s00/1.png", "real/s01/1.png", "attack/s00/1.png", "attack/s01/1.png"):
+        save(tmp_path / place, picture(len(place) + int(place[-7])))
+    with pytest.raises(UserError, match=r"'s00' is a subject.*attack/print/s00/") as caught:
+        import_folder(tmp_path, tmp_path.parent / "subjects", name="f", size=8)
+    assert caught.value.place == str(tmp_path / "attack" / "s00")

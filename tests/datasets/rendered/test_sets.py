@@ -38,6 +38,11 @@ def test_a_line_is_read_into_a_specification() -> None:
         ("O size=64 size=96", "twice"),
         ("O species=paper", "print"),
         ("O species=mask", "print, replay"),
+        ("O subjects=100000000", "at most 100,000"),
+        ("O frames=5000", "at most 1,000"),
+        ("O videos=5000", "at most 1,000"),
+        ("O subjects=90000 frames=100", "2,000,000"),
+        ("O videos=500 frames=10 size=512", "2 GiB"),
     ],
 )
 def test_a_wrong_line_is_refused_with_what_would_be_right(line: str, named: str) -> None:

@@ -241,7 +241,7 @@ def test_noise_on_a_sum_in_secret_is_noise_on_a_sum(sets: Mapping[str, Path], tm
 @pytest.mark.parametrize(
     ("dp", "problem"),
     [
-        ({"noise": 1.0, "delta": 1e-5}, "recipe.federation.dp.clip: Field required"),
+        ({"noise": 1.0, "delta": 1e-5}, "recipe.federation.dp.clip: is missing"),
         ({"clip": 0, "noise": 1.0, "delta": 1e-5}, "clip"),
         ({"clip": 1.0, "epsilon": 0, "delta": 1e-5}, "epsilon"),
         ({"clip": 1.0, "epsilon": -1, "delta": 1e-5}, "epsilon"),

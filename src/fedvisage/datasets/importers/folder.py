@@ -4,7 +4,7 @@ from functools import partial
 
 from fedvisage.datasets.importers.pipeline import import_items
 from fedvisage.datasets.scanners.folder import SCANNER
-from fedvisage.datasets.spread import Progress
+from fedvisage.workers.spread import Progress
 
 __all__ = ["Progress", "import_folder"]
 

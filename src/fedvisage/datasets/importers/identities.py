@@ -1,8 +1,8 @@
 """Imports photographs of people, one folder per person, into an identity set for face recognition.
 
 With ``--crop face`` the largest face of each photograph is found and aligned by its five points (eyes, nose, corners
-of the mouth). With ``--crop none`` the photographs are aligned already; each is checked, and one whose points are not
-in their places, or on which no face is found, is skipped. A file ``groups.csv`` in the source, with the columns
+of the mouth). With ``--crop none`` the photographs are aligned already and are taken as they are, without a look for
+faces: a detector does not find each face in a tight crop. A file ``groups.csv`` in the source, with the columns
 ``person,group``, puts people into groups for tables by group; without it all are in one.
 
 Of each person's photographs a share is kept for testing, by a stream; of the people, a share is held out whole. Who
@@ -25,18 +25,17 @@ from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, mak
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.pictures import open_picture
 from fedvisage.datasets.importers.portraits import Photograph, list_photographs
-from fedvisage.datasets.importers.report import BadFile, ImportReport, Tally, printable
+from fedvisage.datasets.importers.report import BadFile, ImportReport, Tally, printable, shortcomings
 from fedvisage.errors import UserError
-from fedvisage.faces.align import align, misalignment
+from fedvisage.faces.align import align
 from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
 
 GROUPS = "groups.csv"
 EVERYBODY = "all"
-FURTHEST = 0.15
-"""A point this far from its place, as a share of the side, is not aligned."""
 
-Aligned = tuple[Image, NDArray[np.float32]]
+Aligned = tuple[Image, NDArray[np.float32] | None]
+"""A crop, and the five points in it if faces are sought."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +45,10 @@ class IdentityReport(ImportReport):
     one_photograph: int = 0
     people_left_out: int = 0
     photographs_left_out: int = 0
+
+    def warnings(self) -> list[str]:
+        """Say what no training can use: all images are bona fide here."""
+        return shortcomings(self.subjects, None, None)
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
@@ -95,7 +98,8 @@ def import_identities(
     single, done, seen = 0, 0, dict[str, Photograph]()
     people_out, out_of_use = len(everybody) - len(albums), len(photographs) - sum(map(len, albums.values()))
     record = record_of(crop, aligned=True)
-    with Writer(destination, name=name, size=size, source=origin, points=True, identities=True, crop=record) as out:
+    found = crop == "face"
+    with Writer(destination, name=name, size=size, source=origin, points=found, identities=True, crop=record) as out:
         for person, album in sorted(albums.items()):
             pictures = [picture for one in album for picture in _read(one, aligner, seen, tally)]
             done += len(album)
@@ -106,8 +110,8 @@ def import_identities(
             splits = _splits(len(pictures), test, person in away, numpy_rng(seed, "import", person))
             for (photograph, (image, points)), split in zip(pictures, splits, strict=True):
                 out.add(
-                    image[None], points=points[None], label=[1], species=["bonafide"], subject=[person],
-                    video=[photograph.name], frame=[0], split=[split], item=[photograph.name],
+                    image[None], points=None if points is None else points[None], label=[1], species=["bonafide"],
+                    subject=[person], video=[photograph.name], frame=[0], split=[split], item=[photograph.name],
                     group=[groups.get(person, EVERYBODY)],
                 )  # fmt: skip
             if progress:
@@ -129,22 +133,11 @@ def make_aligner(crop: Crop, size: int, threads: int = 1) -> Callable[[Image], A
     """
     if crop == "centre":
         raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
-    detect = make_detector(threads)
     if crop == "face":
+        detect = make_detector(threads)
         return lambda image: _found_and_aligned(image, detect, size)
     cropper = make_cropper(crop, size)
-
-    def checked(image: Image) -> Aligned:
-        cut = cropper(image).image
-        faces = detect(image)  # as it came: at the size of a small crop the detector misses faces
-        if not faces:
-            raise BadFile("no face found")
-        points = max(faces, key=lambda face: face.area).points * (size / len(image))
-        if misalignment(points, size) > FURTHEST:
-            raise BadFile("not aligned by five points; import it with --crop face")
-        return cut, points.astype(np.float32)
-
-    return checked
+    return lambda image: (cropper(image).image, None)
 
 
 def _found_and_aligned(image: Image, detect: Callable[[Image], list], size: int) -> Aligned:  # type: ignore[type-arg]

@@ -7,7 +7,8 @@ the same command is given again. Any number of processes read and crop; one writ
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -26,9 +27,9 @@ from fedvisage.datasets.importers.seen import Seen
 from fedvisage.datasets.scanners.item import Choices, Item
 from fedvisage.datasets.scanners.scanner import Scanner
 from fedvisage.datasets.scanners.tree import walk
-from fedvisage.datasets.spread import Progress, spread
 from fedvisage.errors import UserError
 from fedvisage.streams import numpy_rng
+from fedvisage.workers.spread import Progress, spread
 
 PIPELINE_VERSION = 1
 """Changes whenever the same files give other pixels: an unfinished import is not continued by another version."""
@@ -78,8 +79,8 @@ def import_items(
         crop=reading.record, further=_columns(scanner), every=every,
         key=_key(f"{origin} {reading.record!r}", name, listing.items),
     )  # fmt: skip
-    with out:
-        for item, outcome in _outcomes(out, seen, listing.items, reading, workers, progress):
+    with out, closing(_outcomes(out, seen, listing.items, reading, workers, progress)) as outcomes:
+        for item, outcome in outcomes:
             for picture in outcome.pictures:
                 _add(out, item, picture, splits[item.subject], outcome.turned)
         return seen.report(out, scanner, listing)
@@ -87,19 +88,19 @@ def import_items(
 
 def _outcomes(
     out: Writer, seen: Seen, items: Sequence[Item], reading: Reading, workers: int, progress: Progress | None
-) -> Iterator[tuple[Item, Outcome]]:
+) -> Generator[tuple[Item, Outcome], None, None]:
     """Read the items behind those that were done before; yield what is to be written, and note it when it is."""
     for item, noted in zip(items, out.done, strict=False):
         seen.replay(item, noted)
     rest = items[len(out.done) :]
-    outcomes = spread(partial(read_item, reading=reading), rest, workers, torch=False)
-    for done, (item, outcome) in enumerate(zip(rest, outcomes, strict=True), len(out.done) + 1):
-        record = seen.take(item, outcome)
-        if not record["fault"]:
-            yield item, outcome
-        out.note(**record)
-        if progress:
-            progress(done, len(items))
+    with closing(spread(partial(read_item, reading=reading), rest, workers, torch=False)) as outcomes:
+        for done, (item, outcome) in enumerate(zip(rest, outcomes, strict=True), len(out.done) + 1):
+            record = seen.take(item, outcome)
+            if not record["fault"]:
+                yield item, outcome
+            out.note(**record)
+            if progress:
+                progress(done, len(items))
 
 
 def _splits(items: Sequence[Item], heldout: float, seed: int) -> dict[str, str]:

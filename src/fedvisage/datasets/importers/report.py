@@ -51,11 +51,15 @@ class ImportReport:
 
         return json_text(asdict(self))
 
+    def warnings(self) -> list[str]:
+        """Say what no training can use."""
+        return shortcomings(self.subjects, self.bona_fide, self.images - self.bona_fide)
+
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
         found = f"{counted(self.images, 'image')} of {counted(self.subjects, 'subject')}"
-        lines = [f"{found} from {counted(self.files, 'file')}: {counts}"]
+        lines = [f"{found} from {counted(self.files, 'file')}: {counts}", *self.warnings()]
         if self.upscaled:
             lines.append(
                 f"{counted(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: use a"
@@ -72,6 +76,18 @@ class ImportReport:
             lines.append(f"{counted(len(self.skipped), 'file')} skipped:")
             lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
         return lines
+
+
+def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> list[str]:
+    """Warn of a set that cannot train alone; without counts of the classes it is one of identities."""
+    warnings = []
+    if bona_fide == 0:
+        warnings.append("warning: all images are attacks; a site that trains needs bona fide images, too")
+    if attacks == 0:
+        warnings.append("warning: all images are bona fide; a site that trains needs attacks, too")
+    if subjects == 1:
+        warnings.append("warning: there is one subject; training and held-out images need different ones")
+    return warnings
 
 
 @dataclass(frozen=True)

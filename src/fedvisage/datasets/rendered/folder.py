@@ -5,6 +5,7 @@ An owner of bona fide images alone can take part: the attacks of a domain are si
 
 from collections import defaultdict
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -22,13 +23,13 @@ from fedvisage.datasets.importers.portraits import Photograph, Portrait, list_ph
 from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, reasons
 from fedvisage.datasets.rendered.sets import heldout_subjects
 from fedvisage.datasets.rendered.specification import Synthesis
-from fedvisage.datasets.spread import Progress, spread
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.camera import Camera, decode, draw_shots
 from fedvisage.faces.synthetic.domain import Attack, Domain
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.recapture import Photographs, Setting, recapture
 from fedvisage.streams import derive, numpy_rng
+from fedvisage.workers.spread import Progress, spread
 
 FRAMING = 0.9  # enlarges shown photographs a little, so that few edges come into view: crops have no wider framing
 # Eyes, nose, corners of the mouth in a face crop, as shares of its side: the mean of usual alignments.
@@ -72,8 +73,8 @@ def synthesise_from(
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
     pictures = plan_pictures(portraits, attacks, spec)
-    with out:
-        for done, filmed in enumerate(spread(attack_picture, pictures, workers)):
+    with out, closing(spread(attack_picture, pictures, workers)) as films:
+        for done, filmed in enumerate(films):
             subject = pictures[done].portrait.photograph.subject
             _write(out, pictures[done], filmed, "heldout" if subject in heldout else "train")
             if progress:
@@ -114,15 +115,16 @@ def _read(
     tally = Tally(photos, len(chosen) + len(skipped), max_bad, skipped)
     tally.stop_if_too_many()
     portraits: dict[str, Portrait] = {}
-    for done, one in enumerate(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers), start=1):
-        if isinstance(one, Skipped):
-            tally.skip(one.path, one.reason)
-        elif one.digest in portraits:
-            tally.skip(one.photograph.name, f"the same content as {portraits[one.digest].photograph.name}")
-        else:
-            portraits[one.digest] = one
-        if reading:
-            reading(done, len(chosen))
+    with closing(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers)) as found_or_not:
+        for done, one in enumerate(found_or_not, start=1):
+            if isinstance(one, Skipped):
+                tally.skip(one.path, one.reason)
+            elif one.digest in portraits:
+                tally.skip(one.photograph.name, f"the same content as {portraits[one.digest].photograph.name}")
+            else:
+                portraits[one.digest] = one
+            if reading:
+                reading(done, len(chosen))
     if not portraits:
         raise UserError(str(photos), f"holds no photograph that can be used: {reasons(tally.skipped)}")
     return list(portraits.values()), tally

@@ -8,6 +8,7 @@ Person number n is the same person in every set of a seed: sets are disjoint if 
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
@@ -19,9 +20,7 @@ from numpy.typing import NDArray
 
 from fedvisage.data.prepared import Writer
 from fedvisage.datasets.rendered.sets import BATCH
-from fedvisage.datasets.rendered.specification import read_settings
-from fedvisage.datasets.spread import Progress, spread
-from fedvisage.errors import UserError
+from fedvisage.datasets.rendered.specification import MOST_OF_ONE, MOST_SUBJECTS, check, check_images, read_settings
 from fedvisage.faces.align import align
 from fedvisage.faces.synthetic.camera import draw_shots, expose
 from fedvisage.faces.synthetic.conditions import LightRange, draw_conditions
@@ -29,6 +28,7 @@ from fedvisage.faces.synthetic.domains import AUXILIARY
 from fedvisage.faces.synthetic.people import GROUPS, TRAITS, People, draw_people
 from fedvisage.faces.synthetic.scene import render
 from fedvisage.streams import derive, numpy_rng
+from fedvisage.workers.spread import Progress, spread
 
 NAME = "people"
 IDENTITIES_VERSION = 1
@@ -61,14 +61,16 @@ class Identities:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be rendered."""
-        _check("size", self.size, 32 <= self.size <= 384 and self.size % 2 == 0, "an even number from 32 to 384")
-        for name in ("identities", "images"):
-            _check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+        check("size", self.size, 32 <= self.size <= 384 and self.size % 2 == 0, "an even number from 32 to 384")
+        for name, most in (("identities", MOST_SUBJECTS), ("images", MOST_OF_ONE)):
+            check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+            check(name, getattr(self, name), getattr(self, name) <= most, f"at most {most:,}")
+        check_images(self.images, self.identities, self.size)
         for name in ("first", "seed"):
-            _check(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+            check(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
         for name in ("test", "heldout"):
-            _check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
-        _check("group", self.group, self.group is None or 0 <= self.group < len(GROUPS), "0, 1, 2 or 3")
+            check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
+        check("group", self.group, self.group is None or 0 <= self.group < len(GROUPS), "0, 1, 2 or 3")
 
     @property
     def digest_text(self) -> str:
@@ -106,9 +108,9 @@ def render_identities(
     numbers = range(spec.first, spec.first + spec.identities)
     heldout = _heldout(spec)
     albums = spread(partial(photograph_person, size=spec.size), [album(spec, n) for n in numbers], workers)
-    with Writer(
-        destination, name=NAME, size=spec.size, source=f"synthetic {spec.digest_text}", points=True, identities=True
-    ) as out:
+    source = f"synthetic {spec.digest_text}"
+    out = Writer(destination, name=NAME, size=spec.size, source=source, points=True, identities=True)
+    with out, closing(albums):
         for done, (number, (images, points)) in enumerate(zip(numbers, albums, strict=True)):
             name, group = f"person-{number:06d}", f"group-{_group(spec, number)}"
             splits = ["heldout"] * spec.images if number in heldout else _splits(spec)
@@ -176,8 +178,3 @@ def _heldout(spec: Identities) -> set[int]:
     """Return the numbers of the people who are held out: the last ones, never all."""
     count = min(round(spec.heldout * spec.identities), spec.identities - 1)
     return set(range(spec.first + spec.identities - count, spec.first + spec.identities))
-
-
-def _check(name: str, value: object, fine: bool, wanted: str) -> None:
-    if not fine:
-        raise UserError(f"synth.{name}", f"must be {wanted}, got {value}")

@@ -5,16 +5,17 @@ not depend on how many there are.
 """
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 from fedvisage.data.prepared import Writer
 from fedvisage.datasets.rendered.specification import RENDERER_VERSION, Synthesis, parse_synthesis
-from fedvisage.datasets.spread import Progress, spread
 from fedvisage.faces.synthetic.domain import Attack, Domain
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.filming import Frames, Video, film
 from fedvisage.streams import derive, numpy_rng
+from fedvisage.workers.spread import Progress, spread
 
 __all__ = ["RENDERER_VERSION", "Synthesis", "parse_synthesis", "plan_videos", "synthesise"]
 
@@ -28,10 +29,18 @@ def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress
     total, done = sum(video.frames for videos in plan for video in videos), 0
     heldout = heldout_subjects(spec, [videos[0].subject for videos in plan])
     work = partial(film_subject, domain=find_domain(spec.domain), size=spec.size)
-    with Writer(
-        destination, name=spec.domain, size=spec.size, source=f"synthetic {spec.digest_text}", depth=True, points=True
-    ) as out:
-        for videos, filmed in zip(plan, spread(work, plan, workers), strict=True):
+    with (
+        Writer(
+            destination,
+            name=spec.domain,
+            size=spec.size,
+            source=f"synthetic {spec.digest_text}",
+            depth=True,
+            points=True,
+        ) as out,
+        closing(spread(work, plan, workers)) as films,
+    ):
+        for videos, filmed in zip(plan, films, strict=True):
             _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")
             done += len(filmed.images)
             if progress:

@@ -11,6 +11,16 @@ RENDERER_VERSION = 1
 """Changes whenever a specification gives other pixels than before."""
 
 
+MOST_SUBJECTS = 100_000
+MOST_OF_ONE = 1_000
+"""Videos of a subject, frames of a video, photographs of a person."""
+MOST_AT_ONCE = 2 << 30
+"""Bytes of one subject's images: they are in memory together, in each process."""
+MOST_IMAGES = 2_000_000
+"""Images of a set, a row of each in memory: three times as many as the largest dataset of the papers' kind has
+(CelebA-Spoof, 625,537), 100 GB on disk at 128 pixels, and weeks of rendering."""
+
+
 @dataclass(frozen=True)
 class Synthesis:
     """What to render: a domain, how much of it, and from which seed."""
@@ -27,20 +37,28 @@ class Synthesis:
     def __post_init__(self) -> None:
         """Refuse what cannot be rendered."""
         find_domain(self.domain)
-        _check("size", self.size, self.size % 2 == 0 and 32 <= self.size <= 512, "an even number from 32 to 512")
-        for name in ("subjects", "videos", "frames"):
+        check("size", self.size, self.size % 2 == 0 and 32 <= self.size <= 512, "an even number from 32 to 512")
+        for name, most in (("subjects", MOST_SUBJECTS), ("videos", MOST_OF_ONE), ("frames", MOST_OF_ONE)):
             value = getattr(self, name)
-            _check(name, value, value is None or value >= 1, "at least 1")
-        _check("heldout", self.heldout, 0 <= self.heldout < 1, "a share from 0 to below 1")
+            check(name, value, value is None or value >= 1, "at least 1")
+            check(name, value, value is None or value <= most, f"at most {most:,}")
+        check_images(self.most_of_one(), self.subjects or find_domain(self.domain).subjects, self.size)
+        check("heldout", self.heldout, 0 <= self.heldout < 1, "a share from 0 to below 1")
         if self.species is not None:
             chosen = set(self.species)
             offered = {attack.species for attack in find_domain(self.domain).attacks}
-            _check(
+            check(
                 "species",
                 ",".join(self.species),
                 bool(chosen) and chosen <= offered,
                 f"a selection of what {self.domain} has: {', '.join(sorted(offered))}",
             )
+
+    def most_of_one(self) -> int:
+        """Count the images of one subject."""
+        domain = find_domain(self.domain)
+        bonafide = self.videos or domain.videos
+        return (bonafide + max(1, round(bonafide * domain.ratio))) * self.frames
 
     @property
     def digest_text(self) -> str:
@@ -88,6 +106,17 @@ def read_species(text: str) -> tuple[str, ...]:
     return names
 
 
-def _check(name: str, value: object, fine: bool, wanted: str) -> None:
+def check_images(each: int, people: int, size: int) -> None:
+    """Refuse more images than memory, disk and patience have room for."""
+    if each * size * size * 3 > MOST_AT_ONCE:
+        raise UserError("synth", f"{each:,} images of one subject at size {size} are more than the "
+                        f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer")  # fmt: skip
+    if each * people > MOST_IMAGES:
+        raise UserError("synth", f"{each * people:,} images are more than the {MOST_IMAGES:,} that a set may have; "
+                        "make several sets, with other seeds")  # fmt: skip
+
+
+def check(name: str, value: object, fine: bool, wanted: str) -> None:
+    """Refuse a setting that is not fine."""
     if not fine:
         raise UserError(f"synth.{name}", f"must be {wanted}, got {value}")

@@ -45,8 +45,22 @@ def scan_folder(_: Scanner, tree: Tree, __: Choices) -> Listing:
             frames[item.video] += 1
         else:
             skipped.append(Skipped(printable(name), item))
+    _check_species(tree.root, found)
     _check_labels(tree.path(LABELS), found)
     return Listing(found, tuple(skipped))
+
+
+def _check_species(root: Path, found: list[Item]) -> None:
+    """Refuse subjects in the place of species: folders directly below the attacks that bear a subject's name."""
+    subjects = {item.subject for item in found if item.label == 1 and not item.own_subject}
+    for item in found:
+        if item.label == 0 and item.species in subjects:
+            above = PurePosixPath(item.name).parts[0]
+            raise UserError(
+                str(root / above / item.species),
+                f"{item.species!r} is a subject, where the kind of attack is expected; move it to "
+                f"{above}/<species>/{item.species}/, such as {above}/print/{item.species}/",
+            )
 
 
 def _located(path: Path, name: str, root: Path) -> Item | str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from fedvisage.data.batches import View, check_view
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import ALL, Selection, select, without_selection
@@ -14,6 +12,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import Opened, SiteData, merged, open_set
+from fedvisage.tasks.overlap import HELD_OUT, SITE, USER, Places
 
 
 def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
@@ -22,19 +21,20 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
     meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
     sites = {name: _site(prepared, f"data.sites.{name}", meant[name]) for name, prepared in opened.items()}
-    user = _user(recipe, cache, say, opened)
+    user = _user(recipe, cache, say)
     digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
     crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
     if user is not None:
         crops["data.user"] = user.slices[0].set.crop
-    return Opened(merged(sites) if method.pooled else sites, user, digests | _digest_of(user), crops=crops)
+    digests |= _digest_of(user)
+    apart = _places(sites, user)
+    return Opened(merged(sites) if method.pooled else sites, user, digests, crops=crops, places=apart)
 
 
-def _user(recipe: Recipe, cache: Path, say: Callable[[str], None], sites: dict[str, PreparedSet]) -> View | None:
+def _user(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:
     if recipe.data.user is None:
         return None
     prepared = open_set(recipe.data.user, "data.user", recipe, cache, say)
-    _check_unseen(prepared, sites)
     user = View.of(prepared, None if recipe.data.user_split == "all" else recipe.data.user_split)
     user = select(user, without_selection(recipe.data.user)[1], "data.user")
     if len(user) == 0:
@@ -45,19 +45,14 @@ def _user(recipe: Recipe, cache: Path, say: Callable[[str], None], sites: dict[s
 def _site(prepared: PreparedSet, place: str, meant: Selection = ALL) -> SiteData:
     train, heldout = (select(View.of(prepared, split), meant, place) for split in ("train", "heldout"))
     check_view(train, place)
-    check_view(heldout, f"{place} (held-out subjects)")
+    check_view(heldout, f"{place}{HELD_OUT}")
     return SiteData(train, heldout)
 
 
-def _check_unseen(user: PreparedSet, sites: dict[str, PreparedSet]) -> None:
-    """Refuse a user whose images, or rendered people, are also a site's."""
-    own = set(np.unique(user.rows.subject).tolist())
-    for name, site in sites.items():
-        if site.digest == user.digest:
-            raise UserError("data.user", f"is the same data as site {name}: a user must be unseen in training")
-        both = own & set(np.unique(site.rows.subject).tolist())
-        if both and site.name == user.name:
-            raise UserError("data.user", f"shares {len(both)} subjects with site {name}, such as {min(both)!r}")
+def _places(sites: dict[str, SiteData], user: View | None) -> Places:
+    places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
+    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items()}
+    return places if user is None else {**places, USER: (user,)}
 
 
 def _digest_of(user: View | None) -> dict[str, str]:

@@ -36,6 +36,7 @@ class Pad:
     """Attack detection: its data, what sites say of a finished model, its judgement."""
 
     name: TaskName = "pad"
+    seen: tuple[str, ...] = ("train", "heldout")
 
     def check(self, recipe: Recipe, method: Declared) -> None:
         """Refuse what is for recognition."""

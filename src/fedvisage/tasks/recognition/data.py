@@ -6,7 +6,7 @@ genuine pair look like an impostor's. What is left out is counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,8 +20,7 @@ from fedvisage.metrics.listed_pairs import pairs_among
 from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import Opened, People, SiteData, merged, open_set
-
-PUBLIC = "data.public"
+from fedvisage.tasks.overlap import PUBLIC, SITE, USER, Places
 
 
 def check_recognition(recipe: Recipe, method: Declared) -> None:
@@ -88,34 +87,35 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
             )
         return share_of(View.of(opened[name], split), part)
 
-    places = {f"data.sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
+    places = {f"{SITE}{name}": entry for name, entry in sorted(recipe.data.sites.items())}
     sites = {
         place: SiteData(view(entry, place, "train"), view(entry, place, "test")) for place, entry in places.items()
     }
     user = None
     if recipe.data.user is not None:
         split = None if recipe.data.user_split == "all" else recipe.data.user_split
-        user = view(recipe.data.user, "data.user", split)
+        user = view(recipe.data.user, USER, split)
         if not len(user):
             raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
     public, heldout = None, None
     if recipe.data.public is not None:
         public, heldout = view(recipe.data.public, PUBLIC, "train"), view(recipe.data.public, PUBLIC, "heldout")
-    _check_nobody_twice(sites, public, heldout, user)
+    shown = _places(sites, public, heldout, user)
+    _check_nobody_twice(shown)
     counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
                for name in ("without_test_images", "with_one_test_image")}  # fmt: skip
-    apart = {place.removeprefix("data.sites."): site for place, site in sites.items()}
+    apart = {place.removeprefix(SITE): site for place, site in sites.items()}
     strangers = _strangers(recipe, apart, heldout)
     _check_rates(recipe, apart, strangers)
     if user is not None:
         _check_generic_rates(recipe, user)
     digests = {place: _digest(opened, entry) for place, entry in places.items()}
-    digests |= {"data.user": _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
+    digests |= {USER: _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
     people = People(public, strangers, apart, counted)
-    named = {**places, "data.user": recipe.data.user, PUBLIC: recipe.data.public}
+    named = {**places, USER: recipe.data.user, PUBLIC: recipe.data.public}
     crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
-    return Opened(merged(apart) if method.pooled else apart, user, digests, people, crops=crops)
+    return Opened(merged(apart) if method.pooled else apart, user, digests, people, crops=crops, places=shown)
 
 
 def share_of(view: View, part: Part | None) -> View:
@@ -132,13 +132,15 @@ def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:
     return opened[name].digest + (f" {part}" if part else "")
 
 
-def _check_nobody_twice(
-    sites: Mapping[str, SiteData], public: View | None, heldout: View | None, user: View | None
-) -> None:
-    """Refuse an identity that is at two of the places."""
-    places = {place: [site.train, site.heldout] for place, site in sites.items()}
+def _places(sites: Mapping[str, SiteData], public: View | None, heldout: View | None, user: View | None) -> Places:
+    places: dict[str, Sequence[View]] = {place: (site.train, site.heldout) for place, site in sites.items()}
     places[PUBLIC] = [view for view in (public, heldout) if view is not None]
-    places["data.user"] = [] if user is None else [user]
+    places[USER] = [] if user is None else [user]
+    return {place: views for place, views in places.items() if views}
+
+
+def _check_nobody_twice(places: Places) -> None:
+    """Refuse an identity that is at two of the places."""
     seen: dict[str, str] = {}
     for place, views in places.items():
         for name in sorted({str(name) for view in views for name in view.identities}):

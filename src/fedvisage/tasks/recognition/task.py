@@ -20,8 +20,9 @@ from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
 from fedvisage.tasks.model import SavedModel
 from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.overlap import PUBLIC
 from fedvisage.tasks.recognition import heldout, judge
-from fedvisage.tasks.recognition.data import PUBLIC, check_recognition, filled, open_data
+from fedvisage.tasks.recognition.data import check_recognition, filled, open_data
 from fedvisage.tasks.recognition.personal import collect_personal
 from fedvisage.tasks.recognition.pretraining import pretrained
 from fedvisage.tasks.recognition.summary import summary_lines
@@ -34,6 +35,7 @@ class Recognising:
     """Recognition: its data, its first model, what sites say of a finished one, its judgement."""
 
     name: TaskName = "recognition"
+    seen: tuple[str, ...] = ("train", "test")
 
     def check(self, recipe: Recipe, method: Declared) -> None:
         """Refuse what is for attack detection, and choices by what the personal figures are about."""

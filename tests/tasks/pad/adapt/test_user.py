@@ -181,8 +181,19 @@ def test_a_model_without_such_layers_is_refused_by_name(sets: Mapping[str, Path]
     run_toy(tree(sets, "fedma", training__rounds=1), tmp_path / "run")
     found = open_model(tmp_path / "run")
     view = View.of(PreparedSet.open(sets["U"]))
-    with pytest.raises(UserError, match="layernorm"):
+    with pytest.raises(UserError, match=r"^evaluation\.adapt: .*no normalisation layers"):
         adapted_scores(found.scorer, found.saved.finished, view, PAPER, {"": ANYWHERE})
+
+
+@pytest.mark.parametrize(
+    ("layer", "asked", "advised"),
+    [(torch.nn.LayerNorm(4), "batchnorm", "layernorm"), (torch.nn.BatchNorm1d(4), "layernorm", "batchnorm")],
+)
+def test_the_other_kind_of_layers_is_advised_where_the_model_has_it(
+    layer: torch.nn.Module, asked: str, advised: str
+) -> None:
+    with pytest.raises(UserError, match=f"choose {advised}$"):
+        affine(torch.nn.Sequential(layer), asked)
 
 
 def test_layernorms_are_found_where_they_are_asked_for() -> None:

@@ -75,11 +75,17 @@ class Learner:
 
 def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
     """Return the scale and shift of all normalisation layers of a kind."""
-    layers: list[nn.Module] = list(batchnorms(net))
-    if over == "layernorm":
-        layers = [module for module in net.modules() if isinstance(module, nn.LayerNorm)]
-    parameters = [parameter for layer in layers for parameter in layer.parameters(recurse=False)]
-    if not parameters:
-        other = "layernorm" if over == "batchnorm" else "batchnorm"
-        raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; try {other}")
-    return parameters
+    layers: dict[str, list[nn.Module]] = {
+        "batchnorm": list(batchnorms(net)),
+        "layernorm": [module for module in net.modules() if isinstance(module, nn.LayerNorm)],
+    }
+    learn = {
+        kind: [one for layer in found for one in layer.parameters(recurse=False)] for kind, found in layers.items()
+    }
+    if learn[over]:
+        return learn[over]
+    other = next((kind for kind, parameters in learn.items() if parameters), None)
+    if other is None:
+        raise UserError("evaluation.adapt", "this model has no normalisation layers, whose scale and shift "
+                        "would learn; leave adaptation out")  # fmt: skip
+    raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {other}")

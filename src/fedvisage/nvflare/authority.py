@@ -1,0 +1,164 @@
+"""The authority of a federation: its root key, and the book of who was given which certificate and whose were revoked.
+
+It lies in ``authority`` beside the kits it made, readable by its owner alone. Whoever has its key can let anyone in, so
+it belongs neither into a kit nor onto the server. Members' own keys are in their kits and nowhere else.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, cast
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert, serialize_pri_key
+
+from fedvisage.errors import UserError
+from fedvisage.files import read_json, write_atomically, write_json
+from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.kits import Kind
+
+CERTIFICATE, KEY, BOOK = "root.pem", "root.key", "members.json"
+FOLDER = "authority"
+
+ROOT_DAYS = 3650
+"""Days that a root holds: no certificate outlives it, and nothing but new kits for all replaces it."""
+
+LOST = "bring it back from a copy, or provision a new federation in another directory"
+
+
+@dataclass(frozen=True)
+class Issued:
+    """A certificate that a member was given."""
+
+    certificate: x509.Certificate
+    revoked: datetime | None = None
+
+    @property
+    def until(self) -> datetime:
+        """Return when it ends."""
+        return self.certificate.not_valid_after_utc
+
+
+@dataclass(frozen=True)
+class Member:
+    """Who has a kit, where it was made, and its certificates, the newest last."""
+
+    kind: Kind
+    organisation: str
+    kit: str
+    issued: tuple[Issued, ...] = ()
+
+    @property
+    def holding(self) -> tuple[Issued, ...]:
+        """Return the certificates that are not revoked."""
+        return tuple(one for one in self.issued if one.revoked is None)
+
+    @property
+    def until(self) -> datetime | None:
+        """Return when the last of its certificates ends; none if they are revoked."""
+        return max((one.until for one in self.holding), default=None)
+
+    def given(self, certificate: x509.Certificate) -> Member:
+        """Return it with one more certificate."""
+        return replace(self, issued=(*self.issued, Issued(certificate)))
+
+    def refused(self, now: datetime) -> Member:
+        """Return it with all its certificates revoked."""
+        return replace(self, issued=tuple(replace(one, revoked=one.revoked or now) for one in self.issued))
+
+
+@dataclass
+class Authority:
+    """An opened authority."""
+
+    directory: Path
+    name: str
+    host: str
+    port: int
+    root: x509.Certificate
+    key: RSAPrivateKey
+    members: dict[str, Member] = field(default_factory=dict)
+
+    def save(self) -> None:
+        """Write the book."""
+        members = {name: _written(member) for name, member in sorted(self.members.items())}
+        book = {"name": self.name, "host": self.host, "port": self.port, "members": members}
+        write_json(self.directory / BOOK, book)
+
+    def renewed(self, old: x509.Certificate) -> x509.Certificate:
+        """Return a certificate that says the same of the same key, and begins now."""
+        now = datetime.now(UTC)
+        until = min(now + (old.not_valid_after_utc - old.not_valid_before_utc), self.root.not_valid_after_utc)
+        builder = x509.CertificateBuilder(self.root.subject, old.subject, old.public_key())
+        builder = builder.serial_number(x509.random_serial_number()).not_valid_before(now).not_valid_after(until)
+        for extension in old.extensions:
+            builder = builder.add_extension(extension.value, extension.critical)
+        return builder.sign(self.key, hashes.SHA256())
+
+    def revocations(self) -> bytes:
+        """Return the list of all revoked certificates, signed (X.509 CRL, PEM)."""
+        now = datetime.now(UTC)
+        builder = x509.CertificateRevocationListBuilder(self.root.subject, now, self.root.not_valid_after_utc)
+        for one in (one for member in self.members.values() for one in member.issued if one.revoked):
+            entry = x509.RevokedCertificateBuilder(one.certificate.serial_number, one.revoked).build()
+            builder = builder.add_revoked_certificate(entry)
+        return builder.sign(self.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def found(federation: FederationFile, directory: Path, days: int) -> Authority:
+    """Make a new authority, its key readable by its owner alone."""
+    directory.mkdir(parents=True, exist_ok=True)
+    directory.chmod(0o700)
+    key, public = generate_keys()
+    subject = Identity(federation.name)
+    root = generate_cert(subject, subject, key, public, valid_days=days, ca=True)
+    with os.fdopen(os.open(directory / KEY, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(serialize_pri_key(key))
+    write_atomically(directory / CERTIFICATE, serialize_cert(root))
+    return Authority(directory, federation.name, federation.server.host, federation.server.port, root, key)
+
+
+def open_authority(directory: Path) -> Authority:
+    """Open an authority that was made before."""
+    book = read_json(directory / BOOK, LOST)
+    try:
+        root = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
+        key = cast("RSAPrivateKey", load_pem_private_key((directory / KEY).read_bytes(), password=None))
+        members = {str(name): _read(entry) for name, entry in book["members"].items()}
+        found = Authority(directory, str(book["name"]), str(book["host"]), int(book["port"]), root, key, members)
+    except OSError as error:
+        raise UserError(str(error.filename), f"cannot be read ({error.strerror}); {LOST}") from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(str(directory), f"is damaged; {LOST}") from error
+    if key.public_key() != root.public_key():
+        raise UserError(str(directory / KEY), f"is not the key of {CERTIFICATE}; {LOST}")
+    return found
+
+
+def _written(member: Member) -> dict[str, Any]:
+    issued = [
+        {
+            "certificate": serialize_cert(one.certificate).decode(),
+            "revoked": one.revoked and one.revoked.isoformat(),
+        }
+        for one in member.issued
+    ]
+    return {"kind": member.kind, "organisation": member.organisation, "kit": member.kit, "issued": issued}
+
+
+def _read(entry: Mapping[str, Any]) -> Member:
+    issued = tuple(
+        Issued(
+            x509.load_pem_x509_certificate(one["certificate"].encode()),
+            None if one["revoked"] is None else datetime.fromisoformat(one["revoked"]),
+        )
+        for one in entry["issued"]
+    )
+    return Member(entry["kind"], str(entry["organisation"]), str(entry["kit"]), issued)

@@ -1,0 +1,119 @@
+"""Making kits: NVFlare writes them, they are closed, and a page of our own is put in.
+
+NVFlare gives each a new key and a certificate of the federation's root. It keeps nothing: what it wrote on its way is
+thrown away, so that a member's key is in its kit alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from nvflare.lighter.entity import participant_from_dict
+from nvflare.lighter.impl.cert import CertBuilder
+from nvflare.lighter.impl.signature import SignatureBuilder
+from nvflare.lighter.impl.static_file import StaticFileBuilder
+from nvflare.lighter.impl.workspace import WorkspaceBuilder
+from nvflare.lighter.provisioner import Provisioner
+from nvflare.lighter.spec import Project
+from nvflare.lighter.utils import serialize_cert
+
+from fedvisage.errors import RunFailed
+from fedvisage.files import read_json, write_json
+from fedvisage.nvflare import hardening
+from fedvisage.nvflare.admission import OPERATOR
+from fedvisage.nvflare.authority import Authority, Member
+from fedvisage.nvflare.kits import ANEW, OWN, Kind
+from fedvisage.nvflare.readmes import readme_of
+
+README = "readme.txt"
+UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "system_info.ipynb")
+"""NVFlare's own ways to start and look, which are not ours."""
+
+TYPES: Mapping[Kind, str] = {"server": "server", "site": "client", "operator": "admin"}
+
+
+@contextmanager
+def made(authority: Authority, server: Member, members: Mapping[str, Member]) -> Iterator[dict[str, Path]]:
+    """Make a kit for each of these members, beside the authority; those that were not moved away vanish afterwards."""
+    with tempfile.TemporaryDirectory(dir=authority.directory, prefix=".making-") as scratch:
+        place = _written(authority, server, members, Path(scratch)) if members else Path(scratch)
+        for name, member in members.items():
+            _finish(place / name, name, member, authority)
+        yield {name: place / name for name in members}
+
+
+def certificate_in(kit: Path, kind: Kind) -> x509.Certificate:
+    """Return the certificate of a kit that was just made."""
+    return x509.load_pem_x509_certificate((kit / "startup" / f"{stem_of(kind)}.crt").read_bytes())
+
+
+def stem_of(kind: Kind) -> str:
+    """Return the name of a kit's key and certificate without their endings."""
+    return "server" if kind == "server" else "client"
+
+
+def _written(authority: Authority, server: Member, members: Mapping[str, Member], scratch: Path) -> Path:
+    """Have NVFlare make its kits and return where they lie; what it prints is shown only if it fails."""
+    root = serialize_cert(authority.root)
+    project = Project(
+        authority.name, "", props={"api_version": 3}, serialized_root_cert=root, root_private_key=authority.key
+    )
+    for name, member in {authority.host: server, **members}.items():  # kits of others name the server
+        project.add_participant(participant_from_dict(_entry(name, member, authority.port)))
+    builders = [WorkspaceBuilder(["master_template.yml"]), StaticFileBuilder(config_folder="config", scheme="grpc"),
+                CertBuilder(), SignatureBuilder()]  # fmt: skip
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        Provisioner(str(scratch), builders).provision(project)
+    written = sorted((scratch / authority.name).glob("prod_*"))
+    if not written:
+        raise RunFailed(f"{authority.directory}: NVFlare could not make the kits: {said.getvalue().strip()}")
+    return written[-1]
+
+
+def _entry(name: str, member: Member, port: int) -> dict[str, Any]:
+    entry = {"type": TYPES[member.kind], "name": name, "org": member.organisation}
+    if member.kind == "server":
+        return entry | {"fed_learn_port": port}
+    return entry | {"role": OPERATOR} if member.kind == "operator" else entry
+
+
+def _finish(kit: Path, name: str, member: Member, authority: Authority) -> None:
+    """Close a kit, and put our page in the place of NVFlare's, whose commands know neither data nor a hardened kit."""
+    if member.kind == "operator":
+        (kit / "local" / "resources.json.default").unlink(missing_ok=True)
+    else:
+        _harden(kit, member)
+    for unwanted in UNWANTED:
+        for place in (kit, kit / "startup"):
+            (place / unwanted).unlink(missing_ok=True)
+    text = readme_of(member.kind, name, authority.name, authority.host, authority.port)
+    (kit / README).write_text(text, encoding="utf-8")
+
+
+def _harden(kit: Path, member: Member) -> None:
+    """Say what a machine may do; the paths of the server's stores are filled in where it is started."""
+    default = read_json(kit / "local" / "resources.json.default", ANEW)
+    at_site = member.kind == "site"
+    resources = (
+        hardening.site_resources(default) if at_site else hardening.server_resources(default, "jobs", "snapshots")
+    )
+    write_json(kit / "local" / OWN, {"organisation": member.organisation})
+    write_json(kit / "local" / "resources.json", resources)
+    write_json(kit / "local" / "authorization.json", hardening.authorization(at_site=at_site))
+    for name in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
+        (kit / "local" / name).unlink(missing_ok=True)
+
+
+def move(kit: Path, place: Path) -> None:
+    """Move a kit that was just made to where it is handed out."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    shutil.move(kit, place)

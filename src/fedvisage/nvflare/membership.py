@@ -1,0 +1,189 @@
+"""Who is a member of a federation: kits for those who are new, certificates renewed, and revoked.
+
+``provision`` is called again whenever something changes. It touches no kit that it made before: what a member needs
+later is an update, a few files that its owner copies over the kit.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from fedvisage.errors import UserError
+from fedvisage.files import write_atomically
+from fedvisage.nvflare.authority import FOLDER, ROOT_DAYS, Authority, Member, found, open_authority
+from fedvisage.nvflare.certificates import REVOKED, SOON
+from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.holding import held
+from fedvisage.nvflare.making import certificate_in, made, move, stem_of
+
+SERVER = "server"
+"""How the server is called where a name is asked for, beside its host's name."""
+
+UPDATES = "updates"
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What came of provisioning."""
+
+    kits: Mapping[Path, str]
+    """New kits, and whose they are."""
+    updates: Mapping[Path, str]
+    """Files to be copied over a kit, and over whose."""
+    notes: tuple[str, ...]
+    """What was left as it was, and what to think of."""
+
+
+def provision(
+    federation: FederationFile,
+    directory: Path,
+    *,
+    revoke: Iterable[str] = (),
+    renew: Iterable[str] = (),
+    root_days: int = ROOT_DAYS,
+) -> Changes:
+    """Make what a federation lacks: all kits in a new directory, later those of new members and what is asked for."""
+    place, new = directory / FOLDER, not directory.exists() or not any(directory.iterdir())
+    if not new and not (place / "members.json").exists():
+        raise UserError(str(directory), "is not empty and holds no federation; give another directory for its kits")
+    with held(place):
+        authority = found(federation, place, root_days) if new else open_authority(place)
+        _check_unchanged(federation, authority)
+        wanted = _described(federation)
+        joining = {name: member for name, member in wanted.items() if name not in authority.members}
+        revoked = [_known(name, authority, {}) for name in dict.fromkeys(revoke)]
+        renewed = [_known(name, authority, joining) for name in dict.fromkeys(renew)]
+        if authority.host in revoked:
+            raise UserError("--revoke", "sites would not hear of it: if the server's key is lost, provision anew")
+        notes = () if new else tuple(_notes(authority, wanted, revoked, renewed))
+        kits = _add(authority, joining, directory)
+        updates = _revoke(authority, revoked, directory) | _renew(authority, renewed, directory)
+        authority.save()
+    return Changes(kits, updates, notes)
+
+
+def _described(federation: FederationFile) -> dict[str, Member]:
+    """Return everyone in the file; the first operator's kit has the shorter path."""
+    members = {federation.server.host: Member("server", federation.server.organisation, "server")}
+    for number, one in enumerate(federation.operator):
+        kit = f"operators/{one.email}" if number else "operator"
+        members[one.email] = Member("operator", one.organisation, kit)
+    return members | {name: Member("site", one.organisation, f"sites/{name}") for name, one in federation.sites.items()}
+
+
+def _check_unchanged(federation: FederationFile, authority: Authority) -> None:
+    """Refuse what stands in the kits of others, or in a certificate."""
+    for key, now, then in (
+        ("name", federation.name, authority.name),
+        ("server.host", federation.server.host, authority.host),
+        ("server.port", federation.server.port, authority.port),
+    ):
+        if now != then:
+            raise UserError(key, f"was {then!r}, which stands in every kit; provision a new federation elsewhere")
+    for name, member in _described(federation).items():
+        known = authority.members.get(name)
+        if known and (known.kind, known.organisation) != (member.kind, member.organisation):
+            was = f"a {known.kind} of {known.organisation!r}"
+            raise UserError(name, f"was {was}, as its certificate says; revoke it and give the new one another name")
+
+
+def _known(name: str, authority: Authority, joining: Mapping[str, Member]) -> str:
+    """Return the member that somebody means."""
+    full = authority.host if name == SERVER else name
+    if full in joining:
+        raise UserError(name, "is new in the file and gets its first kit now; there is nothing to renew")
+    if full not in authority.members:
+        raise UserError(name, f"is no member; these are: {', '.join((SERVER, *_others(authority)))}")
+    return full
+
+
+def _others(authority: Authority) -> list[str]:
+    return sorted(name for name in authority.members if name != authority.host)
+
+
+def _add(authority: Authority, joining: Mapping[str, Member], directory: Path) -> dict[Path, str]:
+    """Make kits for new members."""
+    placed = _placed(authority, joining)
+    for member in placed.values():
+        if (directory / member.kit).exists():
+            raise UserError(str(directory / member.kit), "exists, but belongs to no member; take it away first")
+    with made(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
+        for name, kit in kits.items():
+            authority.members[name] = placed[name].given(certificate_in(kit, placed[name].kind))
+            move(kit, directory / placed[name].kit)
+    return {directory / member.kit: name for name, member in placed.items()}
+
+
+def _placed(authority: Authority, joining: Mapping[str, Member]) -> dict[str, Member]:
+    """Return new members, an operator who takes the first place in the file elsewhere than where one already is."""
+    taken = {member.kit for member in authority.members.values()}
+    return {
+        name: replace(member, kit=f"operators/{name}") if member.kit in taken else member
+        for name, member in joining.items()
+    }
+
+
+def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict[Path, str]:
+    """Revoke all certificates of members; the server is given the list."""
+    names, now = list(names), datetime.now(UTC).replace(microsecond=0)
+    for name in names:
+        authority.members[name] = authority.members[name].refused(now)
+        shutil.rmtree(directory / UPDATES / name, ignore_errors=True)
+    if not names:
+        return {}
+    authority.save()  # before anyone is told: a list that is longer than the book would be shortened by the next one
+    update = directory / UPDATES / SERVER
+    (update / "startup").mkdir(parents=True, exist_ok=True)
+    write_atomically(update / "startup" / REVOKED, authority.revocations())
+    return {update: authority.host}
+
+
+def _renew(authority: Authority, names: Iterable[str], directory: Path) -> dict[Path, str]:
+    """Give members a new certificate for the key that they have; a revoked one gets a new key as well."""
+    members = {name: authority.members[name] for name in names}
+    updates = {name: directory / UPDATES / (SERVER if one.kind == "server" else name) for name, one in members.items()}
+    for update in updates.values():
+        (update / "startup").mkdir(parents=True, exist_ok=True)
+    revoked = {name: member for name, member in members.items() if not member.holding}
+    with made(authority, authority.members[authority.host], revoked) as kits:
+        for name, kit in kits.items():
+            for ending in ("key", "crt"):
+                file = Path("startup") / f"{stem_of(revoked[name].kind)}.{ending}"
+                shutil.move(kit / file, updates[name] / file)
+            authority.members[name] = revoked[name].given(certificate_in(updates[name], revoked[name].kind))
+    for name, member in members.items():
+        if name not in revoked:
+            certificate = authority.renewed(member.holding[-1].certificate)
+            file = Path("startup") / f"{stem_of(member.kind)}.crt"
+            write_atomically(updates[name] / file, certificate.public_bytes(Encoding.PEM))
+            authority.members[name] = member.given(certificate)
+    return {update: name for name, update in updates.items()}
+
+
+def _notes(
+    authority: Authority, wanted: Mapping[str, Member], revoked: Iterable[str], renewed: Iterable[str]
+) -> Iterator[str]:
+    """Say which members were left as they were, and which of them need something."""
+    now, left = datetime.now(UTC), []
+    for name, member in authority.members.items():
+        if name in revoked or name in renewed:
+            continue
+        if member.until is None:
+            if name in wanted:
+                yield f"{name} is revoked: take it out of the file, or let it in again with --renew {name}"
+        elif name not in wanted:
+            yield f"{name} is no longer in the file, but can connect until {member.until:%Y-%m-%d}: --revoke {name}"
+        elif member.until - now < SOON:
+            yield f"{name}'s certificate ends on {member.until:%Y-%m-%d}: --renew {name}"
+        else:
+            left.append(name)
+    if left:
+        yield f"left as they were: {', '.join(left)}"
+    if authority.root.not_valid_after_utc - now < SOON:
+        yield f"the federation's root ends on {authority.root.not_valid_after_utc:%Y-%m-%d}: provision a new federation"

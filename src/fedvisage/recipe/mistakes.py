@@ -1,0 +1,111 @@
+"""What is wrong with a section, in this project's words: the place, what it must be, what it is, and what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+
+from fedvisage.errors import UserError, meant
+
+Kind = TypeVar("Kind", bound=BaseModel)
+SHOWN = 3
+"""More mistakes than this and one would hide the first."""
+
+_SECTION = "must be a section (key: value)"
+_WORDS: Mapping[str, str] = {
+    "extra_forbidden": "unknown key",
+    "missing": "is missing",
+    "model_type": _SECTION,
+    "model_attributes_type": _SECTION,
+    "dict_type": _SECTION,
+    "list_type": "must be a list",
+    "tuple_type": "must be a list",
+    "string_type": "must be text",
+    "int_type": "must be a whole number",
+    "int_parsing": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "literal_error": "must be {expected}",
+    "greater_than_equal": "must be {ge} or more",
+    "greater_than": "must be more than {gt}",
+    "less_than_equal": "must be {le} or less",
+    "less_than": "must be less than {lt}",
+    "too_short": "must have at least {min_length}",
+    "too_long": "must have at most {max_length}",
+    "string_pattern_mismatch": "must be written as {pattern}",
+}
+"""By the kinds of mistakes that pydantic finds; what is in braces it tells with them."""
+
+
+def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
+    """Return a section that plain values make, or say what is wrong where: ``root.key`` or ``FILE: key``."""
+    try:
+        return kind.model_validate(tree)
+    except ValidationError as error:
+        raise mistake(error, root, kind) from error
+
+
+def mistake(error: ValidationError, root: str, kind: type[BaseModel] | None = None) -> UserError:
+    """Return the first mistakes in a section as one of the user's."""
+    found = error.errors(include_url=False)[:SHOWN]
+    (place, message), *others = [(_place(item, root), _said(item, kind)) for item in found]
+    return UserError(place, message + "".join(f"; {other}: {more}" for other, more in others))
+
+
+def shown(value: Any) -> str:
+    """Return a value as YAML writes it, in short."""
+    if value is None or isinstance(value, bool):
+        return {None: "nothing", True: "true", False: "false"}[value]
+    if isinstance(value, Mapping):
+        return "a section"
+    return "a list" if isinstance(value, list | tuple) else repr(value)[:100]
+
+
+def _place(item: Any, root: str) -> str:
+    keys = ".".join(map(str, (*item["loc"], *item.get("ctx", {}).get("keys", ()))))
+    return f"{root}{'.' if keys and not root.endswith(' ') else ''}{keys}".removesuffix(": ")
+
+
+def _said(item: Any, kind: type[BaseModel] | None) -> str:
+    if item["type"] == "extra_forbidden":
+        *above, key = item["loc"]
+        return f"{_WORDS['extra_forbidden']}{meant(str(key), _keys(kind, above))}"
+    if item["type"] == "missing":
+        return _WORDS["missing"]
+    given, words = item.get("input"), _WORDS.get(item["type"])
+    got = f", got {shown(given)}" if words or isinstance(given, str | int | float) else ""
+    return f"{words.format_map(item['ctx']) if words and '{' in words else words or _own(item['msg'])}{got}"
+
+
+def _own(message: str) -> str:
+    """Return what one of this project's validators says."""
+    return message.removeprefix("Value error, ")
+
+
+def _keys(kind: Any, above: Sequence[str | int]) -> list[str]:
+    """Return the keys of the section that stands at a place."""
+    for key in above:
+        kind = _opened(kind)
+        if _is_section(kind):
+            kind = kind.model_fields[key].annotation if key in kind.model_fields else None
+        else:
+            kind = get_args(kind)[1 if get_origin(kind) is dict else 0] if kind else None
+    kind = _opened(kind)
+    return list(kind.model_fields) if _is_section(kind) else []
+
+
+def _opened(kind: Any) -> Any:
+    """Return the section, mapping or list that a key may hold, where it may hold other things, too."""
+    if _is_section(kind) or get_origin(kind) in (dict, list, tuple):
+        return kind
+    return next((found for one in get_args(kind) if (found := _opened(one)) is not None), None)
+
+
+def _is_section(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, BaseModel)

@@ -1,0 +1,196 @@
+"""YAML as people mean it: names of keys are text, ``yes`` is a word, a key stands once, and nothing is endless.
+
+What a plain value is follows the core schema of YAML 1.2: ``true`` and ``false`` are the only truth values, ``1e-3`` is
+a number, and ``on``, ``12:30`` and ``2024-01-01`` are text. No tag makes an object.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fedvisage.errors import UserError
+
+DEEPEST = 40
+"""Sections within sections: recipes have six, and readers that call themselves end below a thousand."""
+LARGEST = 4 << 20
+"""Bytes of a file: about seventy thousand sites, one a line, which are read in a minute; more is no recipe."""
+MOST = 1_000_000
+"""Values, each place that an alias names counted: a file of the largest size has fewer."""
+
+_TAG = "tag:yaml.org,2002:"
+_NULL, _BOOL = re.compile(r"~|null|Null|NULL|"), re.compile(r"true|True|TRUE|false|False|FALSE")
+_INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_ENTRY = re.compile(r"\bsynth:|\sonly:")
+
+
+class _Reader(yaml.SafeLoader):
+    """Makes the nodes of a text; those of the core schema, and not too deep."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}
+    depth = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise _Refused(f"has more than {DEEPEST} sections within each other", self.get_mark())
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+for _kind, _pattern, _first in (
+    ("null", _NULL, "~nN"), ("bool", _BOOL, "tTfF"), ("int", _INT, "-+0123456789"), ("float", _FLOAT, "-+.0123456789"),
+):  # fmt: skip
+    _Reader.add_implicit_resolver(f"{_TAG}{_kind}", re.compile(f"(?:{_pattern.pattern})$"), [*_first])
+_Reader.add_implicit_resolver(f"{_TAG}null", re.compile("$"), [""])
+_Reader.add_implicit_resolver(f"{_TAG}merge", re.compile("<<$"), ["<"])
+
+
+class _Writer(yaml.SafeDumper):
+    """Quotes, too, the texts that only the core schema takes for numbers."""
+
+
+for _kind in ("int", "float"):
+    _Writer.add_implicit_resolver(
+        f"{_TAG}{_kind}", re.compile(f"(?:{(_INT if _kind == 'int' else _FLOAT).pattern})$"), [*"-+.0123456789"]
+    )
+
+
+class _Refused(Exception):
+    """What is YAML and yet no recipe, and where."""
+
+    def __init__(self, message: str, mark: yaml.Mark | None = None) -> None:
+        super().__init__(message if mark is None else f"{message} (line {mark.line + 1})")
+
+
+def read_file(path: Path) -> Any:
+    """Return what a YAML file holds as plain values."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(LARGEST + 1)
+    except OSError as error:
+        raise UserError(str(path), f"cannot be read ({error.strerror})") from error
+    if len(data) > LARGEST:
+        raise UserError(str(path), f"is larger than {LARGEST >> 20} MiB: this is no recipe, study or federation")
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(str(path), f"is not YAML: {error}") from error
+    return parse(text, str(path))
+
+
+def parse(text: str, place: str, what: str = "is not YAML") -> Any:
+    """Return what a text says as plain values; ``place`` and ``what`` begin the message about one that is no YAML."""
+    try:
+        reader = _Reader(text)
+        try:
+            return _Values().of(reader.get_single_node())
+        finally:
+            reader.dispose()
+    except _Refused as refused:
+        raise UserError(place, str(refused)) from None
+    except yaml.YAMLError as error:
+        raise UserError(place, f"{what}: {_plain(error)}{_advice(text, error)}") from error
+
+
+def write(tree: Any) -> str:
+    """Return plain values as YAML that is read alike by the rules of 1.1 and 1.2."""
+    return yaml.dump(tree, Dumper=_Writer, sort_keys=False, allow_unicode=True)
+
+
+def _plain(error: yaml.YAMLError) -> str:
+    return " ".join(str(error).replace('"<unicode string>", ', "").split())
+
+
+def _advice(text: str, error: yaml.YAMLError) -> str:
+    """Say how a data entry is written, where a colon within one is the mistake."""
+    mark = getattr(error, "problem_mark", None)
+    lines = text.splitlines()
+    if mark is None or mark.line >= len(lines) or not _ENTRY.search(lines[mark.line]):
+        return ""
+    return f'; in a file an entry with a colon stands in quotes: "synth: O subjects=6" (line {mark.line + 1})'
+
+
+class _Values:
+    """From nodes to plain values. Each place gets its own, and a small text that names itself often has an end."""
+
+    def __init__(self) -> None:
+        self._made = 0
+        self._pairs_of: dict[yaml.Node, dict[str, tuple[yaml.Node, yaml.Node]]] = {}
+        self._open: set[yaml.Node] = set()
+
+    def of(self, node: yaml.Node | None) -> Any:
+        if node is None:
+            return None
+        self._made += 1
+        if self._made > MOST:
+            raise _Refused(f"has more than {MOST:,} values", node.start_mark)
+        self._enter(node)
+        value = self._value(node)
+        self._open.remove(node)
+        return value
+
+    def _enter(self, node: yaml.Node) -> None:
+        if node in self._open:
+            raise _Refused("has a section that is within itself", node.start_mark)
+        self._open.add(node)
+
+    def _value(self, node: yaml.Node) -> Any:
+        kind = node.tag.removeprefix(_TAG)
+        if isinstance(node, yaml.MappingNode) and kind == "map":
+            return {key: self.of(value) for key, (_, value) in self._pairs(node).items()}
+        if isinstance(node, yaml.SequenceNode) and kind == "seq":
+            return [self.of(item) for item in node.value]
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(kind, node)
+        raise _Refused(f"has a value of the kind {node.tag}, which no recipe has", node.start_mark)
+
+    def _pairs(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """Return keys and values by the keys' text: what ``<<`` takes over, then the section's own."""
+        if node in self._pairs_of:
+            return self._pairs_of[node]
+        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        taken: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for key, value in node.value:
+            if key.tag == f"{_TAG}merge":
+                taken = {**self._merged(value), **taken}
+                continue
+            if not isinstance(key, yaml.ScalarNode):
+                raise _Refused("has a key that is no name", key.start_mark)
+            if key.value in own:
+                lines = f"{own[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
+                raise _Refused(f"says {key.value!r} twice in one section, in lines {lines}; keep one")
+            own[key.value] = key, value
+        self._pairs_of[node] = {**taken, **own}
+        return self._pairs_of[node]
+
+    def _merged(self, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+        """Return the pairs of a section, or of a list of sections, the first of which counts."""
+        self._enter(node)
+        found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for one in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(one, yaml.MappingNode):
+                raise _Refused("has a << that names no section", node.start_mark)
+            found = {**self._pairs(one), **found}
+        self._open.remove(node)
+        return found
+
+
+def _scalar(kind: str, node: yaml.ScalarNode) -> Any:
+    text: str = node.value
+    if kind == "str":
+        return text
+    if kind == "null" and _NULL.fullmatch(text):
+        return None
+    if kind == "bool" and _BOOL.fullmatch(text):
+        return text.lower() == "true"
+    if kind == "int" and _INT.fullmatch(text):
+        return int(text, 0 if text[:2] in ("0o", "0x") else 10) if len(text) < 400 else text
+    if kind == "float" and (_FLOAT.fullmatch(text) or _INT.fullmatch(text)):
+        return float(re.sub(r"^([-+]?)\.(inf|nan)$", r"\1\2", text.lower()))
+    raise _Refused(f"has {text!r} of the kind {node.tag}, which it is not, or which no recipe has", node.start_mark)

@@ -1,0 +1,127 @@
+"""Bytes that changed are refused before training; bytes that did not are not read again."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedvisage.data import checked
+from fedvisage.data.checked import BLOCK, BLOCKS, check_bytes
+from fedvisage.data.manifest import IMAGES
+from fedvisage.data.prepared import Writer
+from fedvisage.errors import UserError
+from fedvisage.files import read_json, write_json
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Path:
+    """A set whose pictures are some more blocks than are looked at each time."""
+    count, size = 100, 128
+    images = np.random.default_rng(0).integers(0, 255, (count, size, size, 3), dtype=np.uint8)
+    assert images.nbytes > (BLOCKS + 4) * BLOCK
+    with Writer(tmp_path / "set", name="set", size=size, source="noise") as out:
+        out.add(images, label=[1] * count, species=["bonafide"] * count, frame=[0] * count, split=["train"] * count,
+                subject=[f"s{n}" for n in range(count)], video=[f"v{n}" for n in range(count)],
+                item=[str(n) for n in range(count)])  # fmt: skip
+    return tmp_path / "set"
+
+
+def change(path: Path, block: int, *, times: bool) -> None:
+    """Change one byte of a block; with ``times`` as an editor does, without as damage of a disk would."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(block * BLOCK + 5)
+        byte = file.read(1)[0]
+        file.seek(block * BLOCK + 5)
+        file.write(bytes([byte ^ 1]))
+    if times:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns + 1_000_000_000))
+
+
+def refused(prepared: Path, cache: Path) -> bool:
+    """Tell whether a set is refused for what is in its pictures."""
+    try:
+        check_bytes(prepared, cache)
+    except UserError as error:
+        return error.place == str(prepared / IMAGES)
+    return False
+
+
+def as_if_untouched(path: Path, cache: Path) -> None:
+    """Put today's times of a file into what is kept, for a file system that did not notice a change."""
+    record = next((cache / checked.FOLDER).iterdir())
+    known = read_json(record)
+    state = path.stat()
+    known["times"][path.name] = [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+    write_json(record, known)
+
+
+def test_a_set_of_changed_bytes_is_refused_when_it_is_first_seen(prepared: Path, tmp_path: Path) -> None:
+    change(prepared / IMAGES, 30, times=False)
+    with pytest.raises(UserError, match="SHA-256") as caught:
+        check_bytes(prepared, tmp_path / "cache")
+    assert caught.value.place == str(prepared / IMAGES)
+
+
+def test_any_edit_after_the_first_time_is_found_by_its_times(prepared: Path, tmp_path: Path) -> None:
+    for block in (0, 33, 70):
+        check_bytes(prepared, tmp_path / "cache")
+        change(prepared / IMAGES, block, times=True)
+        with pytest.raises(UserError, match="SHA-256"):
+            check_bytes(prepared, tmp_path / "cache")
+        change(prepared / IMAGES, block, times=True)
+
+
+def test_an_edit_whose_time_was_set_back_is_found(prepared: Path, tmp_path: Path) -> None:
+    check_bytes(prepared, tmp_path / "cache")
+    before = (prepared / IMAGES).stat()
+    change(prepared / IMAGES, 33, times=False)
+    os.utime(prepared / IMAGES, ns=(before.st_atime_ns, before.st_mtime_ns))
+    with pytest.raises(UserError, match="SHA-256"):
+        check_bytes(prepared, tmp_path / "cache")
+
+
+def test_damage_that_leaves_times_alone_is_found_in_most_blocks_and_by_reading_everything(
+    prepared: Path, tmp_path: Path
+) -> None:
+    images, cache = prepared / IMAGES, tmp_path / "cache"
+    check_bytes(prepared, cache)
+    count, found = -(-images.stat().st_size // BLOCK), []
+    for block in (0, 20, 40, 60, count - 1):
+        change(images, block, times=False)
+        as_if_untouched(images, cache)
+        if refused(prepared, cache):
+            found.append(block)
+        with pytest.raises(UserError, match="SHA-256"):
+            check_bytes(prepared, cache, whole=True)
+        change(images, block, times=False)
+        as_if_untouched(images, cache)
+    assert {0, count - 1} <= set(found)
+    assert len(found) >= 4  # 64 of 76 blocks are looked at
+
+
+def test_a_set_that_was_touched_only_is_read_once_and_taken(prepared: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    check_bytes(prepared, cache)
+    record = next((cache / checked.FOLDER).iterdir())
+    first = record.read_bytes()
+    check_bytes(prepared, cache)
+    assert record.read_bytes() == first
+    os.utime(prepared / IMAGES)
+    check_bytes(prepared, cache)
+    assert record.read_bytes() != first
+
+
+def test_a_record_that_is_damaged_or_cannot_be_kept_means_reading_again(prepared: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    check_bytes(prepared, cache)
+    next((cache / checked.FOLDER).iterdir()).write_text("{")
+    check_bytes(prepared, cache)
+    (tmp_path / "file").write_text("no directory")
+    check_bytes(prepared, tmp_path / "file")
+    change(prepared / IMAGES, 3, times=False)
+    with pytest.raises(UserError, match="SHA-256"):
+        check_bytes(prepared, tmp_path / "file")

@@ -1,0 +1,153 @@
+"""The same picture is found in another set, and independent pictures are not."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from PIL import Image
+
+from fedvisage.data import contents
+from fedvisage.data.batches import View
+from fedvisage.data.contents import contents_of, look_at
+from fedvisage.data.copies import NEAR, find_copies
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.datasets.rendered.sets import parse_synthesis, synthesise
+
+Pictures = npt.NDArray[np.uint8]
+
+
+def write(path: Path, images: Pictures, subjects: Sequence[str] = ()) -> View:
+    count = len(images)
+    with Writer(path, name=path.name, size=images.shape[1], source="drawn") as out:
+        out.add(images, label=[1] * count, species=["bonafide"] * count, frame=[0] * count, split=["train"] * count,
+                subject=subjects or [f"s{n}" for n in range(count)], video=[f"v{n}" for n in range(count)],
+                item=[str(n) for n in range(count)])  # fmt: skip
+    return View.of(PreparedSet.open(path))
+
+
+def drawn(count: int, seed: int, size: int = 48) -> Pictures:
+    """Draw pictures of smooth shapes: noise of few pixels, made larger."""
+    few = np.random.default_rng(seed).integers(20, 235, (count, 12, 12, 3), dtype=np.uint8)
+    return np.stack([np.asarray(Image.fromarray(one).resize((size, size), Image.Resampling.BICUBIC)) for one in few])
+
+
+def saved_again(picture: Image.Image) -> Image.Image:
+    packed = io.BytesIO()
+    picture.save(packed, "JPEG", quality=60)
+    return Image.open(packed).convert("RGB")
+
+
+def smaller_and_back(picture: Image.Image) -> Image.Image:
+    return picture.resize((picture.width // 2,) * 2, Image.Resampling.BICUBIC).resize(picture.size)
+
+
+def brighter(picture: Image.Image) -> Image.Image:
+    return Image.fromarray(np.clip(np.asarray(picture) * 1.15 + 8, 0, 255).astype(np.uint8))
+
+
+def slow_hash(picture: Pictures) -> list[bool]:
+    """Work out a picture's signs by the sum over its pixels, which are those of the grid at 32 pixels."""
+    grey = picture.astype(np.float64) @ [0.299, 0.587, 0.114]
+    turns = np.pi * (np.arange(32) + 0.5) / 32
+    signs = [
+        float((grey * np.outer(np.cos(down * turns), np.cos(across * turns))).sum()) > 0
+        for down in range(16)
+        for across in range(16)
+    ]
+    return [*signs[1:], False]
+
+
+def test_a_hash_has_the_signs_of_the_lowest_waves() -> None:
+    images = drawn(3, 0, size=32)
+    found = np.unpackbits(look_at(images).hashes.view(np.uint8), axis=1, bitorder="little").astype(bool)
+    assert found.tolist() == [slow_hash(picture) for picture in images]
+
+
+@pytest.mark.parametrize("change", [saved_again, smaller_and_back, brighter])
+def test_a_picture_that_was_changed_a_little_is_near(
+    change: Callable[[Image.Image], Image.Image], tmp_path: Path
+) -> None:
+    images = drawn(30, 1)
+    changed = np.stack([np.asarray(change(Image.fromarray(picture))) for picture in images[:20]])
+    places = {"site": [write(tmp_path / "site", images)], "user": [write(tmp_path / "user", changed)]}
+    pairs, anywhere = find_copies(places, tmp_path / "cache")
+    found = {(one.place, one.other): one.exact + one.near for one in pairs}
+    assert found == {("site", "user"): 20, ("user", "site"): 20}
+    assert (anywhere["user"].of, anywhere["site"].of) == (20, 30)
+
+
+def test_equal_pictures_are_counted_as_such_at_each_place(tmp_path: Path) -> None:
+    images = drawn(12, 2)
+    places = {"a": [write(tmp_path / "a", images[:8])], "b": [write(tmp_path / "b", images[2:])],
+              "c": [write(tmp_path / "c", drawn(5, 3))]}  # fmt: skip
+    pairs, anywhere = find_copies(places, tmp_path / "cache")
+    assert {(one.place, one.other): (one.exact, one.near, one.of) for one in pairs} == {
+        ("a", "b"): (6, 0, 8),
+        ("b", "a"): (6, 0, 10),
+    }
+    assert anywhere["c"].share == 0
+    assert anywhere["a"].share == 6 / 8
+
+
+def test_near_frames_of_one_subject_of_one_set_are_no_copies(tmp_path: Path) -> None:
+    """Two sites may have halves of one set; frames of a person who is at both are near each other."""
+    images = drawn(4, 4)
+    twice = np.concatenate([images, np.stack([np.asarray(brighter(Image.fromarray(one))) for one in images])])
+    whole = write(tmp_path / "one", twice, subjects=["s0", "s1", "s2", "s3", "s0", "s1", "s2", "other"])
+    first, second = (whole.subset(np.arange(start, start + 4)) for start in (0, 4))
+    pairs, _ = find_copies({"first": [first], "second": [second]}, tmp_path / "cache")
+    assert {(one.place, one.other): one.near for one in pairs} == {("first", "second"): 1, ("second", "first"): 1}
+
+
+def test_plain_pictures_are_copies_of_nothing(tmp_path: Path) -> None:
+    black = np.zeros((3, 48, 48, 3), np.uint8)
+    places = {"a": [write(tmp_path / "a", black)], "b": [write(tmp_path / "b", black + 1 - 1)]}
+    pairs, anywhere = find_copies(places, tmp_path / "cache")
+    assert pairs == []
+    assert anywhere["a"].of == 0
+
+
+def test_of_very_many_pictures_some_are_looked_at_and_the_share_is_theirs(tmp_path: Path) -> None:
+    images = drawn(40, 5)
+    changed = np.stack([np.asarray(brighter(Image.fromarray(picture))) for picture in images])
+    places = {"a": [write(tmp_path / "a", images)], "b": [write(tmp_path / "b", changed)]}
+    _, anywhere = find_copies(places, tmp_path / "cache", most=80 * 80 // 4)
+    assert (anywhere["a"].looked_at, anywhere["a"].near, anywhere["a"].share) == (10, 10, 1.0)
+
+
+def test_a_table_is_worked_out_once_and_kept_beside_other_caches(tmp_path: Path) -> None:
+    view = write(tmp_path / "a", drawn(4, 6))
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
+    first = contents_of(view.slices[0].set, tmp_path / "cache")
+    kept = next((tmp_path / "cache" / contents.FOLDER).iterdir())
+    times = kept.stat().st_mtime_ns
+    again = contents_of(view.slices[0].set, tmp_path / "cache")
+    assert np.array_equal(first.hashes, again.hashes)
+    assert np.array_equal(first.exact, again.exact)
+    assert kept.stat().st_mtime_ns == times
+    kept.write_bytes(b"damaged")
+    assert np.array_equal(contents_of(view.slices[0].set, tmp_path / "cache").hashes, first.hashes)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()} == before
+
+
+def test_a_table_needs_no_cache_that_can_be_written(tmp_path: Path) -> None:
+    view = write(tmp_path / "a", drawn(4, 6))
+    (tmp_path / "cache").write_text("a file where the cache should be")
+    assert len(contents_of(view.slices[0].set, tmp_path / "cache").exact) == 4
+
+
+def test_rendered_people_of_other_domains_and_seeds_are_not_near(tmp_path: Path) -> None:
+    few = " videos=1 frames=1 species=print"
+    lines = ("O subjects=3 size=48", "O subjects=3 size=48 seed=1", "C subjects=3 size=48")
+    hashes = []
+    for number, line in enumerate(lines):
+        synthesise(parse_synthesis(line + few), tmp_path / str(number), workers=1)
+        hashes.append(look_at(PreparedSet.open(tmp_path / str(number)).images).hashes)
+    for one, other in combinations(hashes, 2):
+        assert np.bitwise_count(one[:, None] ^ other).sum(axis=2, dtype=int).min() > NEAR

@@ -1,0 +1,342 @@
+"""Provisioning again: who is new gets a kit, all others keep theirs, certificates are renewed and revoked."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import socket
+import stat
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
+from rich.console import Console
+from tests.distributed.papers import make_kits
+from tests.toy import recipe_of, tree
+
+from fedvisage.cli.federation import print_tables
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.files import write_json
+from fedvisage.nvflare.admission import Admission
+from fedvisage.nvflare.certificates import check, papers_in, warning
+from fedvisage.nvflare.commands import start_server, start_site
+from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.front import Front
+from fedvisage.nvflare.greeting import Unreachable
+from fedvisage.nvflare.guarding import Guard
+from fedvisage.nvflare.kits import Kit, open_kit
+from fedvisage.nvflare.knocking import knock
+from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.operator import train
+from fedvisage.nvflare.rehearsal import free_port
+from fedvisage.nvflare.status import CertificateSeen, Status
+from fedvisage.progress import Reporter
+
+FIRST, SECOND = "operator@example.org", "second@example.org"
+
+
+def described(**changes: Any) -> FederationFile:
+    content = {
+        "server": {"host": "localhost", "port": 8002, "organisation": "institute"},
+        "operator": {"email": FIRST},
+        "sites": {"bank": {"organisation": "bank"}, "border": {"organisation": "agency"}},
+    }
+    return FederationFile.model_validate(content | changes)
+
+
+def with_phone() -> FederationFile:
+    sites = {"bank": {"organisation": "bank"}, "phone": {"organisation": "maker"}}
+    return described(sites=sites, operator=[{"email": SECOND}, {"email": FIRST}])
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A federation as it was made first."""
+    directory = tmp_path_factory.mktemp("early") / "kits"
+    provision(described(), directory)
+    return directory
+
+
+@pytest.fixture
+def kits(early: Path, tmp_path: Path) -> Path:
+    """One that a test may change."""
+    return Path(shutil.copytree(early, tmp_path / "kits"))
+
+
+def content(directory: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+def admission(kits: Path, said: list[str]) -> Admission:
+    found = Admission(kits / "server", said.append)
+    found.read()
+    return found
+
+
+def certificate(kit: Path) -> x509.Certificate:
+    return x509.load_pem_x509_certificate((kit / "startup" / "client.crt").read_bytes())
+
+
+def test_who_joins_gets_a_kit_and_all_others_keep_theirs(kits: Path) -> None:
+    before = {name: content(kits / name) for name in ("server", "operator", "sites/bank", "sites/border")}
+    changes = provision(with_phone(), kits)
+    assert changes.kits == {kits / "sites/phone": "phone", kits / "operators" / SECOND: SECOND}
+    assert not changes.updates
+    assert {name: content(kits / name) for name in before} == before
+    for kit, kind, name in (("sites/phone", "site", "phone"), (f"operators/{SECOND}", "operator", SECOND)):
+        check(papers_in(kits / kit, at_server=False), name)
+        assert open_kit(kits / kit, kind).name == name  # type: ignore[arg-type]
+    root = (kits / "server/startup/rootCA.pem").read_bytes()
+    assert (kits / "sites/phone/startup/rootCA.pem").read_bytes() == root
+    (leaving,) = [note for note in changes.notes if "border" in note]
+    assert "--revoke border" in leaving
+    assert not provision(with_phone(), kits).kits, "once more changes nothing"
+
+
+def test_the_root_key_is_its_owners_and_no_members_key_stays_with_it(kits: Path) -> None:
+    key = kits / "authority" / "root.key"
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert stat.S_IMODE(key.parent.stat().st_mode) == 0o700
+    kept = b"".join(path.read_bytes() for path in key.parent.rglob("*") if path.is_file())
+    for own in kits.rglob("startup/*.key"):
+        assert own.read_bytes() not in kept
+    assert kept.count(b"PRIVATE KEY-----") == 2, "beginning and end of the root's"
+
+
+def test_a_renewal_is_a_certificate_for_the_key_in_the_kit(kits: Path) -> None:
+    before, old = content(kits / "sites/bank"), certificate(kits / "sites/bank")
+    changes = provision(described(), kits, renew=["bank", "server"])
+    update = kits / "updates/bank"
+    assert changes.updates == {update: "bank", kits / "updates/server": "localhost"}
+    assert set(content(update)) == {"startup/client.crt"}
+    assert set(content(kits / "updates/server")) == {"startup/server.crt"}
+    assert content(kits / "sites/bank") == before
+    for name, kit in (("bank", "sites/bank"), ("server", "server")):
+        shutil.copytree(kits / "updates" / name, kits / kit, dirs_exist_ok=True)
+    check(papers_in(kits / "sites/bank", at_server=False), "bank")
+    check(papers_in(kits / "server", at_server=True), "localhost")
+    new = certificate(kits / "sites/bank")
+    assert new.serial_number != old.serial_number
+    assert new.subject == old.subject
+    assert [one.value for one in new.extensions] == [one.value for one in old.extensions]
+    assert timedelta(days=359) < new.not_valid_after_utc - datetime.now(UTC) < timedelta(days=361)
+
+
+def test_who_is_revoked_is_refused_until_renewed(kits: Path) -> None:
+    said: list[str] = []
+    lost, border = certificate(kits / "sites/bank"), certificate(kits / "sites/border")
+    at_server = admission(kits, said)
+    assert at_server.refusal(lost) is None
+    changes = provision(described(), kits, revoke=["bank"])
+    assert list(changes.updates) == [kits / "updates/server"]
+    assert set(content(kits / "updates/server")) == {"startup/revoked.pem"}
+    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    at_server.follow()
+    for _ in range(2):
+        assert "revoked" in str(at_server.refusal(lost))
+    assert len(said) == 1
+    assert "bank" in said[0]
+    assert at_server.refusal(border) is None
+    assert any("--renew bank" in note for note in provision(described(), kits).notes)
+    provision(described(), kits, renew=["bank"])
+    again = certificate(kits / "updates/bank")
+    provision(described(), kits, revoke=["border"])
+    assert not (kits / "updates/border").exists()
+    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    at_server.follow()
+    assert [bool(at_server.refusal(one)) for one in (lost, again, border)] == [True, False, True]
+
+
+def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
+    lost = certificate(kits / "sites/bank")
+    provision(described(), kits, revoke=["bank"], renew=["bank"])
+    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    at_server = admission(kits, [])
+    update = kits / "updates/bank"
+    assert at_server.refusal(lost)
+    assert at_server.refusal(certificate(update)) is None
+    assert certificate(update).public_key() != lost.public_key()
+    assert stat.S_IMODE((update / "startup/client.key").stat().st_mode) == 0o600
+    shutil.copytree(update, kits / "sites/bank", dirs_exist_ok=True)
+    check(papers_in(kits / "sites/bank", at_server=False), "bank")
+
+
+def test_a_list_that_nobody_of_this_federation_signed_changes_nothing(kits: Path, own_kits: Path) -> None:
+    said: list[str] = []
+    provision(described(), kits, revoke=["bank"])
+    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    at_server, lost = admission(kits, said), certificate(kits / "sites/bank")
+    foreign = make_kits(kits.parent / "foreign")
+    port = int(open_port(foreign))
+    file = described(server={"host": "localhost", "port": port})
+    provision(file, foreign, revoke=["bank"])
+    path = kits / "server/startup/revoked.pem"
+    for wrong, word in (
+        ((foreign / "updates/server/startup/revoked.pem").read_bytes(), "signed"),
+        (b"nothing", "no list"),
+    ):
+        path.write_bytes(wrong)
+        said.clear()
+        at_server.follow()
+        assert any(word in line and str(path) in line for line in said)
+        assert at_server.refusal(lost), "the list before it stays in force"
+        with pytest.raises(UserError, match=word):
+            admission(kits, [])
+
+
+def open_port(kits: Path) -> str:
+    """Return the port that a federation was made for."""
+    target = (kits / "sites/bank/startup/fed_client.json").read_text().partition("localhost:")[2]
+    return target.partition('"')[0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "place"),
+    [
+        ({"server": {"host": "elsewhere", "organisation": "institute"}}, {}, "server.host"),
+        ({"server": {"host": "localhost", "port": 8003, "organisation": "institute"}}, {}, "server.port"),
+        ({"name": "another"}, {}, "name"),
+        ({"sites": {"bank": {"organisation": "other"}}}, {}, "bank"),
+        ({}, {"revoke": ["nobody"]}, "nobody"),
+        ({}, {"renew": ["nobody"]}, "nobody"),
+        ({}, {"revoke": ["server"]}, "--revoke"),
+        ({"sites": {"phone": {"organisation": "maker"}}}, {"renew": ["phone"]}, "phone"),
+    ],
+)
+def test_what_cannot_change(changes: dict[str, Any], options: dict[str, Any], place: str, kits: Path) -> None:
+    before = content(kits)
+    with pytest.raises(UserError) as error:
+        provision(described(**changes), kits, **options)
+    assert error.value.place == place
+    assert content(kits) == before
+
+
+def test_a_directory_of_others_and_a_spoilt_authority(kits: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").touch()
+    with pytest.raises(UserError, match="not empty"):
+        provision(described(), tmp_path / "other")
+    shutil.copy(kits / "sites/bank/startup/client.key", kits / "authority/root.key")
+    with pytest.raises(UserError, match="not the key"):
+        provision(described(), kits)
+    write_json(kits / "authority/members.json", {"members": 3})
+    with pytest.raises(UserError, match="damaged"):
+        provision(described(), kits)
+
+
+def test_names_are_given_once() -> None:
+    for changes in (
+        {"sites": {"localhost": {"organisation": "bank"}}},
+        {"operator": [{"email": FIRST}, {"email": FIRST}]},
+    ):
+        with pytest.raises(ValueError, match="named twice"):
+            described(**changes)
+
+
+@pytest.mark.parametrize(("days", "words"), [(300, None), (335, "bank"), (359, "bank")])
+def test_an_end_is_told_thirty_days_ahead(days: int, words: str | None, early: Path) -> None:
+    papers = papers_in(early / "sites/bank", at_server=False)
+    line = warning(papers, "bank", datetime.now(UTC) + timedelta(days=days))
+    assert (line is None) == (words is None)
+    if line is not None:
+        assert str(papers.certificate) in line
+        assert "--renew bank" in line
+        assert f"in {359 - days} days" in line
+
+
+def test_no_certificate_outlives_the_root(tmp_path: Path) -> None:
+    provision(described(), tmp_path / "kits", root_days=10)
+    kit = tmp_path / "kits/sites/bank"
+    root = x509.load_pem_x509_certificate((kit / "startup/rootCA.pem").read_bytes())
+    assert certificate(kit).not_valid_after_utc == root.not_valid_after_utc
+    notes = provision(described(), tmp_path / "kits").notes
+    assert any("root ends" in note for note in notes)
+
+
+def test_servers_sites_and_runs_say_at_their_start_that_an_end_is_near(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    port, said = free_port(), list[str]()
+    provision(described(server={"host": "localhost", "port": port}), tmp_path / "kits", root_days=10)
+    front, kits = Front(said.append, said.append), tmp_path / "kits"
+    with pytest.raises(UserError, match="nowhere"):
+        start_site(kits / "sites/bank", Path("nowhere"), None, None, front, verbose=False)
+    with socket.create_server(("", port)), pytest.raises(RunFailed, match=str(port)):
+        start_server(kits / "server", None, None, None, front, verbose=False)
+    with pytest.raises(RunFailed, match="did not answer"):
+        train(recipe_of(tree(sets)), tmp_path, Told(said), open_kit(kits / "operator", "operator"), wait=0.5)
+    lines = [line for line in said if "in 9 days" in line]
+    assert [Path(line.split()[0]).relative_to(kits).parts[0] for line in lines] == ["sites", "server", "operator"]
+
+
+class Told(Reporter):
+    """Remembers what is told."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(Console(file=io.StringIO()), quiet=True)
+        self.said = said
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[str]) -> None:
+    seen = (CertificateSeen("bank", "2026-12-01T10:00:00+00:00", 10.2), CertificateSeen("phone", "2027-09-01", 280.0))
+    print_tables(Status((), (), seen))
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if "certificate" in line]
+    assert "bank" in line
+    assert "2026-12-01" in line
+
+
+@pytest.fixture
+def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
+    """A server's listener, without a federation behind it."""
+    startup, port, driver = kits / "server/startup", free_port(), Guard()
+    Guard.admission = admission(kits, [])
+    params = {"scheme": "grpc", "host": "localhost", "port": port, "secure": True,
+              "ca_cert": str(startup / "rootCA.pem"), "server_cert": str(startup / "server.crt"),
+              "server_key": str(startup / "server.key")}  # fmt: skip
+    connector = ConnectorInfo("guarded", driver, params, Mode.PASSIVE, 0, 0, False, threading.Event())
+    thread = threading.Thread(target=driver.listen, args=(connector,), daemon=True)
+    thread.start()
+    yield kits, port
+    driver.shutdown()
+    thread.join(20)
+    Guard.admission = None
+
+
+def at(port: int, kit: Path, kind: Any) -> Kit:
+    """Return a kit whose server listens on a port of this test."""
+    for name in ("fed_client.json", "fed_admin.json"):
+        path = kit / "startup" / name
+        if path.exists():
+            path.write_text(path.read_text().replace("8002", str(port)))
+    return open_kit(kit, kind)
+
+
+def answered(kit: Kit) -> dict[str, datetime]:
+    while True:
+        try:
+            return knock(kit)
+        except Unreachable:
+            continue  # it has not begun to listen
+
+
+def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Path, int]) -> None:
+    kits, port = guarded
+    bank, operator = at(port, kits / "sites/bank", "site"), at(port, kits / "operator", "operator")
+    assert answered(bank) == {}, "sites learn nothing of others"
+    assert answered(operator)["bank"] == certificate(bank.path).not_valid_after_utc
+    provision(described(), kits, revoke=["bank", FIRST])
+    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    for kit in (bank, operator):
+        with pytest.raises(UserError, match="revoked on") as error:
+            knock(kit)
+        assert error.value.place == str(kit.path / "startup/client.crt")
+        assert "\n" not in str(error.value)
+    assert answered(at(port, kits / "sites/border", "site")) == {}

@@ -1,0 +1,69 @@
+"""A site looks at its own sets before it begins, and tells nobody what it finds."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.toy import SIZE, make_set
+
+from fedvisage.data.manifest import IMAGES
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.errors import UserError
+from fedvisage.nvflare.kits import Kit
+from fedvisage.nvflare.starting import check_own_sets
+
+
+def kit(directory: Path) -> Kit:
+    return Kit(directory / "kit", "site", "bank")
+
+
+def one_split_held_out_again(path: Path, source: Path, count: int) -> Path:
+    """Write a set with the first pictures of another twice: to train on, and held out under another name."""
+    found = PreparedSet.open(source)
+    rows, chosen = found.rows, np.concatenate([np.arange(len(found)), np.arange(count)])
+    again = [""] * len(found) + ["again-"] * count
+    with Writer(path, name="mine", size=SIZE, source="noise") as out:
+        out.add(
+            found.images[chosen],
+            label=rows.label[chosen],
+            species=rows.species[chosen],
+            subject=[f"{mark}{rows.subject[index]}" for mark, index in zip(again, chosen, strict=True)],
+            video=[f"{mark}{rows.video[index]}" for mark, index in zip(again, chosen, strict=True)],
+            frame=rows.frame[chosen],
+            split=["heldout" if mark else str(rows.split[index]) for mark, index in zip(again, chosen, strict=True)],
+            item=[f"{mark}{rows.item[index]}" for mark, index in zip(again, chosen, strict=True)],
+        )
+    return path
+
+
+def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    own, heard = one_split_held_out_again(tmp_path / "own", sets["A"], 4), list[str]()
+    with pytest.raises(UserError, match="4 of 16 pictures") as caught:
+        check_own_sets(kit(tmp_path), own, None, None, heard.append)
+    assert "held-out" in caught.value.place
+    assert "secret" not in str(caught.value)
+    check_own_sets(kit(tmp_path), own, None, None, heard.append, allow_overlap=True)
+    assert len(heard) == 1
+    assert "4 of 16" in heard[0]
+
+
+def test_a_sets_own_people_among_the_public_ones_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    own = sets["A"].with_name("people-A")
+    with pytest.raises(UserError, match="the public set"):
+        check_own_sets(kit(tmp_path), own, None, Path(shutil.copytree(own, tmp_path / "public")), print)
+    check_own_sets(kit(tmp_path), own, None, sets["A"].with_name("people-P"), print)
+
+
+def test_changed_bytes_are_refused_at_the_start_whenever_they_changed(tmp_path: Path) -> None:
+    own = make_set(tmp_path / "own", "mine", 3)
+    check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print)
+    check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print, verify=True)
+    with (own / IMAGES).open("r+b") as file:
+        file.seek(-9, 2)
+        file.write(b"12345678")
+    with pytest.raises(UserError, match="changed or damaged"):
+        check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print)

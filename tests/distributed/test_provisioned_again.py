@@ -1,0 +1,141 @@
+"""A federation of real processes whose members come and go, while the others' kits stay as they are."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from tests.distributed.federations import WAIT, run_through
+from tests.toy import tree
+
+from fedvisage.errors import UserError
+from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.greeting import address_in
+from fedvisage.nvflare.kits import open_kit
+from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.nvflare.starting import prepare_site
+from fedvisage.nvflare.status import status_of
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+FIRST, SECOND = "operator@localhost.org", "second@localhost.org"
+
+
+def described(members: Rehearsal) -> FederationFile:
+    """Return the file of a rehearsal of A and B, to which C and a second operator were added."""
+    sites = {name: {"organisation": f"owner_of_{name}"} for name in "ABC"}
+    server = {"host": "localhost", "port": address_in(members.operator).port}
+    operators = [{"email": FIRST}, {"email": SECOND}]
+    return FederationFile.model_validate({"server": server, "sites": sites, "operator": operators})
+
+
+def given(kit: Path) -> dict[str, bytes]:
+    """Return what a kit's owner was given: at work a process adds logs, stores and settings of its own."""
+    return {path.name: path.read_bytes() for path in (kit / "startup").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def members(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
+    """Start a federation of two, and add a third and a second operator while it is up."""
+    directory = tmp_path_factory.mktemp("members")
+    with rehearsal(directory, {name: str(sets[name]) for name in "AB"}) as found:
+        kits = directory / "kits"
+        old = [found.server.path, found.operator.path, *(kit.path for kit in found.sites.values())]
+        before = [given(kit) for kit in old]
+        provision(described(found), kits)
+        assert [given(kit) for kit in old] == before
+        third = open_kit(kits / "sites" / "C", "site")
+        prepare_site(third, str(sets["C"]), directory / "sites" / "C")
+        second = open_kit(kits / "operators" / SECOND, "operator")
+        grown = replace(found, sites={**found.sites, "C": third}, operator=second)
+        grown.start("C")
+        yield grown
+
+
+def until(true: Callable[[], bool], seconds: float = 150.0) -> None:
+    """Wait for something that other processes do."""
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "it did not come to pass"
+        time.sleep(0.5)
+
+
+def here(members: Rehearsal) -> set[str]:
+    return {site.name for site in status_of(members.operator.path, WAIT).sites}
+
+
+def replied(out: Path) -> list[set[str]]:
+    """Return who delivered in each round."""
+    return [set(json.loads(line)["replied"]) for line in (out / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_a_third_site_and_a_second_operator_take_part(
+    members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_through(members, tree(sets, training__rounds=2), tmp_path / "three")
+    assert replied(tmp_path / "three") == [set("ABC")] * 2
+    seen = {one.name for one in status_of(members.operator.path, WAIT).certificates}
+    assert {"A", "B", "C", "localhost", SECOND} <= seen
+
+
+def test_who_is_revoked_is_cut_off_and_a_renewed_site_comes_back(
+    members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    until(lambda: here(members) == set("ABC"))
+    kits = members.server.path.parent
+    provision(described(members), kits, revoke=["B", FIRST])
+    shutil.copytree(kits / "updates/server", members.server.path, dirs_exist_ok=True)
+    until(lambda: here(members) == set("AC"), 30)
+
+    content = tree(sets, training__rounds=2)
+    content["data"]["sites"].pop("B")
+    run_through(members, content, tmp_path / "without")
+    assert replied(tmp_path / "without") == [set("AC")] * 2
+    with pytest.raises(UserError, match="revoked"):
+        status_of(kits / "operator", WAIT)
+    until(lambda: "revoked" in (members.sites["B"].path / "process.log").read_text())
+    assert here(members) == set("AC"), "B tried all the time"
+    assert refused_at_the_start(members, sets["B"])
+
+    members.kill("B")
+    provision(described(members), kits, renew=["B"])
+    shutil.copytree(kits / "updates/B", members.sites["B"].path, dirs_exist_ok=True)
+    members.start("B")
+    until(lambda: here(members) == set("ABC"))
+    run_through(members, tree(sets, training__rounds=1), tmp_path / "again")
+    assert replied(tmp_path / "again") == [set("ABC")]
+
+
+def test_a_renewed_server_finds_its_sites_again(members: Rehearsal) -> None:
+    until(lambda: here(members) == set("ABC"))
+    kits = members.server.path.parent
+    provision(described(members), kits, renew=["server"])
+    members.kill("server")
+    shutil.copytree(kits / "updates/server", members.server.path, dirs_exist_ok=True)
+    began = time.time()
+    members.start("server")
+    until(lambda: here(members) == set("ABC"))
+    seen = {
+        site.name for site in status_of(members.operator.path, WAIT).sites if time.time() - site.seconds_ago > began
+    }
+    assert seen == set("ABC")
+
+
+def refused_at_the_start(members: Rehearsal, data: Path) -> bool:
+    """Start B by its command with a copy of the old kit, and return whether it ends with one line."""
+    kit = members.server.path.parents[1] / "copy"
+    shutil.copytree(members.sites["B"].path, kit, ignore=shutil.ignore_patterns(".lock", "*.log", "log.txt"))
+    command = [sys.executable, "-m", "fedvisage", "site", str(kit), "--data", str(data), "--state", str(kit / "state")]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    (line,) = done.stderr.splitlines()
+    return done.returncode == 2 and "revoked on" in line and "client.crt" in line

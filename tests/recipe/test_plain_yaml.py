@@ -1,0 +1,112 @@
+"""YAML as people mean it: plain values by the core schema of YAML 1.2, and nothing twice, endless or hidden."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fedvisage.errors import UserError
+from fedvisage.nvflare.federation_file import read_federation
+from fedvisage.recipe import read_tree
+from fedvisage.recipe.plain_yaml import DEEPEST, LARGEST, parse, write
+from fedvisage.shipped import locate, names
+from fedvisage.studies import read
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UserError) as caught:
+        parse(text, "here")
+    assert caught.value.place == "here"
+    return caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("yes", "yes"), ("No", "No"), ("on", "on"), ("off", "off"), ("true", True), ("FALSE", False),
+        ("null", None), ("~", None), ("", None), ("12", 12), ("-7", -7), ("0o17", 15), ("0x1F", 31), ("017", 17),
+        ("1e-3", 0.001), ("-1.5", -1.5), (".5", 0.5), ("-.inf", float("-inf")), ("1_000", "1_000"),
+        ("12:30", "12:30"), ("2024-01-01", "2024-01-01"), ("'3'", "3"), ("!!str 3", "3"), ("!!int '3'", 3),
+        ("[a, 1]", ["a", 1]), ("{yes: no, 3: x, ~: 1, 1e3: 2}", {"yes": "no", "3": "x", "~": 1, "1e3": 2}),
+    ],
+)  # fmt: skip
+def test_plain_values_are_those_of_the_core_schema(text: str, value: Any) -> None:
+    assert repr(parse(text, "here")) == repr(value)
+
+
+@pytest.mark.parametrize("name", names())
+def test_shipped_files_say_what_they_said_to_a_reader_of_yaml_1_1(name: str) -> None:
+    def with_text_for_keys(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {str(key): with_text_for_keys(inner) for key, inner in value.items()}
+        return [with_text_for_keys(inner) for inner in value] if isinstance(value, list) else value
+
+    text = locate(name).read_text(encoding="utf-8")
+    assert repr(parse(text, name)) == repr(with_text_for_keys(yaml.safe_load(text)))
+
+
+@pytest.mark.parametrize("value", ["1e3", "0o17", "yes", "3", "12:30", "plain", "1.5", "-", ".5e3", 1e-5, True, None])
+def test_what_is_written_is_read_alike_by_readers_of_1_1_and_1_2(value: Any) -> None:
+    text = write({"a": value})
+    assert parse(text, "here") == yaml.safe_load(text) == {"a": value}
+
+
+def test_a_key_twice_is_told_with_both_lines() -> None:
+    said = refused("data:\n  sites:\n    O: a\n    C: b\n    O: c\n")
+    assert "'O'" in said
+    assert "lines 3 and 5" in said
+    assert "lines 1 and 2" in refused("training: {rounds: 1}\ntraining: {rounds: 2}")
+    assert "lines 1 and 1" in refused("{rounds: 1, 'rounds': 2}")
+
+
+def test_keys_of_different_sections_may_be_alike() -> None:
+    assert parse("a: {x: 1}\nb: {x: 2}", "here") == {"a": {"x": 1}, "b": {"x": 2}}
+
+
+@pytest.mark.parametrize("kind", ["file", "study", "federation"])
+def test_every_file_that_people_write_is_read_so(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.yaml"
+    path.write_text("title: a\ntitle: b\n")
+    with pytest.raises(UserError, match="lines 1 and 2") as caught:
+        {"file": read_tree, "study": read, "federation": read_federation}[kind](path)
+    assert caught.value.place == str(path)
+
+
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ("{a: ", "}"), ("- ", "")])
+def test_sections_within_sections_have_an_end(start: str, end: str) -> None:
+    assert parse(start * (DEEPEST - 1) + "1" + end * (DEEPEST - 1), "here") is not None
+    assert f"more than {DEEPEST}" in refused(start * 5000 + "1" + end * 5000)
+
+
+def test_a_short_text_that_names_itself_again_and_again_has_an_end() -> None:
+    lines = ["a0: &a0 [x]", *(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))]
+    assert "values" in refused("\n".join(lines))
+    merges = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}" for n in range(1, 12))]
+    assert parse("\n".join(merges), "here")["a11"] == {"x": 1}
+    assert "within itself" in refused("a: &a {b: *a}")
+    assert "within itself" in refused("a: &a {<<: *a}")
+
+
+def test_a_section_that_two_keys_name_is_each_keys_own() -> None:
+    tree = parse("a: &a {x: {y: 1}}\nb: *a\nc: {<<: *a, z: 2}", "here")
+    tree["a"]["x"]["y"] = 5
+    assert (tree["b"], tree["c"]) == ({"x": {"y": 1}}, {"x": {"y": 1}, "z": 2})
+
+
+def test_what_a_section_says_counts_before_what_it_takes_over() -> None:
+    assert parse("a: &a {x: 1, y: 1}\nb: &b {x: 2}\nc: {<<: [*b, *a], y: 3}", "here")["c"] == {"x": 2, "y": 3}
+
+
+@pytest.mark.parametrize(
+    "text", ["!!python/object/apply:os.system [id]", "!!set {a}", "!mine 3", "? [a]\n: 3", "{<<: 3}", "!!int x"]
+)
+def test_what_no_recipe_has_is_refused_with_its_line(text: str) -> None:
+    assert "(line 1)" in refused(text)
+
+
+def test_a_file_that_never_ends_is_not_read_to_the_end(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"larger than {LARGEST >> 20} MiB"):
+        read_tree(Path("/dev/zero"))

@@ -1,0 +1,209 @@
+"""Pictures at two places are found by content and refused before training, unless that is allowed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.toy import SIZE, make_set, recipe_of, run_toy, settled, silent, tree
+
+from fedvisage.data.batches import View
+from fedvisage.data.manifest import IMAGES
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.errors import UserError
+from fedvisage.progress import unheard
+from fedvisage.report.page import write_report
+from fedvisage.runs.rejudge import evaluate
+from fedvisage.runs.run import run
+from fedvisage.tasks.finished import open_model
+from fedvisage.tasks.overlap import OVERLAP, USER, look_for_overlap
+
+QUICK: Mapping[str, Any] = {"training__rounds": 1, "evaluation__every": 0}
+
+
+def mixed(path: Path, parts: list[tuple[Path, int]], *, darker: int = 0) -> Path:
+    """Write a set of the first pictures of others, as somebody would who imports them under new names.
+
+    Those of the first one stay in their splits, those of the others are held out.
+    """
+    with Writer(path, name=path.name, size=SIZE, source="mixed", depth=True) as out:
+        for number, (source, count) in enumerate(parts):
+            found = PreparedSet.open(source)
+            assert found.depth is not None
+            rows, names = found.rows, [f"{number}-{index}" for index in range(count)]
+            out.add(
+                np.clip(found.images[:count].astype(int) - darker, 0, 255).astype(np.uint8),
+                label=rows.label[:count],
+                species=rows.species[:count],
+                subject=[f"{number}-{who}-renamed" for who in rows.subject[:count]],
+                video=[f"{number}-{video}-renamed" for video in rows.video[:count]],
+                frame=rows.frame[:count],
+                split=["heldout"] * count if number else rows.split[:count],
+                item=names,
+                depth=found.depth[:count],
+            )
+    return path
+
+
+def toy(content: Mapping[str, Any], out: Path, **options: Any) -> dict[str, Any]:
+    return run(recipe_of(content), out, out.parent / "cache", silent(), **options)
+
+
+def with_user(sets: Mapping[str, Path], user: Path, method: str = "fedpad") -> dict[str, Any]:
+    return tree(sets, method, **QUICK) | {"data": {**tree(sets, method)["data"], "user": str(user)}}
+
+
+@pytest.mark.parametrize("method", ["fedpad", "pooled"])
+@pytest.mark.parametrize("darker", [0, 6])
+def test_a_user_with_a_sites_pictures_under_other_names_is_refused(
+    method: str, darker: int, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)], darker=darker)
+    with pytest.raises(UserError, match="--allow-overlap") as caught:
+        toy(with_user(sets, user, method), tmp_path / "run")
+    assert caught.value.place == "data.user"
+    assert "12 of 24 pictures with site B" in caught.value.message
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_allowed_is_said_kept_and_in_the_report(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
+    content, out = with_user(sets, user), tmp_path / "run"
+    toy(content, out, allow_overlap=True)
+    kept = json.loads((out / OVERLAP).read_text())
+    assert kept["allowed"] is True
+    assert kept["shared"] == [{"place": "data.user", "with": "data.sites.B", "exact": 12, "near": 0}]
+    assert "secret" not in (out / OVERLAP).read_text()
+    page = write_report(out).read_text()
+    assert "12 of whose 24 images took part in training" in page
+    assert "User U shares 12 of 24 pictures with site B" in page
+    (out / "metrics.json").unlink()
+    toy(content, out, resume=True)  # what was allowed when it began need not be said again
+
+
+def test_sets_that_share_nothing_run_as_before_and_the_report_says_that_it_was_looked(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, **QUICK)
+    toy(content, tmp_path / "first")
+    toy(content, tmp_path / "second", allow_overlap=True, verify=True)
+    assert settled(tmp_path / "first") == settled(tmp_path / "second")
+    assert json.loads((tmp_path / "first" / OVERLAP).read_text())["shared"] == []
+    page = write_report(tmp_path / "first").read_text()
+    assert "whose images took no part in training" in page
+    assert "was found at two of its places" in page
+
+
+def test_a_trace_is_said_and_the_run_goes_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    large = make_set(tmp_path / "large", "L", 20, subjects=20)
+    user = mixed(tmp_path / "mine", [(large, 119), (sets["B"], 1)])
+    toy(with_user(sets, user), tmp_path / "run")
+    kept = json.loads((tmp_path / "run" / OVERLAP).read_text())
+    assert (kept["pictures"]["data.user"], kept["elsewhere"]["data.user"]["exact"]) == (120, 1)
+    assert "1 of whose 120 images took part in training" in write_report(tmp_path / "run").read_text()
+
+
+def test_two_sites_with_the_same_set_are_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, **QUICK)
+    content["data"]["sites"]["C"] = str(shutil.copytree(sets["B"], tmp_path / "again"))
+    with pytest.raises(UserError, match="with site C") as caught:
+        toy(content, tmp_path / "run")
+    assert caught.value.place == "data.sites.B"
+    toy(content, tmp_path / "run", allow_overlap=True)
+
+
+def test_who_is_held_out_at_a_site_must_not_train_there_under_another_name(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, **QUICK)
+    content["data"]["sites"] = {"A": str(mixed(tmp_path / "more", [(sets["A"], 36), (sets["C"], 6)]))}
+    toy(content, tmp_path / "fine")
+    content["data"]["sites"] = {"A": str(mixed(tmp_path / "twice", [(sets["A"], 36), (sets["A"], 6)]))}
+    with pytest.raises(UserError, match="6 of 18 pictures with site A: who is held out") as caught:
+        toy(content, tmp_path / "run")
+    assert caught.value.place == "data.sites.A (held-out subjects)"
+
+
+def test_a_user_may_have_the_subjects_of_a_set_that_no_site_has(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    whole = make_set(tmp_path / "whole", "W", 30, subjects=20)
+    content = tree(sets, **QUICK)
+    content["data"]["sites"]["A"] = f"{whole} only: subjects=0-60"
+    content["data"]["user"] = f"{whole} only: subjects=60-100"
+    content["data"]["user_split"] = "train"
+    toy(content, tmp_path / "run")
+    content["data"]["user"] = f"{whole} only: subjects=50-100"
+    with pytest.raises(UserError, match="subjects, such as"):
+        toy(content, tmp_path / "both")
+
+
+def test_subjects_of_one_dataset_are_known_by_name_and_rendered_ones_by_their_seed(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    other_pictures = make_set(tmp_path / "same-names", "A", 77)
+    with pytest.raises(UserError, match="6 subjects, such as 'secret-subject-A0'") as caught:
+        toy(with_user(sets, other_pictures), tmp_path / "run")
+    assert caught.value.place == "data.user"
+    named = {}
+    for seed in (0, 1):
+        path = tmp_path / f"seed-{seed}"
+        with Writer(path, name="O", size=SIZE, source=f"synthetic domain=O size={SIZE} seed={seed}") as out:
+            images = np.random.default_rng(seed).integers(0, 255, (1, SIZE, SIZE, 3), dtype=np.uint8)
+            out.add(images, label=[1], species=["bonafide"], subject=["O-0001"], video=["v"], frame=[0],
+                    split=["train"], item=["one"])  # fmt: skip
+        named[seed] = View.of(PreparedSet.open(path))
+    for seed, count in ((0, 1), (1, 0)):
+        overlap = look_for_overlap({USER: [named[0]], "data.sites.O": [named[seed]]}, tmp_path / "cache")
+        assert len(overlap.named) == count
+
+
+def test_public_people_who_are_also_at_a_site_under_another_name_are_refused(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fedfr", **QUICK)
+    source = PreparedSet.open(sets["A"].with_name("people-A"))
+    with Writer(tmp_path / "public", name="public", size=SIZE, source="mixed", identities=True) as out:
+        count = len(source)
+        assert source.rows.group is not None
+        out.add(np.asarray(source.images), label=[1] * count, species=["bonafide"] * count, frame=[0] * count,
+                subject=[f"renamed {who}" for who in source.rows.subject], video=source.rows.video,
+                split=["heldout" if who.endswith("2") else "train" for who in source.rows.subject],
+                item=source.rows.item, group=source.rows.group)  # fmt: skip
+    content["data"] |= {"public": str(tmp_path / "public"), "public_identities": 2}
+    with pytest.raises(UserError, match="15 of 15 pictures with"):
+        toy(content, tmp_path / "run")
+
+
+def test_a_finished_model_is_not_judged_on_what_it_was_trained_on(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, **QUICK), tmp_path / "run")
+    model, cache, heard = open_model(tmp_path / "run"), tmp_path / "cache", list[str]()
+    user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
+    with pytest.raises(UserError, match="12 of 24 pictures with site B"):
+        evaluate(model, str(user), cache)
+    evaluate(model, str(user), cache, tmp_path / "judged", allow_overlap=True, say=heard.append)
+    assert "12 of 24 pictures with site B" in heard[0]
+    assert json.loads((tmp_path / "judged" / OVERLAP).read_text())["elsewhere"]["data.user"]["exact"] == 12
+    fresh = make_set(tmp_path / "fresh", "F", 99)
+    evaluate(model, str(fresh), cache)
+
+
+def test_changed_bytes_are_refused_before_training_and_before_judging(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    changed = shutil.copytree(sets["B"], tmp_path / "B")
+    content = tree(sets, **QUICK)
+    content["data"]["sites"]["B"] = str(changed)
+    toy(content, tmp_path / "run")
+    with (changed / IMAGES).open("r+b") as file:
+        file.seek(-9, 2)
+        file.write(b"12345678")
+    for place in ("new", "run"):
+        (tmp_path / "run" / "metrics.json").unlink(missing_ok=True)
+        with pytest.raises(UserError, match="changed or damaged") as caught:
+            toy(content, tmp_path / place, resume=True)
+        assert caught.value.place == str(changed / IMAGES)
+    toy(tree(sets, **QUICK), tmp_path / "other")
+    with pytest.raises(UserError, match="changed or damaged"):
+        evaluate(open_model(tmp_path / "other"), str(changed), tmp_path / "cache", say=unheard)
