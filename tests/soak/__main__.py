@@ -34,7 +34,7 @@ from tests.toy import make_set, run_toy
 
 from fedvisage.files import read_json
 from fedvisage.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
-from fedvisage.nvflare.kits import provision
+from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.runs.directory import NAME
 
@@ -69,7 +69,7 @@ class Conduct:
         port = free_port()
         sites = {name: SiteEntry(organisation=f"owner_of_{name}") for name in SITES}
         server = ServerEntry(host="localhost", port=port)
-        people = OperatorEntry(email="operator@localhost.org")
+        people = (OperatorEntry(email="operator@localhost.org"),)
         provision(FederationFile(server=server, sites=sites, operator=people), self.root / "kits")
         for name in ("server", *SITES):
             disk = self.root / "machines" / name
