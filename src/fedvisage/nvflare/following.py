@@ -87,6 +87,19 @@ class Course:
             self.reporter.say(text)
 
 
+@contextmanager
+def asking_again(course: Course) -> Iterator[None]:
+    """Let a server be asked again that cannot do as it is asked, as when its disk is full, for as long as a run has."""
+    try:
+        yield
+    except InternalError as error:
+        silent, why = time.monotonic() - course.heard, str(error).rpartition(": ")[2]
+        if silent > course.patience:
+            raise RunFailed(f"the server could not do what it was asked for {silent:.0f} s ({why})") from error
+        course.tell(f"the server cannot do what it is asked ({why}); asking again")
+        time.sleep(LOOK)
+
+
 def follow(session: Session, course: Course, number: str) -> str:
     """Report a job's rounds until it ends, or until it is lost; return how it ended."""
     course.began, seen, begun, asked = course.round, None, None, False

@@ -31,7 +31,7 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import read_json, write_json
 from fedvisage.nvflare.certificates import check, papers_in, warning
-from fedvisage.nvflare.following import PATIENCE, Course, follow, newest
+from fedvisage.nvflare.following import PATIENCE, Course, asking_again, follow, newest
 from fedvisage.nvflare.greeting import Unreachable
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import Kit
@@ -78,19 +78,25 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
     """Submit the run as often as it takes, and fetch its result."""
     attempts, known = 0, 0
     while attempts < ATTEMPTS:
+        number, ended, before = None, "", attempts
         try:
             with ExitStack() as stack:
                 with course.uncounted():
                     session = stack.enter_context(connected(kit, wait, course.tell))
+                stack.enter_context(asking_again(course))
                 number = _under_way(session, course)
                 if number is None:
                     attempts += 1
                     number = _submit(session, course, wait)
-                ended = follow(session, course, number)
-                if ended != "lost" and _fetch(session, number, out):
+                how = follow(session, course, number)
+                if how != "lost" and _fetch(session, number, out):
                     return
+                ended = how
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the server; connecting again")
+            continue
+        if number is None or not ended:  # it is asked again
+            attempts = before
             continue
         course.over.add(number)
         course.reporter.say(f"the job ended without a result ({ended}); submitting the run again")
