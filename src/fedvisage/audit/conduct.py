@@ -19,7 +19,7 @@ from fedvisage.audit import (
 )
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.files import write_atomically, write_json
-from fedvisage.progress import Say
+from fedvisage.progress import Say, unheard
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import AUDIT, read_run
 from fedvisage.tasks.finished import open_model
@@ -31,10 +31,13 @@ AUDITS: tuple[Audit, ...] = (
 FOLDER, FILE = AUDIT.parts
 
 
-def audit_run(run: Path, out: Path | None, cache: Path, say: Say) -> list[dict[str, Any]]:
-    """Attack a finished run in every way that applies to it; its report shows the result, unless it goes elsewhere."""
+def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = unheard) -> list[dict[str, Any]]:
+    """Attack a finished run in every way that applies to it; its report shows the result, unless it goes elsewhere.
+
+    ``say`` takes what was found, ``course`` what is done meanwhile.
+    """
     read_run(run)  # refuses what is no finished run
-    subject = _subject(run, cache, say)
+    subject = _subject(run, cache, course)
     where = out or run / FOLDER
     where.mkdir(parents=True, exist_ok=True)
     records = []

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli import data, federation, recipes, runs
+from fedvisage.cli import data, federation, models, recipes, runs
 from fedvisage.cli.options import ending_on_sigterm
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
@@ -24,6 +24,7 @@ app = typer.Typer(
     epilog="Start with: fedvisage demo",
 )
 app.add_typer(runs.app)
+app.add_typer(models.app)
 app.add_typer(federation.app)
 app.add_typer(recipes.shipped, name="recipes", cls=Verbs)
 app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
@@ -65,5 +66,5 @@ def _run() -> None:
 def _fail(message: str, code: int) -> None:
     from rich.console import Console
 
-    Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, soft_wrap=True)
+    Console(stderr=True).print(f"fedvisage: {message}", highlight=False, markup=False, emoji=False, soft_wrap=True)
     sys.exit(code)

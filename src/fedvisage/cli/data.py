@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli.options import IMPORTS_CONTINUE, NOTHING, interruptible, say
+from fedvisage.cli.options import IMPORTS_CONTINUE, NOTHING, LogFormat, Quiet, interruptible, reporter, say
 
 app = typer.Typer()
 
@@ -57,15 +57,18 @@ def synth(
         float, typer.Option(help="With --from: stop above this share of unusable photos.", min=0.0, max=1.0)
     ] = 0.05,
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos.
 
     Photos that cannot be used, or would have to be enlarged, are skipped, counted and listed.
     """
+    course = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.make import synthesise_set
 
-        lines = synthesise_set(destination, say, domain=domain, size=size, subjects=subjects, videos=videos,
+        lines = synthesise_set(destination, course, domain=domain, size=size, subjects=subjects, videos=videos,
                        frames=frames, seed=seed, heldout=heldout, species=species, photos=source, crop=crop,
                        max_bad=max_bad, workers=workers)  # fmt: skip
     say(*lines)
@@ -92,12 +95,15 @@ def people(
         typer.Option(help="One of the four groups, 0 to 3; default: all in turn.", show_default=False, min=0, max=3),
     ] = None,
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 2,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
+    course = reporter(quiet, log_format)
     with interruptible(NOTHING):
         from fedvisage.datasets.make import synthesise_people
 
-        lines = synthesise_people(destination, say, identities=identities, images=images, size=size, first=first,
+        lines = synthesise_people(destination, course, identities=identities, images=images, size=size, first=first,
                           seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
     say(*lines)
 
@@ -136,18 +142,21 @@ def import_set(
     max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
     seed: Annotated[int, typer.Option(min=0)] = 0,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Import a dataset into a prepared set; unusable files are skipped, counted and listed.
 
     An import that was stopped goes on where it was when the same command is given again.
     """
+    course = reporter(quiet, log_format)
     with interruptible(IMPORTS_CONTINUE):
         from fedvisage.datasets.make import Importing, import_dataset
 
         options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
                             labels=labels)  # fmt: skip
-        lines = import_dataset(kind, source, destination, say, name=name, options=options)
+        lines = import_dataset(kind, source, destination, course, name=name, options=options)
     say(*lines)
 
 

@@ -18,6 +18,7 @@ from fedvisage.errors import Ended, RunFailed, Terminated, UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedvisage.progress import Reporter
     from fedvisage.report.tables import Table
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
@@ -43,6 +44,13 @@ Overlap = Annotated[
     bool, typer.Option("--allow-overlap", help="Take pictures that are at two places, such as a site and the user.")
 ]
 Verify = Annotated[bool, typer.Option("--verify", help="Read every byte of the sets and compare all digests.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Say only the result, and what went wrong.")]
+LogFormat = Annotated[
+    str,
+    typer.Option(
+        "--log-format", help="What is said meanwhile: text, or json, an object a line on standard error for programs."
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 
@@ -81,16 +89,29 @@ def _end(*_: object) -> None:
 
 
 def console() -> Console:
-    """Where a verb prints: as wide as the terminal, and without colours of its own."""
+    """Where a verb prints: as wide as the terminal, without colours of its own; :words: in names stay words."""
     from rich.console import Console
 
-    return Console(highlight=False)
+    return Console(highlight=False, emoji=False)
 
 
 def say(*lines: str) -> None:
     """Print lines as they are: names in square brackets are names, and long lines are not cut."""
     for line in lines:
         console().print(line, markup=False, soft_wrap=True)
+
+
+def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
+    """Return what reports the course of a verb; ``aside`` where its result is read by programs."""
+    from rich.console import Console
+
+    from fedvisage.progress import JsonReporter, Reporter
+
+    if log_format not in ("text", "json"):
+        raise UserError("--log-format", f"{log_format!r} is no format; choose text or json")
+    if log_format == "json" and not quiet:
+        return JsonReporter(sys.stderr)
+    return Reporter(Console(highlight=False, emoji=False, stderr=True) if aside else console(), quiet)
 
 
 def show(content: Table) -> None:

@@ -1,4 +1,4 @@
-"""The verbs that make runs, judge them, look at them and attack them."""
+"""The verbs that make runs, compare them, look at them and attack them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from fedvisage.cli.options import (
     NOTHING,
     AsJson,
     Cache,
+    LogFormat,
     MixedCrops,
     Out,
     Overlap,
+    Quiet,
     Verify,
     console,
     interruptible,
-    note,
     print_json,
+    reporter,
     say,
     show,
 )
@@ -38,12 +40,14 @@ def demo(
     out: Out = None,
     cache: Cache = CACHE,
     resume: Annotated[bool, typer.Option(help="Continue an earlier demo.")] = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
     with interruptible(CONTINUES):
         from fedvisage.demo import demonstrate
 
-        demonstrate(out or Path("runs/demo"), cache, say, resume=resume)
+        demonstrate(out or Path("runs/demo"), cache, say, reporter(quiet, log_format), resume=resume)
 
 
 @app.command()
@@ -73,10 +77,11 @@ def run(
     allow_overlap: Overlap = False,
     verify: Verify = False,
     cache: Cache = CACHE,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run a recipe: train, judge at the user, write the run directory with its report."""
     from fedvisage.methods import read_method
-    from fedvisage.progress import Reporter
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
     from fedvisage.runs.run import run_and_report
@@ -89,23 +94,18 @@ def run(
         raise UserError("--kit", "belongs to a federation; add --on nvflare")
     loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
+    course = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         if on == "local":
             figures = run_and_report(
-                loaded,
-                where,
-                cache,
-                Reporter(console()),
-                resume=resume,
-                allow_mixed_crops=allow_mixed_crops,
-                allow_overlap=allow_overlap,
-                verify=verify,
-            )
+                loaded, where, cache, course, resume=resume, allow_mixed_crops=allow_mixed_crops,
+                allow_overlap=allow_overlap, verify=verify,
+            )  # fmt: skip
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, Reporter(console()), resume=resume, kit=kit, wait=wait, patience=patience,
+                loaded, where, cache, course, resume=resume, kit=kit, wait=wait, patience=patience,
                 allow_mixed_crops=allow_mixed_crops,
                 allow_overlap=allow_overlap, verify=verify,
             )  # fmt: skip
@@ -138,6 +138,8 @@ def study(
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
     cache: Cache = CACHE,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
     from fedvisage.shipped import locate
@@ -145,93 +147,14 @@ def study(
 
     path = locate(study, verb="study")
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
+    course = reporter(quiet, log_format)
     with interruptible(CONTINUES):
         conduct(
-            path, where, cache, say, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
+            path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             allow_mixed_crops=allow_mixed_crops,
             allow_overlap=allow_overlap,
         )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))
-
-
-@app.command("evaluate")
-def evaluate_run(
-    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
-    data: Annotated[
-        str | None,
-        typer.Option(help="Prepared set (or synth: line) to judge on; default: the recipe's user.", show_default=False),
-    ] = None,
-    adapt: Annotated[
-        str | None,
-        typer.Option(
-            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
-            " default: what the recipe says.",
-            show_default=False,
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Recognition: a list of pairs of the set's images, such as LFW's pairs.txt; pairs of images"
-            " that the set has not are left out and counted.",
-            show_default=False,
-        ),
-    ] = None,
-    allow_mixed_crops: MixedCrops = False,
-    allow_overlap: Overlap = False,
-    verify: Verify = False,
-    out: Out = None,
-    cache: Cache = CACHE,
-    as_json: AsJson = False,
-) -> None:
-    """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
-    from fedvisage.runs.rejudge import evaluate
-    from fedvisage.tasks.catalogue import summary
-    from fedvisage.tasks.finished import open_model
-
-    opened = open_model(run, adapt, pairs)
-    note(*opened.notices)
-    figures = evaluate(
-        opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap, verify=verify,
-        say=note,
-    )  # fmt: skip
-    if as_json:
-        print_json(figures)
-    else:
-        say(*summary(figures))
-
-
-@app.command("predict")
-def predict_images(
-    model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of its two model files.")],
-    path: Annotated[Path, typer.Argument(help="An image, or a folder of images.")],
-    against: Annotated[
-        Path | None,
-        typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
-    ] = None,
-    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
-    crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
-    as_json: AsJson = False,
-) -> None:
-    """Score images: live or attack, with score, threshold and its operating point, or why an image was rejected.
-
-    With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
-    """
-    from fedvisage.tasks.finished import open_model
-    from fedvisage.tasks.pad.predict import predict
-    from fedvisage.tasks.recognition.predict import compare_faces
-
-    opened = open_model(model)
-    note(*opened.notices)
-    results = (
-        predict(opened, path, member=member, crop=crop)
-        if against is None
-        else compare_faces(opened, path, against, member=member, crop=crop)
-    )
-    if as_json:
-        print_json(results.as_values())
-    else:
-        say(*results.lines())
 
 
 @app.command("compare")
@@ -283,12 +206,14 @@ def audit(
     run: Annotated[Path, typer.Argument(help="The directory of a finished run, whose data is at hand.")],
     out: Out = None,
     cache: Cache = CACHE,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
 ) -> None:
     """Attack a run as a curious server could, and say what it would find out: numbers, pictures, and in the report."""
     from fedvisage.audit.conduct import audit_run
 
     with interruptible(NOTHING):
-        audit_run(run, out, cache, say)
+        audit_run(run, out, cache, say, reporter(quiet, log_format))
 
 
 @app.command()

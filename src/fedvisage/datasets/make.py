@@ -18,9 +18,8 @@ from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.item import Choices
 from fedvisage.datasets.scanners.scanner import Scanner
 from fedvisage.datasets.show import contact_sheet, describe, warnings_about
-from fedvisage.datasets.sources import in_steps
 from fedvisage.errors import UserError
-from fedvisage.progress import Say, counted
+from fedvisage.progress import Say, counted, in_steps
 from fedvisage.workers.spread import Progress
 
 MOST_ATTACKS = 10
@@ -87,12 +86,12 @@ def synthesise_set(
 
     spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
                      species=read_species(species) if species else None)  # fmt: skip
-    progress = in_steps(f"rendering {domain}", say)
-    lines: list[str] = []
     if photos is None:
-        synthesise(spec, destination, workers=workers, progress=progress)
-    else:
-        _check_apart(photos, destination)
+        with in_steps(f"rendering {domain}", say) as progress:
+            synthesise(spec, destination, workers=workers, progress=progress)
+        return show_set(destination)
+    _check_apart(photos, destination)
+    with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {domain}", say) as progress:
         report = synthesise_from(
             photos,
             spec,
@@ -100,11 +99,10 @@ def synthesise_set(
             crop=crop,  # type: ignore[arg-type]  # the cropper refuses other words itself
             max_bad=max_bad,
             workers=workers,
-            reading=in_steps(f"reading {photos.name}", say),
+            reading=reading,
             progress=progress,
         )
-        lines = [*report.lines(), *_too_many_attacks(report)]
-    return [*lines, *show_set(destination)]
+    return [*report.lines(), *_too_many_attacks(report), *show_set(destination)]
 
 
 def synthesise_people(
@@ -125,7 +123,8 @@ def synthesise_people(
     from fedvisage.datasets.rendered.identities import Identities, render_identities
 
     spec = Identities(identities, images, size, first, seed, test, heldout, group)
-    render_identities(spec, destination, workers=workers, progress=in_steps("rendering people", say))
+    with in_steps("rendering people", say) as progress:
+        render_identities(spec, destination, workers=workers, progress=progress)
     return show_set(destination)
 
 
@@ -134,13 +133,18 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
     _check_apart(source, destination)
     if kind == EVERYTHING:
         return _import_all(source, destination, say, options)
-    name, progress = name or source.resolve().name, in_steps(f"importing {source.name}", say)
+    with in_steps(f"importing {source.name}", say) as progress:
+        return _import_one(kind, source, destination, progress, name or source.resolve().name, options).lines()
+
+
+def _import_one(
+    kind: str, source: Path, destination: Path, progress: Progress, name: str, options: Importing
+) -> ImportReport:
     scanner = SCANNERS.get(kind)
     if scanner is not None:
         choices = Choices(options.enroll, _live(options.labels))
         settings = asdict(options)
-        report = import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
-        return report.lines()
+        return import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
     return _importer(kind)(
         source,
         destination,
@@ -155,7 +159,7 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
         depth=options.depth,
         max_bad=options.max_bad,
         progress=progress,
-    ).lines()
+    )
 
 
 def _importer(kind: str) -> Importer:

@@ -8,7 +8,6 @@ set's identities, or in ``part=1-6/40``, the first six together, so that one set
 
 import hashlib
 import re
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -16,13 +15,10 @@ from pathlib import Path
 
 from fedvisage.data.manifest import SET, read_manifest
 from fedvisage.errors import UserError
+from fedvisage.progress import Say, in_steps, unheard
 
 SYNTHETIC = "synth:"
 _PART = re.compile(r"\s+part=(\d{1,6})(?:-(\d{1,6}))?/(\d{1,6})$")
-_STEPS = 10
-_SILENCE = 30.0
-_SOON = 2.0
-"""Seconds after which somebody wants to hear something, and before which a rate means nothing."""
 
 
 @dataclass(frozen=True)
@@ -66,13 +62,14 @@ def check_source(entry: str, size: int | None = None) -> None:
         raise UserError(entry, f"has {found}×{found} images, but input.size is {size}; prepare it at that size")
 
 
-def resolve(entry: str, cache: Path, *, workers: int = 1, say: Callable[[str], None] | None = None) -> Path:
+def resolve(entry: str, cache: Path, *, workers: int = 1, say: Say = unheard) -> Path:
     """Return the directory of the prepared set that an entry names, rendering it into the cache if need be."""
     path, name, make = _planned(entry.strip(), cache)
     if make is None or _complete(path):
         return path
     try:
-        make(path, workers=workers, progress=in_steps(f"rendering {name}", say) if say else None)
+        with in_steps(f"rendering {name}", say) as progress:
+            make(path, workers=workers, progress=progress)
     except UserError:
         # Another process may have finished the same set meanwhile; its pixels are the same.
         if not _complete(path):
@@ -109,42 +106,3 @@ def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | 
 def _complete(path: Path) -> bool:
     """Tell whether a set is there: sets appear under their name only when they are whole."""
     return (path / SET).is_file()
-
-
-def in_steps(
-    what: str, say: Callable[[str], None], clock: Callable[[], float] = time.monotonic
-) -> Callable[[int, int], None]:
-    """Return a progress function that says how far the work is, and for how long yet, about every tenth of it.
-
-    What goes on for minutes is heard of every half minute as well.
-    """
-    said, heard = -1, clock()
-    begun: tuple[int, float] | None = None  # what an earlier attempt did, and starting up, is no measure of speed
-
-    def progress(done: int, total: int) -> None:
-        nonlocal said, heard, begun
-        now = clock()
-        begun = begun or (done, now)
-        step = done * _STEPS // max(total, 1)
-        if step > said or now - heard >= _SILENCE:
-            said, heard = step, now
-            say(f"{what}: {done} of {total}{_pace(done - begun[0], total - done, now - begun[1])}")
-
-    return progress
-
-
-def _pace(done: int, left: int, seconds: float) -> str:
-    """Say how fast it goes and how long it will take, once that means something."""
-    if seconds < _SOON or not left or not done:
-        return ""
-    rate = done / seconds
-    speed = f"{rate:.1f} a second" if rate >= 1 else f"{60 * rate:.1f} a minute"
-    return f", {speed}, {_span(left / rate)} left"
-
-
-def _span(seconds: float) -> str:
-    """Return a time in the unit in which it is a small number."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 1.5 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} s"

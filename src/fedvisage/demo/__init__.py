@@ -14,20 +14,23 @@ from fedvisage.report.page import write_report
 from fedvisage.studies import conduct, read
 
 
-def demonstrate(out: Path, cache: Path, say: Say, *, resume: bool = False) -> None:
-    """Run the packaged studies, then draw every run's report and a contact sheet of every set."""
+def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool = False) -> None:
+    """Run the packaged studies, then draw every run's report and a contact sheet of every set.
+
+    ``say`` takes the results, ``course`` what is done meanwhile.
+    """
     if out.exists() and any(out.iterdir()) and not resume:
         raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
-    say("Rendering faces and attacks, then training four methods on three sites.")
-    _show(out, "study.yaml", cache, say)
-    say("Rendering people, then training two methods of recognition at three sites.")
-    _show(out / "people", "people.yaml", cache, say)
+    course("Rendering faces and attacks, then training four methods on three sites.")
+    _show(out, "study.yaml", cache, say, course)
+    course("Rendering people, then training two methods of recognition at three sites.")
+    _show(out / "people", "people.yaml", cache, say, course)
 
 
-def _show(out: Path, study: str, cache: Path, say: Say) -> None:
+def _show(out: Path, study: str, cache: Path, say: Say, course: Say) -> None:
     """Conduct a packaged study, and say where its table, pictures and reports are."""
     with as_file(files(__name__) / study) as path:
-        conduct(path, out, cache, say)
+        conduct(path, out, cache, course)
         say((out / "table.md").read_text(encoding="utf-8"))
         sets = read(path).sets
     reports = [write_report(run, cache) for run in sorted((out / "cells").iterdir())]

@@ -27,6 +27,7 @@ from fedvisage.federation.wire.precision import narrowed, weights_in, widened
 from fedvisage.federation.wire.schema import Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nn.precision import Compute
+from fedvisage.progress import OnBatch, unwatched_batch
 from fedvisage.recipe import Recipe
 from fedvisage.streams import scoped, torch_rng
 
@@ -46,6 +47,8 @@ class Workspace:
     net: nn.ModuleDict = field(init=False)
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
+    on_batch: OnBatch = unwatched_batch
+    """Is told of each batch that a site begins."""
     guest: SiteDesk | None = None
     common: dict[str, Any] = field(default_factory=dict)
 
@@ -175,6 +178,7 @@ class SiteDesk:
             public=self.public,
             strangers=self.strangers,
             common=workspace.common,
+            on_batch=workspace.on_batch,
         )
 
     def _reply(self, order: Order, site: Site, number: int) -> Message:

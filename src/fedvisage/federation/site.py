@@ -29,6 +29,7 @@ from fedvisage.nn.precision import LAYOUT, Compute
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget
+from fedvisage.progress import OnBatch, unwatched_batch
 from fedvisage.recipe import Local, Recipe
 from fedvisage.streams import numpy_rng, torch_rng
 
@@ -97,6 +98,8 @@ class Site:
     """The losses of the visit's steps so far."""
     lent: Message = field(default_factory=dict)
     """What the server sent, as it came."""
+    on_batch: OnBatch = unwatched_batch
+    """Is told of each batch that is begun."""
     _owned: dict[str, nn.Parameter] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])
@@ -175,6 +178,8 @@ class Site:
 
     def batch(self, number: int) -> Batch:
         """Return the batch with this number, counted from the beginning of the run."""
+        count = self.batches_per_round
+        self.on_batch(self.name, min(number % count, count), count)
         epoch, index = divmod(number, self.batches_per_epoch)
         if self._epoch[0] != epoch:
             training = self.recipe.training
@@ -194,9 +199,11 @@ class Site:
             if epoch == local.epochs:
                 return
             rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", *named, self.round, epoch)
-            for positions in order(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled"):
+            ordered = order(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled")
+            for positions in ordered:
                 if taken == local.batches:
                     return
+                self.on_batch(self.name, taken, local.batches or (local.epochs or 1) * len(ordered))
                 yield self._prepared(view, positions, *named, self.round, taken)
                 taken += 1
 

@@ -32,12 +32,14 @@ def evaluate(
     allow_overlap: bool = False,
     verify: bool = False,
     say: Say = unheard,
+    course: Say = unheard,
 ) -> dict[str, Any]:
     """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there.
 
     The set must have been cropped as those were that the model was trained on, unless ``allow_mixed_crops``.
     Pictures of a named set that the model was trained on are refused unless ``allow_overlap``, as far as the sets of
     its sites are at hand; with ``verify`` every byte of the set is read and compared with its digest.
+    ``say`` takes what to know of the result, ``course`` what is done meanwhile.
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
@@ -47,7 +49,7 @@ def evaluate(
         raise UserError("--data", "the run has no user; name a prepared set")
     name, part = without_part(entry)
     source, meant = without_selection(name)
-    path = resolve(source, cache, workers=recipe.runtime.threads, say=say)
+    path = resolve(source, cache, workers=recipe.runtime.threads, say=course)
     prepared = PreparedSet.open(path)
     check_bytes(path, cache, whole=verify, say=say)
     if prepared.size != recipe.input.size:

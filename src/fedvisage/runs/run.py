@@ -113,9 +113,10 @@ def run(
     """
     method = method or find(recipe.method)
     task = task_of(method)
-    if not (out / METRICS).exists():  # a finished run needs no data any more
+    unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
+    if unfinished and recipe.data.public is not None:  # which is made next
         _check_files(recipe, whole=opening is None)
-    recipe = task.filled(recipe, cache, reporter.say)
+    recipe = task.filled(recipe, cache, reporter)
     done = finished(out, recipe, resume)
     if done is not None:
         reporter.say(f"{out} is finished already; nothing to do")
@@ -124,9 +125,11 @@ def run(
         reporter.say(f"warning: {warning}")
     setup = set_up(recipe, method)
     _check_fits(setup)
+    if unfinished:
+        _check_files(recipe, whole=opening is None)
     if verify:
         verify_sets(recipe.data.entries, cache, reporter.say)
-    data = (opening or _whole)(task, recipe, method, cache, reporter.say)
+    data = (opening or _whole)(task, recipe, method, cache, reporter)
     check_alike(data.crops, allow_mixed_crops)
     overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
@@ -140,7 +143,7 @@ def run(
         write_once(out / OVERLAP, json_text(overlap))
         write_once(out / ENVIRONMENT, json_text(environment.describe(setup.compute, recipe.runtime.threads)))
         if training is None:
-            data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter.say))
+            data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
         trained = (training or _here(wire))(setup, out, data, reporter)
         if crops := _crops_trained_on(data):
             model.save_settings(out, replace(trained.saved, crops=crops))
@@ -203,7 +206,7 @@ def _here(wire: Wire) -> Training:
     """Train with all sites in this process."""
 
     def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
-        desks, schemas = _desks(setup, out, data)
+        desks, schemas = _desks(setup, out, data, reporter)
         return training.train(setup, out, wire(desks), schemas, reporter, first=data.first)
 
     return train
@@ -213,7 +216,7 @@ def adopting(trained: Path) -> Training:
     """Judge the members of a finished run, and its sites' own models, instead of training the same ones again."""
 
     def adopt(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
-        desks, schemas = _desks(setup, out, data)
+        desks, schemas = _desks(setup, out, data, reporter)
         generations = generations_of(trained) if data.people is not None else {}
         for desk in desks:
             desk.store.take_over(trained / SITES / desk.name, generations.get(desk.name, 0))
@@ -222,8 +225,9 @@ def adopting(trained: Path) -> Training:
     return adopt
 
 
-def _desks(setup: Setup, out: Path, data: Opened) -> tuple[list[SiteDesk], Mapping[str, Schema]]:
+def _desks(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> tuple[list[SiteDesk], Mapping[str, Schema]]:
     workspace, shelf = setup.workspace(), Shelf()
+    workspace.on_batch = reporter.batch
     public = data.people.public if data.people else None
     strangers = data.people.strangers if data.people else {}
     desks = [

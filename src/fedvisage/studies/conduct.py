@@ -15,7 +15,7 @@ from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_atomically, write_json
-from fedvisage.progress import Reporter, Say
+from fedvisage.progress import Reporter, Say, unheard
 from fedvisage.runs.directory import METRICS
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
@@ -64,7 +64,7 @@ def conduct(
             _check_data(cell)
     groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
     results: list[dict[str, Any]] = []
-    for cell, metrics in _finished_cells(groups, cache, workers, allowed):
+    for cell, metrics in _finished_cells(groups, cache, workers, allowed, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
         results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
         say(_progress(study, results, len(cells)))
@@ -84,14 +84,14 @@ def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> st
 
 
 def _finished_cells(
-    groups: list[list[Cell]], cache: Path, workers: int, allowed: Allowed
+    groups: list[list[Cell]], cache: Path, workers: int, allowed: Allowed, say: Say
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
     if workers == 1:
-        yield from ((cell, _run_cell(cell, cache, allowed)) for group in groups for cell in group)
+        yield from ((cell, _run_cell(cell, cache, allowed, say)) for group in groups for cell in group)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.entries}):
-        resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers)
+        resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers, say=say)
     with worker_processes(workers) as pool:
         with starting():
             running = [pool.submit(_run_group, group, cache, allowed) for group in groups]
@@ -111,9 +111,10 @@ def _run_group(group: list[Cell], cache: Path, allowed: Allowed) -> list[tuple[C
     return [(cell, _run_cell(cell, cache, allowed)) for cell in group]
 
 
-def _run_cell(cell: Cell, cache: Path, allowed: Allowed) -> dict[str, Any]:
+def _run_cell(cell: Cell, cache: Path, allowed: Allowed, say: Say = unheard) -> dict[str, Any]:
     training = None if cell.trained is None else adopting(cell.trained)
-    reporter = Reporter(Console(), quiet=True)
+    name = f"{cell.row} user {cell.user} seed {cell.seed}"
+    reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(
         cell.recipe, cell.out, cache, reporter, resume=True, training=training,
         allow_mixed_crops=allowed.mixed_crops, allow_overlap=allowed.overlap,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
+import pillow_heif as heif
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -115,8 +116,29 @@ def test_damaged_files_are_read_or_refused_but_never_crash(kind: str, data: st.D
 
 @pytest.mark.parametrize("ending", ENDINGS)
 def test_every_ending_that_is_listed_is_of_a_format_that_is_read(tmp_path: Path, ending: str) -> None:
+    heif.register_heif_opener()
     Image.fromarray(np.full((20, 30, 3), 77, np.uint8)).save(tmp_path / f"grey{ending}")
     assert open_picture(tmp_path / f"grey{ending}").mean() == 77
+
+
+def test_photographs_of_phones_in_heic_are_read_upright() -> None:
+    image = np.full((64, 96, 3), (200, 60, 40), np.uint8)
+    image[:32] = (30, 60, 180)  # the sky
+    content = io.BytesIO()
+    exif = Image.Exif()
+    exif[0x0112] = 3  # the phone was upside down
+    heif.from_pillow(Image.fromarray(image[::-1, ::-1])).save(content, quality=-1, exif=exif.tobytes())
+    found = read_picture(content.getvalue())
+    assert found.shape == image.shape
+    assert np.abs(found.astype(int) - image).mean() < 4
+
+
+def test_damaged_heic_is_a_bad_file() -> None:
+    content = io.BytesIO()
+    heif.from_pillow(Image.fromarray(picture(1, 64, 64))).save(content)
+    for damaged in (content.getvalue()[:200], content.getvalue()[:24] + b"\0" * 400, b"\0\0\0\x18ftypheic"):
+        with pytest.raises(BadFile):
+            read_picture(damaged)
 
 
 def test_a_file_that_cannot_be_opened_is_a_bad_file(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def remake(sets: Mapping[str, Path], place: str, like: str | None = None, **chan
 
 
 def gathered(sets: Mapping[str, Path], method: str = "fedfr", **changes: Any) -> Any:
-    return opened(tree(sets, method, **changes), Path("cache"))
+    return opened(tree(sets, method, **changes), next(iter(sets.values())).parent / "cache")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from PIL import Image
@@ -26,6 +27,7 @@ from fedvisage.runs.run import Training, adopting, run
 from fedvisage.tasks import model
 from fedvisage.tasks.finished import open_model
 from fedvisage.tasks.pad.predict import predict
+from fedvisage.tasks.pictures import Asked, asked_for, picture_at
 from fedvisage.tasks.recognition.predict import compare_faces
 
 
@@ -182,11 +184,10 @@ def test_people_of_the_benchmark_with_too_few_images_are_counted_and_told(finish
     assert ("people of the benchmark with one image, so no genuine pair", "1") in table.rows
 
 
-def test_an_empty_gallery_is_refused(finished: Path, tmp_path: Path) -> None:
+def test_an_empty_gallery_is_refused(tmp_path: Path) -> None:
     (tmp_path / "gallery").mkdir()
-    Image.fromarray(np.zeros((112, 112, 3), np.uint8)).save(tmp_path / "face.png")
     with pytest.raises(UserError, match="gallery"):
-        compare_faces(open_model(finished), tmp_path / "face.png", tmp_path / "gallery", crop="none")
+        asked_for([tmp_path / "gallery"])
 
 
 def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Path) -> None:
@@ -197,8 +198,10 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
     for number, image in enumerate(images):
         Image.fromarray(image).save(tmp_path / "gallery" / f"{number}.png")
     Image.fromarray(np.full((112, 112, 3), 60, np.uint8)).save(tmp_path / "gallery" / "wall.png")
-    face, recogniser = tmp_path / "gallery" / "0.png", open_model(finished)
-    said = json.loads(json.dumps(compare_faces(recogniser, face, tmp_path / "gallery").as_values()))
+    gallery, recogniser = asked_for([tmp_path / "gallery"]), open_model(finished)
+    path, wall = tmp_path / "gallery" / "0.png", picture_at(tmp_path / "gallery" / "wall.png")
+    face, alone = picture_at(path), asked_for([path])
+    said = json.loads(json.dumps(compare_faces(recogniser, face, gallery).as_values()))
     matches = said["matches"]
     assert matches[0]["path"].endswith("0.png")
     assert matches[0]["similarity"] == pytest.approx(1.0, abs=1e-5)
@@ -207,13 +210,34 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
     for one in matches[:2]:
         assert (one["decision"] == "same person") == (one["similarity"] >= said["threshold"]["similarity"])
     assert said["threshold"]["fmr"] <= 0.05
-    assert "same person" in compare_faces(recogniser, face, face).lines()[-1]
+    assert "same person" in compare_faces(recogniser, face, alone).lines()[-1]
     with pytest.raises(UserError, match="no face found"):
-        compare_faces(recogniser, tmp_path / "gallery" / "wall.png", face)
+        compare_faces(recogniser, wall, alone)
     with pytest.raises(UserError, match="name a picture"):
-        predict(recogniser, face)
+        predict(recogniser, alone)
     with pytest.raises(UserError, match="leave --member out"):
-        compare_faces(recogniser, face, face, member="A")
+        compare_faces(recogniser, face, alone, member="A")
+
+
+def test_several_faces_and_faces_upside_down_are_said_and_compared_upright(finished: Path, tmp_path: Path) -> None:
+    from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+
+    (image,), _ = photograph_person(album(Identities(images=1, size=112), 0), 112)
+    one = np.full((240, 480, 3), 120, np.uint8)
+    one[20:220, 20:220] = cv2.resize(image, (200, 200))
+    two = one.copy()
+    two[80:220, 300:440] = cv2.resize(image, (140, 140))
+    for name, picture in {"one": one, "two": two, "turned": one[::-1, ::-1]}.items():
+        Image.fromarray(picture).save(tmp_path / f"{name}.png")
+    face, gallery = picture_at(tmp_path / "two.png"), asked_for([tmp_path])
+    found = compare_faces(open_model(finished), face, gallery)
+    matches = {Path(one.path).stem: one for one in found.matches}
+    assert {name: (one.faces, one.notes) for name, one in matches.items()} == {
+        "one": (1, ()), "two": (2, ("several faces",)), "turned": (1, ("upside down",)),
+    }  # fmt: skip
+    assert matches["turned"].similarity == pytest.approx(matches["one"].similarity, abs=1e-4)
+    assert found.as_values()["of_face"] == {"notes": ("several faces",), "faces": 2}
+    assert "2 faces" in found.lines()[1]
 
 
 def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
@@ -228,7 +252,7 @@ def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
 def test_a_model_of_attacks_compares_no_faces(sets: Mapping[str, Path], tmp_path: Path) -> None:
     run_toy(tree(sets, training__rounds=1), tmp_path / "run")
     with pytest.raises(UserError, match="leave --against out"):
-        compare_faces(open_model(tmp_path / "run"), tmp_path, tmp_path, crop="none")
+        compare_faces(open_model(tmp_path / "run"), picture_at(tmp_path), Asked([]), crop="none")
 
 
 def test_people_whose_data_were_merged_are_judged_site_by_site(sets: Mapping[str, Path], tmp_path: Path) -> None:

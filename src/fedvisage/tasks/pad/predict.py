@@ -1,71 +1,109 @@
-"""Scoring new images with a finished model and its stored threshold, or saying why an image is rejected."""
+"""Scoring new pictures with a finished model and its stored threshold, or saying why a picture is rejected.
+
+The steps are functions of arrays: ``look_for`` gives the one that finds the face of a picture and cuts it out,
+``score_with`` the one that scores such crops, many at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-import numpy as np
-import torch
-
-from fedvisage.datasets.importers.cropping import Cropper, make_cropper
-from fedvisage.datasets.importers.pictures import ENDINGS, open_picture
+from fedvisage.datasets.importers.cropping import Cropped, crop_face, make_cropper, make_detector
 from fedvisage.datasets.importers.report import BadFile
 from fedvisage.errors import UserError
+from fedvisage.faces.upright import Found, Image, find, is_grey
 from fedvisage.federation.members import members_of
 from fedvisage.federation.method import Message
 from fedvisage.metrics.threshold import Threshold
+from fedvisage.progress import Steps, unwatched
 from fedvisage.tasks.finished import FinishedModel
-from fedvisage.tasks.scoring import Scorer, mean_score
+from fedvisage.tasks.pad.prediction import ATTACK, LIVE, Prediction, Predictions, probability
+from fedvisage.tasks.pictures import Asked, looked_at, notes_of
+from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """What the model says of one image; without a score there is a reason."""
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What was seen of a picture: the crop to score, or a reason why there is none."""
 
-    path: str
-    probability: float | None = None
-    logit: float | None = None
-    decision: str = "rejected"
+    crop: Image | None = None
     reason: str = ""
+    notes: tuple[str, ...] = ()
+    found: Found | None = None
+    """The faces, where they were sought."""
 
 
-@dataclass(frozen=True)
-class Predictions:
-    """What the model says of some images, and the threshold by which it decided."""
-
-    threshold: Threshold
-    images: list[Prediction]
-
-    def as_values(self) -> dict[str, Any]:
-        """Return both as plain values, for programs."""
-        t = self.threshold
-        rule = {"rule": t.rule, "logit": t.value, "far": t.far, "frr": t.frr}
-        return {"threshold": rule, "images": [asdict(one) for one in self.images]}
-
-    def lines(self) -> list[str]:
-        """Return both as lines, for people."""
-        return [_operating_point(self.threshold), *map(_line, self.images)]
+Look = Callable[[Image], Seen]
+Score = Callable[[Sequence[Image]], Logits]
 
 
-def predict(model: FinishedModel, path: Path, *, member: str = "", crop: str = "face") -> Predictions:
-    """Score an image, or the images of a folder."""
+def predict(
+    model: FinishedModel, asked: Asked, *, member: str = "", crop: str = "face", steps: Steps = unwatched
+) -> Predictions:
+    """Score pictures: read and look at them one by one, score their crops in batches."""
     if model.task != "pad":
         raise UserError(
             "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
         )
-    scorer, saved = model.scorer, model.saved
-    size, threads = model.recipe.input.size, model.recipe.runtime.threads
-    cropper = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
-    finished, threshold = _chosen(scorer, saved.finished, saved.thresholds, member)
-    return Predictions(threshold, [_predict(scorer, finished, threshold, image, cropper) for image in images_at(path)])
+    finished, threshold = _chosen(model.scorer, model.saved.finished, model.saved.thresholds, member)
+    look = look_for(crop, model.recipe.input.size, model.recipe.runtime.threads)
+    score, said = score_with(model.scorer, finished), list[Prediction]()
+    for portion in looked_at(asked.pictures, look, steps):
+        seen = [(name, Seen(reason=str(one)) if isinstance(one, BadFile) else one) for name, one in portion]
+        crops = [one.crop for _, one in seen if one.crop is not None]
+        logits = iter(score(crops).tolist() if crops else [])
+        said += [_prediction(name, one, None if one.crop is None else next(logits), threshold) for name, one in seen]
+    return Predictions(threshold, said, asked.passed_over)
 
 
-def _line(one: Prediction) -> str:
-    score = "" if one.probability is None else f"live {one.probability:7.4f}  logit {one.logit:+.3f}  "
-    return f"{one.decision:9}{score}{one.path}{'  ' + one.reason if one.reason else ''}"
+def look_for(crop: str, size: int, threads: int = 1) -> Look:
+    """Return the function that cuts the face out of a picture in the named way; ``threads`` are for the detector."""
+    if crop != "face":
+        cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+        return lambda picture: _seen(cut(picture), None)
+    detect = make_detector(threads)
+
+    def look(picture: Image) -> Seen:
+        found = find(picture, detect)
+        if not found.faces:
+            return Seen(reason="no face found", found=found)
+        return _seen(crop_face(found.picture, found.faces, size), found)
+
+    return look
+
+
+def score_with(scorer: Scorer, finished: Message) -> Score:
+    """Return the function that scores crops (H×W×3, RGB, of the network's size) with a finished model's weights."""
+    members = [one for _, one in sorted(members_of(finished).items())]
+    if len(members) == 1:
+        scorer.load(members[0])
+        return lambda crops: as_logits(scorer.score_alone(crops))
+
+    def score(crops: Sequence[Image]) -> Logits:
+        logits = []
+        for one in members:
+            scorer.load(one)
+            logits.append(as_logits(scorer.score_alone(crops)))
+        return mean_score(logits)
+
+    return score
+
+
+def _seen(cropped: Cropped, found: Found | None) -> Seen:
+    notes = notes_of(found, grey=is_grey(cropped.image))
+    if cropped.upscaled:
+        reason = "the face is too small: enlarging it would blur what tells attacks apart"
+        return Seen(None, reason, notes, found)
+    return Seen(cropped.image, "", notes, found)
+
+
+def _prediction(name: str, seen: Seen, logit: float | None, threshold: Threshold) -> Prediction:
+    faces, boxes = (None, None) if seen.found is None else (len(seen.found.faces), seen.found.boxes)
+    if logit is None:
+        return Prediction(name, reason=seen.reason, notes=seen.notes, faces=faces, boxes=boxes)
+    decision = LIVE if logit >= threshold.value else ATTACK
+    return Prediction(name, probability(logit), logit, decision, "", seen.notes, faces, boxes)
 
 
 def _chosen(
@@ -83,42 +121,3 @@ def _chosen(
             "threshold", "the model was judged with target-eer, an oracle; it has no threshold to predict with"
         )
     return finished, thresholds[""]
-
-
-def _predict(scorer: Scorer, finished: Message, threshold: Threshold, path: Path, cropper: Cropper) -> Prediction:
-    try:
-        cropped = cropper(open_picture(path))
-    except BadFile as error:
-        return Prediction(str(path), reason=str(error))
-    if cropped.upscaled:
-        return Prediction(str(path), reason="the face is too small: enlarging it would blur what tells attacks apart")
-    images = torch.from_numpy(np.ascontiguousarray(cropped.image)).permute(2, 0, 1)[None]
-    logits = []
-    for _, one in sorted(members_of(finished).items()):
-        scorer.load(one)
-        logits.append(scorer.score_images(images).double().numpy())
-    logit = float(mean_score(logits)[0]) if len(logits) > 1 else float(logits[0][0])
-    decision = "live" if logit >= threshold.value else "attack"
-    return Prediction(str(path), float(1 / (1 + np.exp(-logit))), logit, decision)
-
-
-def images_at(path: Path) -> Iterator[Path]:
-    """Return a picture, or the pictures in a folder in order of their names."""
-    if path.is_file():
-        yield path
-        return
-    if not path.is_dir():
-        raise UserError(str(path), "is neither an image nor a folder")
-    found = sorted(one for one in path.rglob("*") if one.suffix.lower() in ENDINGS)
-    if not found:
-        raise UserError(str(path), f"has no images ({', '.join(ENDINGS)})")
-    yield from found
-
-
-def _operating_point(threshold: Threshold) -> str:
-    rates = ""
-    if threshold.far is not None and threshold.frr is not None:
-        rates = (
-            f"; at the sites it accepts {threshold.far:.2%} of held-out attacks and rejects {threshold.frr:.2%} of live"
-        )
-    return f"threshold: logit {threshold.value:.3f}, chosen by {threshold.rule}{rates}"

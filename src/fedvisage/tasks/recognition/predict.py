@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
-from fedvisage.datasets.importers.identities import Aligned, make_aligner
-from fedvisage.datasets.importers.pictures import open_picture
-from fedvisage.datasets.importers.report import BadFile
+from fedvisage.datasets.importers.cropping import make_detector
+from fedvisage.datasets.importers.identities import make_aligner
+from fedvisage.datasets.importers.report import BadFile, printable
 from fedvisage.errors import UserError
+from fedvisage.faces.align import Image, align
+from fedvisage.faces.upright import find
 from fedvisage.federation.members import members_of
 from fedvisage.metrics.similarity import Features, unit
 from fedvisage.metrics.threshold import Threshold
+from fedvisage.progress import Steps, unwatched
 from fedvisage.tasks.finished import FinishedModel
-from fedvisage.tasks.pad.predict import images_at
+from fedvisage.tasks.pictures import Asked, Picture, exit_code, in_words, looked_at, notes_of
 from fedvisage.tasks.scoring import Scorer
 
 SAME, OTHER = "same person", "other person"
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """A picture's largest face, aligned, what is remarkable, and how many there are if they were sought."""
+
+    crop: Image
+    notes: tuple[str, ...] = ()
+    faces: int | None = None
 
 
 @dataclass(frozen=True)
@@ -32,6 +43,9 @@ class Match:
     similarity: float | None = None
     decision: str = "rejected"
     reason: str = ""
+    notes: tuple[str, ...] = ()
+    faces: int | None = None
+    """How many were found, where they were sought; the largest is the one that was compared."""
 
 
 @dataclass(frozen=True)
@@ -40,39 +54,86 @@ class Matches:
 
     threshold: Threshold
     face: str
+    of_face: Seen
+    """What was seen of the face in question."""
     matches: list[Match]
+    passed_over: Counter[str] = field(default_factory=Counter)
 
     def as_values(self) -> dict[str, Any]:
         """Return all as plain values, for programs."""
         t = self.threshold
         operating = {"rule": t.rule, "similarity": t.value, "fmr": t.far, "fnmr": t.frr}
-        return {"threshold": operating, "face": self.face, "matches": [asdict(one) for one in self.matches]}
+        return {
+            "threshold": operating,
+            "face": self.face,
+            "of_face": {"notes": self.of_face.notes, "faces": self.of_face.faces},
+            "passed_over": dict(sorted(self.passed_over.items())),
+            "matches": [asdict(one) for one in self.matches],
+        }
 
     def lines(self) -> list[str]:
         """Return all as lines, for people."""
-        return [operating_point(self.threshold), *map(_line, self.matches)]
+        said = in_words(self.of_face.notes, self.of_face.faces)
+        about = [f"face: {printable(self.face)}{said}"] if said else []
+        return [operating_point(self.threshold), *about, *map(_line, self.matches)]
+
+    @property
+    def exit_code(self) -> int:
+        """Return what a script needs to know."""
+        return exit_code((one.decision for one in self.matches), good=SAME, bad=OTHER)
 
 
-def compare_faces(model: FinishedModel, path: Path, against: Path, *, member: str = "", crop: str = "face") -> Matches:
-    """Compare a face with another one, or with each in a folder."""
+def compare_faces(
+    model: FinishedModel,
+    picture: Picture,
+    against: Asked,
+    *,
+    member: str = "",
+    crop: str = "face",
+    steps: Steps = unwatched,
+) -> Matches:
+    """Compare a face with another one, or with each of many; crops are scored in batches."""
     if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
     scorer, saved = model.scorer, model.saved
-    threshold, others = _ready(scorer, saved.finished, saved.thresholds, member), list(images_at(against))
+    threshold = _ready(scorer, saved.finished, saved.thresholds, member)
     size, threads = model.recipe.input.size, model.recipe.runtime.threads
-    aligner = make_aligner(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+    look = look_for(crop, size, threads)
     try:
-        face = feature_of(scorer, path, aligner)
+        seen = look(picture.read())
+        face = features_of(scorer, [seen.crop])
     except BadFile as bad:
-        raise UserError(str(path), str(bad)) from None
-    matches = [match(scorer, face, other, aligner, threshold) for other in others]
+        raise UserError(printable(picture.name), str(bad)) from None
+    matches = list[Match]()
+    for portion in looked_at(against.pictures, look, steps):
+        crops = [one.crop for _, one in portion if not isinstance(one, BadFile)]
+        alike = iter((features_of(scorer, crops) @ face[0]).tolist() if crops else [])
+        matches += [_match(name, one, alike, threshold) for name, one in portion]
     matches.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
-    return Matches(threshold, str(path), matches)
+    return Matches(threshold, picture.name, seen, matches, against.passed_over)
+
+
+def look_for(crop: str, size: int, threads: int = 1) -> Callable[[Image], Seen]:
+    """Return the function that aligns the face of a picture, or raises BadFile; ``threads`` are for the detector."""
+    if crop != "face":
+        aligner = make_aligner(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+        return lambda picture: Seen(aligner(picture)[0])
+    detect = make_detector(threads)
+
+    def look(picture: Image) -> Seen:
+        found = find(picture, detect)
+        if not found.faces:
+            raise BadFile("no face found")
+        aligned, _ = align(found.picture, found.faces[0].points, size)
+        return Seen(aligned, notes_of(found), len(found.faces))
+
+    return look
 
 
 def _line(one: Match) -> str:
     score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
-    return f"{one.decision:13}{score}{one.path}{f'  {one.reason}' if one.reason else ''}"
+    reason = f"  {one.reason}" if one.reason else ""
+    return f"{one.decision:13}{score}{printable(one.path)}{reason}{in_words(one.notes, one.faces)}"
 
 
 def operating_point(threshold: Threshold) -> str:
@@ -82,22 +143,17 @@ def operating_point(threshold: Threshold) -> str:
     return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"
 
 
-def feature_of(scorer: Scorer, path: Path, aligner: Callable[[np.ndarray], Aligned]) -> Features:
-    """Return the feature of the face on a picture, at unit length."""
-    crop, _ = aligner(open_picture(path))
-    images = torch.from_numpy(np.ascontiguousarray(crop)).permute(2, 0, 1)[None]
-    return unit(scorer.score_images(images).cpu().numpy())
+def features_of(scorer: Scorer, crops: Sequence[Image]) -> Features:
+    """Return the feature of each aligned face, at unit length."""
+    return unit(scorer.score_alone(crops).numpy())
 
 
-def match(
-    scorer: Scorer, face: Features, path: Path, aligner: Callable[[np.ndarray], Aligned], threshold: Threshold
-) -> Match:
-    """Compare a face with the one on a picture."""
-    try:
-        similarity = float((face @ feature_of(scorer, path, aligner).T)[0, 0])
-    except BadFile as bad:
-        return Match(str(path), reason=str(bad))
-    return Match(str(path), similarity, SAME if similarity >= threshold.value else OTHER)
+def _match(path: str, seen: Seen | BadFile, alike: Iterator[float], threshold: Threshold) -> Match:
+    if isinstance(seen, BadFile):
+        return Match(path, reason=str(seen))
+    similarity = next(alike)
+    decision = SAME if similarity >= threshold.value else OTHER
+    return Match(path, similarity, decision, notes=seen.notes, faces=seen.faces)
 
 
 def _ready(

@@ -1,0 +1,156 @@
+"""The verbs that use finished models: on prepared sets, and on pictures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedvisage.cli.options import (
+    AsJson,
+    Cache,
+    LogFormat,
+    MixedCrops,
+    Out,
+    Overlap,
+    Quiet,
+    Verify,
+    note,
+    print_json,
+    reporter,
+    say,
+)
+from fedvisage.datasets.cache import CACHE
+from fedvisage.errors import UserError
+
+app = typer.Typer()
+
+
+@app.command("evaluate")
+def evaluate_run(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Prepared set (or synth: line) to judge on; default: the recipe's user.", show_default=False),
+    ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(
+            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
+            " default: what the recipe says.",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Recognition: a list of pairs of the set's images, such as LFW's pairs.txt; pairs of images"
+            " that the set has not are left out and counted.",
+            show_default=False,
+        ),
+    ] = None,
+    allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
+    out: Out = None,
+    cache: Cache = CACHE,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
+    from fedvisage.runs.rejudge import evaluate
+    from fedvisage.tasks.catalogue import summary
+    from fedvisage.tasks.finished import open_model
+
+    course = reporter(quiet, log_format, aside=True)
+    opened = open_model(run, adapt, pairs)
+    note(*opened.notices)
+    figures = evaluate(
+        opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap, verify=verify,
+        say=note, course=course,
+    )  # fmt: skip
+    if as_json:
+        print_json(figures)
+    else:
+        say(*summary(figures))
+
+
+@app.command("predict")
+def predict_images(
+    model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of its two model files.")],
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="PATH...", help="Images and folders of images; - is an image on standard input."),
+    ] = None,
+    paths_from: Annotated[
+        Path | None,
+        typer.Option(help="A file with a path a line (or NUL between them), - for standard input.", show_default=False),
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(help="Recognition: the face, or the folder of faces, to compare with.", show_default=False),
+    ] = None,
+    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
+    exit_code: Annotated[
+        bool,
+        typer.Option(
+            "--exit-code",
+            help="End with 0 if every image is live (or the same person), 1 if one is an attack (or another person),"
+            " 3 if none is but one could not be judged.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Score images: live or attack, with score, threshold and its operating point, or why an image was rejected.
+
+    With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
+    """
+    from fedvisage.progress import in_steps
+    from fedvisage.tasks.finished import open_model
+    from fedvisage.tasks.pad.predict import predict
+    from fedvisage.tasks.pictures import asked_for
+    from fedvisage.tasks.recognition.predict import compare_faces
+
+    course = reporter(quiet, log_format, aside=True)
+    asked = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
+    others = None if against is None else asked_for([against])
+    if others is not None and len(asked.pictures) > 1:
+        raise UserError("PATH", "with --against one face is compared; name one image")
+    opened = open_model(model)
+    note(*opened.notices, *(asked if others is None else others).notices)
+    with in_steps("images", course) as steps:
+        results = (
+            predict(opened, asked, member=member, crop=crop, steps=steps)
+            if others is None
+            else compare_faces(opened, asked.pictures[0], others, member=member, crop=crop, steps=steps)
+        )
+    if as_json:
+        print_json(results.as_values())
+    else:
+        say(*results.lines())
+    if exit_code:
+        raise typer.Exit(results.exit_code)
+
+
+def _piped() -> bytes:
+    """Read standard input, up to where no picture is so large."""
+    from fedvisage.datasets.importers.pictures import BYTES_LIMIT
+
+    return sys.stdin.buffer.read(BYTES_LIMIT + 1)
+
+
+def _listed(paths_from: Path | None, paths: list[Path]) -> bytes | None:
+    """Return the content of a list of paths."""
+    if paths_from is None:
+        return None
+    if paths_from != Path("-"):
+        return paths_from.read_bytes()
+    if paths_from in paths:
+        raise UserError("--paths-from", "standard input is named twice: as an image and as a list of paths")
+    return sys.stdin.buffer.read()

@@ -1,0 +1,176 @@
+"""Predicting on the command line: pictures from many places, in batches, with lines and codes that scripts can read."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pillow_heif as heif
+import pytest
+import torch
+from PIL import Image
+from tests.toy import SIZE, run_toy, tree
+from typer.testing import CliRunner, Result
+
+from fedvisage.cli import app
+from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+from fedvisage.errors import UserError
+from fedvisage.tasks.finished import FinishedModel, open_model
+from fedvisage.tasks.pad.predict import predict
+from fedvisage.tasks.pictures import asked_for
+
+
+@pytest.fixture(scope="module")
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("predicting") / "run"
+    run_toy(tree(sets, training__rounds=1, evaluation__batch=4), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def crops(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten crops of the network's size, of noise from dark to light."""
+    place, rng = tmp_path_factory.mktemp("crops"), np.random.default_rng(0)
+    for number in range(10):
+        image = rng.integers(10 * number, 10 * number + 100, (SIZE, SIZE, 3), dtype=np.uint8)
+        Image.fromarray(image).save(place / f"{number}.png")
+    return place
+
+
+@pytest.fixture(scope="module")
+def photographs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One face, two of them, one upside down, a grey one, and a wall without any."""
+    place = tmp_path_factory.mktemp("photographs")
+    face = photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0]
+    one = np.full((240, 480, 3), (120, 110, 90), np.uint8)
+    one[20:220, 20:220] = cv2.resize(face, (200, 200))
+    two = one.copy()
+    two[80:220, 300:440] = cv2.resize(face, (140, 140))
+    grey = np.repeat(cv2.cvtColor(one, cv2.COLOR_RGB2GRAY)[..., None], 3, axis=2)
+    wall = np.full((240, 480, 3), (120, 110, 90), np.uint8)
+    for name, picture in {"one": one, "two": two, "turned": one[::-1, ::-1], "grey": grey, "wall": wall}.items():
+        Image.fromarray(picture).save(place / f"{name}.png")
+    return place
+
+
+def call(run: Path, *words: object, given: bytes = b"") -> Result:
+    return CliRunner().invoke(app, ["predict", str(run), *map(str, words)], input=given)
+
+
+def values(result: Result) -> list[dict[str, Any]]:
+    assert result.exception is None, result.exception
+    rows: list[dict[str, Any]] = json.loads(result.stdout)["images"]
+    return rows
+
+
+def test_a_batch_gives_the_scores_that_one_by_one_gives(run: Path, crops: Path) -> None:
+    model = open_model(run)
+    together = predict(model, asked_for([crops]), crop="none").images
+    for one in together:
+        (alone,) = predict(model, asked_for([Path(one.path)]), crop="none").images
+        assert one.probability == pytest.approx(alone.probability, abs=1e-6)
+    assert len({round(one.probability or 0, 4) for one in together}) > 5
+
+
+def test_the_command_line_and_the_python_door_give_one_score(run: Path, crops: Path) -> None:
+    paths = sorted(crops.iterdir())
+    images = np.stack([np.asarray(Image.open(path)) for path in paths])
+    logits = open_model(run).score(torch.from_numpy(images).permute(0, 3, 1, 2))
+    rows = values(call(run, crops, "--crop", "none", "--json"))
+    assert [row["path"] for row in rows] == list(map(str, paths))
+    np.testing.assert_allclose([row["logit"] for row in rows], logits, atol=1e-4)
+
+
+def draws(sets: Mapping[str, Path], out: Path) -> FinishedModel:
+    run_toy(tree(sets, "vit-h-is", training__rounds=1, evaluation__batch=4), out)
+    return open_model(out)
+
+
+def test_a_method_that_draws_judges_each_picture_as_if_it_came_alone(
+    sets: Mapping[str, Path], crops: Path, tmp_path: Path
+) -> None:
+    model = draws(sets, tmp_path / "run")
+    together = predict(model, asked_for([crops]), crop="none").images
+    alone = predict(model, asked_for([crops / "7.png"]), crop="none").images[0]
+    assert together[7] == alone
+
+
+def test_pictures_come_from_arguments_a_pipe_and_a_list(run: Path, crops: Path) -> None:
+    content = (crops / "3.png").read_bytes()
+    plain = values(call(run, crops / "3.png", crops / "5.png", "--crop", "none", "--json"))
+    piped = values(call(run, "-", "--crop", "none", "--json", given=content))
+    listed = f"{crops / '3.png'}\n{crops / '5.png'}\n".encode()
+    named = values(call(run, "--paths-from", "-", "--crop", "none", "--json", given=listed))
+    assert named == plain
+    assert piped[0] == plain[0] | {"path": "-", **scores(piped[0])}
+    assert piped[0]["logit"] == pytest.approx(plain[0]["logit"], abs=1e-5)
+    refused = call(run, "-", "--paths-from", "-")
+    assert isinstance(refused.exception, UserError)
+    assert "twice" in str(refused.exception)
+
+
+def scores(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in ("probability", "logit")}
+
+
+def test_a_photograph_of_a_phone_is_scored(run: Path) -> None:
+    content = io.BytesIO()
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
+    heif.from_pillow(image).save(content)
+    (row,) = values(call(run, "-", "--crop", "none", "--json", given=content.getvalue()))
+    assert row["decision"] in ("live", "attack")
+
+
+def test_faces_are_counted_boxed_turned_upright_and_said_to_be_grey(run: Path, photographs: Path) -> None:
+    result = call(run, photographs, "--json")
+    rows = {Path(row["path"]).stem: row for row in values(result)}
+    assert {name: row["faces"] for name, row in rows.items()} == {"one": 1, "two": 2, "turned": 1, "grey": 1, "wall": 0}
+    assert {name: row["notes"] for name, row in rows.items()} == {
+        "one": [], "two": ["several faces"], "turned": ["upside down"], "grey": ["grey"], "wall": [],
+    }  # fmt: skip
+    assert rows["wall"]["decision"] == "rejected"
+    assert rows["turned"]["logit"] == pytest.approx(rows["one"]["logit"], abs=1e-4)
+    large, small = rows["two"]["boxes"]
+    np.testing.assert_allclose(large, rows["one"]["boxes"][0], atol=3)
+    assert small[0] > 300
+    x, y, w, h = rows["one"]["boxes"][0]
+    np.testing.assert_allclose(rows["turned"]["boxes"][0], [480 - x - w, 240 - y - h, w, h], atol=3)
+
+
+def test_every_picture_has_one_line_whatever_its_name(run: Path, crops: Path, tmp_path: Path) -> None:
+    content = (crops / "0.png").read_bytes()
+    for name in ("a\nlive     score 0.99.png", ":smile: [red]b.png"):
+        (tmp_path / name).write_bytes(content)
+    (tmp_path / "clip.mov").write_text("no picture")
+    result = call(run, tmp_path, "--crop", "none")
+    assert len(result.stdout.splitlines()) == 3
+    assert ":smile: [red]b.png" in result.stdout
+    assert ".mov 1" in result.stderr
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_exit_code_tells_a_script_and_without_it_is_0(run: Path, crops: Path, photographs: Path, form: str) -> None:
+    words = ["--json"] if form == "json" else []
+    decisions = {
+        path: values(call(run, path, "--crop", "none", "--json"))[0]["decision"]
+        for path in sorted(crops.iterdir())[::4]
+    }
+    code = {"live": 0, "attack": 1}
+    for path, decision in decisions.items():
+        assert call(run, path, "--crop", "none", "--exit-code", *words).exit_code == code[decision]
+    assert call(run, photographs / "wall.png", "--exit-code", *words).exit_code == 3
+    assert call(run, photographs / "wall.png", *words).exit_code == 0
+
+
+def test_what_is_said_meanwhile_is_no_part_of_the_result(run: Path, crops: Path) -> None:
+    result = call(run, crops, "--crop", "none", "--json", "--quiet")
+    assert result.stderr == ""
+    assert len(values(result)) == 10
+    refused = call(run, crops, "--log-format", "xml")
+    assert isinstance(refused.exception, UserError)
+    assert "--log-format" in str(refused.exception)

@@ -1,0 +1,71 @@
+"""What long verbs say while they work: lines for people, objects for programs, or nothing."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.toy import SITES, run_toy, tree
+from typer.testing import CliRunner, Result
+
+from fedvisage.cli import app
+from fedvisage.progress import JsonReporter
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.mark.parametrize("method", ["fedpad", "fedsis", "privacyface"])
+def test_every_site_tells_its_batches_within_each_round(sets: Mapping[str, Path], tmp_path: Path, method: str) -> None:
+    told, minutes = io.StringIO(), itertools.count(step=60)
+    reporter = JsonReporter(told, clock=lambda: float(next(minutes)))
+    run_toy(tree(sets, method, training__rounds=2), tmp_path / "run", reporter=reporter)
+    batches = [row for row in rows(told.getvalue()) if row["event"] == "batch"]
+    assert {(row["round"], row["site"]) for row in batches} == {(number, site) for number in (1, 2) for site in SITES}
+    assert all(0 <= row["done"] < row["of"] for row in batches)
+
+
+@pytest.fixture(scope="module")
+def recipe(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("life") / "toy.yaml"
+    path.write_text(yaml.safe_dump(tree(sets, training__rounds=2)))
+    return path
+
+
+def call(*words: object) -> Result:
+    result = CliRunner().invoke(app, list(map(str, words)))
+    assert result.exit_code == 0, result.output
+    return result
+
+
+def test_a_program_reads_rounds_as_objects_beside_the_result(recipe: Path, tmp_path: Path) -> None:
+    result = call("run", recipe, "--out", tmp_path / "run", "--log-format", "json")
+    rounds = [row for row in rows(result.stderr) if row["event"] == "round"]
+    assert [(row["round"], row["of"]) for row in rounds] == [(1, 2), (2, 2)]
+    assert "loss" not in result.stdout
+    assert "report:" in result.stdout
+
+
+def test_quiet_leaves_the_result_alone(recipe: Path, tmp_path: Path) -> None:
+    quiet = call("run", recipe, "--out", tmp_path / "quiet", "--quiet")
+    loud = call("run", recipe, "--out", tmp_path / "loud")
+    assert quiet.stderr == ""
+    assert quiet.stdout.replace(str(tmp_path / "quiet"), str(tmp_path / "loud")) in loud.stdout
+    assert "round 2/2" in loud.stdout
+    assert "loss" not in quiet.stdout
+
+
+def test_rendering_is_told_to_programs_and_not_to_who_wants_quiet(tmp_path: Path) -> None:
+    words = ("--domain", "O", "--subjects", 1, "--videos", 1, "--frames", 1, "--size", 32, "--workers", 1)
+    quiet = call("data", "synth", tmp_path / "quiet", *words, "--quiet")
+    objects = call("data", "synth", tmp_path / "objects", *words, "--log-format", "json")
+    assert quiet.stdout == objects.stdout
+    assert quiet.stderr == ""
+    assert all(row["event"] == "progress" for row in rows(objects.stderr))  # none, if it took no three seconds
