@@ -15,6 +15,7 @@ from fedvisage.errors import UserError
 from fedvisage.files import read_json, write_json
 from fedvisage.nvflare import hardening
 from fedvisage.nvflare.kits import ANEW, Kit, own_settings
+from fedvisage.nvflare.tidying import STORE, tidy
 from fedvisage.progress import Say
 from fedvisage.tasks.overlap import HELD_OUT, PUBLIC, check_apart, look_for_overlap
 
@@ -31,10 +32,11 @@ def kept_in(kit: Kit, state: Path | None) -> Path:
 
 def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
     """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
+    tidy(kit.path)
     runs = runs_in(kit, state)
     runs.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
-    jobs, snapshots = str(kit.path / "jobs"), str(kit.path / "snapshots")
+    jobs, snapshots = str(kit.path / STORE), str(kit.path / "snapshots")
     _close(kit, lambda tree: hardening.server_resources(tree, jobs, snapshots))
 
 
@@ -74,6 +76,7 @@ def check_own_sets(
 def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | None = None) -> None:
     """Settle whose data a site trains on: its own prepared set, looked at before anything starts."""
     _check_set(data)
+    tidy(kit.path)
     kept = kept_in(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"data": data, "state": str(kept)} | _public(public))
