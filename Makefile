@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+MINUTES ?= 60
 
-.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults lint reference calibrate benchmark wheel clean
+.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel clean
 
 setup: $(VENV)/.ready
 
@@ -36,6 +37,14 @@ test-processors: setup
 
 faults: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.distributed.faults
+
+# HOSTILE="uploads --count 500" tries some cases of one kind; --minutes, --share and --replay are others of its options.
+hostile: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --workers $(WORKERS) $(HOSTILE)
+
+# MINUTES=10 for a short one, SOAK="--seed 1 --keep DIR" for other mistakes and for its logs, SOAK="--calm --no-table" for none.
+soak: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
 
 distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed

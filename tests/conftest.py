@@ -17,7 +17,16 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
 
 
 WHOLE = (
-    *("contract", "distributed", "faults", "audit", "studies", "datasets/rendered", "parity/test_algorithms.py"),
+    *(
+        "contract",
+        "distributed",
+        "faults",
+        "hostile",
+        "audit",
+        "studies",
+        "datasets/rendered",
+        "parity/test_algorithms.py",
+    ),
     *("federation/test_secure_run.py", "federation/test_admission.py", "methods/test_algorithms_on_models.py"),
     *("methods/test_split.py", "methods/test_leakage.py", "methods/test_fedbn.py", "methods/test_fedma_passes.py"),
     *("test_documentation.py", "test_extensions.py", "test_processors.py", "test_shipped.py", "test_wheel.py"),

@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +23,7 @@ from fedvisage.files import (
     parse_json,
     read_json,
     read_tensors,
+    read_text,
     sweep,
     write_atomically,
     write_tensors,
@@ -147,3 +151,38 @@ def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: P
     with pytest.raises(UserError, match="line 2") as caught:
         lines_and_rest(path)
     assert caught.value.place == str(path)
+
+
+@pytest.mark.parametrize("read", [read_json, read_text, read_tensors])
+def test_what_would_never_end_is_not_begun(read: Callable[[Path], object], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        with pytest.raises(UserError, match=f"{name}: is no plain file"):
+            read(tmp_path / name)
+
+
+def test_a_file_that_holds_more_than_it_says_is_read_no_further_than_its_bound() -> None:
+    """As those that the system makes while they are read: their size is nought."""
+    with pytest.raises(UserError, match="more than 100"):
+        read_text(Path("/proc/self/status"), 100)
+
+
+def test_tensors_beyond_what_a_process_may_have_in_memory_are_refused_in_one_line(tmp_path: Path) -> None:
+    """In a process whose memory is bounded, as in containers."""
+    write_tensors(tmp_path / "t.safetensors", TENSORS)
+    os.truncate(tmp_path / "t.safetensors", 1 << 33)
+    words = f"""
+import resource
+from pathlib import Path
+from fedvisage.files import read_tensors
+from fedvisage.errors import UserError
+resource.setrlimit(resource.RLIMIT_AS, (1 << 33, resource.RLIM_INFINITY))
+try:
+    read_tensors(Path({str(tmp_path / "t.safetensors")!r}))
+except UserError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(tmp_path / "t.safetensors"))
+    assert len(done.stdout.splitlines()) == 1

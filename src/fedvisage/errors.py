@@ -1,7 +1,14 @@
-"""The two ways in which a command ends badly: the user's mistake, and a run that failed."""
+"""The two ways in which a command ends badly: the user's mistake, and a run that failed; each is told in one line.
+
+What a line quotes may have been written to act on a terminal, or to fill it: a file's name, a recipe's key, a site's
+reason. So lines are made plain here, wherever their words come from.
+"""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+LONGEST = 2000
+"""Letters of a line; nobody reads more."""
 
 
 class UserError(Exception):
@@ -16,13 +23,17 @@ class UserError(Exception):
 
     def __str__(self) -> str:
         """Return the line that is shown."""
-        return f"{self.place}: {self.message}"
+        return f"{plain_line(self.place, LONGEST // 4)}: {plain_line(self.message, LONGEST // 2)}"
 
 
 class RunFailed(Exception):
     """A correct call whose run could not go on (no quorum, full disk, interrupted): exit code 1, can be resumed."""
 
     code = 1
+
+    def __str__(self) -> str:
+        """Return the line that is shown."""
+        return plain_line(super().__str__())
 
 
 class Terminated(KeyboardInterrupt):
@@ -45,3 +56,12 @@ def choice(name: str, known: Iterable[str]) -> str:
     """Say which of the known names was meant, or which there are."""
     offered = sorted(known)
     return meant(name, offered) or f"; choose one of {', '.join(offered)}"
+
+
+def plain_line(text: str, most: int = LONGEST) -> str:
+    """Return a text as one line that can be shown, stored and sent, whatever it was made of."""
+    shown = text if len(text) <= most else f"{text[: most - 1]}…"
+    if shown.isprintable():
+        return shown
+    shown = " ".join(shown.split("\n"))
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown)

@@ -10,6 +10,7 @@ import fcntl
 import json
 import math
 import os
+import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,6 +30,9 @@ META = "fedvisage"
 
 LARGEST_TEXT = 1 << 30
 """Bytes of a text file of a run: the longest ledgers, of split learning, have a tenth of that."""
+
+PIECE = 1 << 24
+"""Bytes that are read at once."""
 
 DEEPEST = 64
 """Levels of a JSON file; none of this project has ten."""
@@ -140,12 +144,25 @@ def read_json(path: Path, advice: str = "put it back as it was") -> dict[str, An
 def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
     """Read a text file of a bounded size."""
     try:
-        size = path.stat().st_size
-        if size > most:
-            raise UserError(str(path), f"has {size:,} bytes; no such file of a run has more than {most:,}")
-        return path.read_bytes().decode()
+        return read_plain(path, most).decode()
     except UnicodeDecodeError as error:
         raise UserError(str(path), f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """Read a plain file of a bounded size: a pipe would never end, and neither do some devices."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(str(path), "is no plain file")
+        with path.open("rb") as file:
+            size, parts = status.st_size, list[bytes]()
+            while size <= most and (part := file.read(PIECE)):
+                parts.append(part)
+                size = max(size, sum(map(len, parts)))
+        if size > most:
+            raise UserError(str(path), f"has {size:,} bytes; no such file has more than {most:,}")
+        return b"".join(parts)
     except FileNotFoundError:
         raise UserError(str(path), "does not exist") from None
     except OSError as error:
@@ -190,13 +207,18 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """Read a safetensors file and its text; a damaged file is the user's to know about."""
     try:
-        if (size := path.stat().st_size) > (memory := _memory()):
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(str(path), "is no plain file")
+        if (size := status.st_size) > (memory := _memory()):
             raise UserError(str(path), f"has {size:,} bytes, more than this machine has memory ({memory:,})")
         with safe_open(path, framework="pt") as file:
             meta = (file.metadata() or {}).get(META, "")
             return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
     except FileNotFoundError as error:
         raise UserError(str(path), "does not exist") from error
+    except MemoryError as error:
+        raise UserError(str(path), "is larger than the memory that there is") from error
     except (SafetensorError, OSError, ValueError) as error:
         if (format := _other_format(path)) is not None:
             raise UserError(

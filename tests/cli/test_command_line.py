@@ -169,7 +169,7 @@ def test_evaluate_judges_other_data_with_the_stored_threshold(
     assert judged["threshold"] == json.loads((finished / "metrics.json").read_text())["threshold"]
     assert len((tmp_path / "judged" / "scores.csv").read_text().splitlines()) == 1 + len(PreparedSet.open(sets["A"]))
     assert "at user A" in out
-    assert "24 of 36 pictures with site A" in told
+    assert "36 of 36 pictures with site A" in told
 
 
 def test_evaluate_adapts_to_the_users_images_and_says_what_became_of_it(

@@ -1,20 +1,24 @@
-"""A network cable that can be pulled: a site connects to the server through it."""
+"""A network cable that can be pulled, jammed or slowed: a site connects to the server through it."""
 
 from __future__ import annotations
 
 import json
 import socket
 import threading
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from fedvisage.files import write_json
 
 
 class Cable:
-    """Passes bytes on between a port of its own and the server's, until it is cut."""
+    """Passes bytes on between a port of its own and the server's, until something is done to it."""
 
     def __init__(self, port: int) -> None:
-        self._target, self._open, self._whole = port, list[socket.socket](), True
+        self._target, self._open, self._whole = port, set[socket.socket](), True
+        self._free, self._delay = threading.Event(), 0.0
+        self._free.set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._listen, daemon=True).start()
@@ -26,19 +30,35 @@ class Cable:
         tree["servers"][0]["service"]["target"] = f"localhost:{self.port}"
         write_json(path, tree)
 
+    def reset(self) -> None:
+        """Break all connections; new ones are let through."""
+        for end in list(self._open):
+            _close(end)
+
     def cut(self, seconds: float) -> None:
         """Break all connections, and let no new one through for some seconds."""
         self._whole = False
-        for end in self._open:
-            end.close()
-        self._open.clear()
+        self.reset()
         threading.Timer(seconds, self._mend).start()
+
+    def jam(self, seconds: float) -> None:
+        """Keep all connections, and let nothing through for some seconds, as a firewall that forgot them would."""
+        self._free.clear()
+        threading.Timer(seconds, self._free.set).start()
+
+    def slow(self, seconds: float, delay: float = 0.1) -> None:
+        """Hold back each piece for a moment, for some seconds."""
+        self._delay = delay
+        threading.Timer(seconds, self._quicken).start()
 
     def close(self) -> None:
         self._listener.close()
 
     def _mend(self) -> None:
         self._whole = True
+
+    def _quicken(self) -> None:
+        self._delay = 0.0
 
     def _listen(self) -> None:
         while True:
@@ -53,16 +73,26 @@ class Cable:
             except OSError:
                 near.close()
                 continue
-            self._open += [near, far]
+            self._open |= {near, far}
             for source, sink in ((near, far), (far, near)):
-                threading.Thread(target=_pass_on, args=(source, sink), daemon=True).start()
+                threading.Thread(target=self._pass_on, args=(source, sink), daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while data := source.recv(1 << 16):
+                self._free.wait()
+                if self._delay:
+                    time.sleep(self._delay)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            _close(end)
+            self._open.discard(end)
 
 
-def _pass_on(source: socket.socket, sink: socket.socket) -> None:
-    try:
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-    except OSError:
-        pass
-    for end in (source, sink):
-        end.close()
+def _close(end: socket.socket) -> None:
+    """Close both ways, so that whoever waits in ``recv`` notices."""
+    with suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+    end.close()

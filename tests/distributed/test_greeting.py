@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -98,6 +99,22 @@ def test_who_does_not_speak_tls_is_tried_again(own_kits: Path, tmp_path: Path) -
 
     with listening(answer) as port, pytest.raises(Unreachable, match="TLS"):
         greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+
+
+@pytest.mark.parametrize("abruptly", [False, True])
+def test_a_door_whose_server_is_down(own_kits: Path, tmp_path: Path, abruptly: bool) -> None:
+    """A proxy that finds nobody behind it closes connections: it speaks no TLS, and refuses nobody's papers."""
+
+    def answer(plain: socket.socket) -> None:
+        if abruptly:
+            plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+        else:
+            plain.recv(1000)
+
+    with listening(answer) as port, pytest.raises(Unreachable, match="behind it") as error:
+        greet(pointed_at(own_kits / "sites" / "bank", port, tmp_path))
+    assert f"localhost:{port}" in str(error.value)
+    assert not isinstance(error.value, HungUp), "which counts as a refusal when it is done often"
 
 
 def test_who_hangs_up_once_may_be_ending_and_always_refuses(own_kits: Path, tmp_path: Path) -> None:

@@ -9,11 +9,13 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 from tests.distributed.federations import WAIT, run_through
@@ -88,6 +90,45 @@ def test_a_run_that_nobody_begins_is_given_up(federation: Rehearsal, sets: Mappi
         while look(session).runs:
             assert time.monotonic() - began < 240, "it was ended at the server"
             time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_a_site_that_dies_while_a_run_starts_costs_seconds(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """NVFlare waits five minutes for a site to start whose process is gone, though the site is up again."""
+
+    class Striker(Observer):
+        def say(self, text: str) -> None:
+            if "begun at the server" in text and not any("begun at the server" in one for one in self.told):
+                federation.kill("B")
+                federation.start("B")
+            super().say(text)
+
+    observer, began = Striker(federation.operator.path), time.monotonic()
+    run_through(federation, tree(sets, training__rounds=2), tmp_path / "struck", reporter=observer)
+    assert any(text.startswith("B lost its part") for text in observer.told)
+    assert time.monotonic() - began < 240
+
+
+@pytest.mark.slow
+def test_a_server_whose_disk_is_full_for_a_moment_is_asked_again(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """NVFlare notes each request in a file before it answers; it says that it cannot, and the run goes on meanwhile."""
+
+    class Filler(Observer):
+        def advance(self, done: int, total: int, note: str) -> None:
+            if done == 1:
+                server = psutil.Process(federation.processes["server"].pid)
+                unlimited = server.rlimit(psutil.RLIMIT_FSIZE)
+                server.rlimit(psutil.RLIMIT_FSIZE, (0, unlimited[1]))
+                threading.Timer(5.0, server.rlimit, (psutil.RLIMIT_FSIZE, unlimited)).start()
+
+    observer = Filler(federation.operator.path)
+    run_through(federation, tree(sets, training__rounds=6), tmp_path / "filled", reporter=observer)
+    assert any("asking again" in text for text in observer.told)
+    assert (tmp_path / "filled" / "metrics.json").exists()
 
 
 @pytest.mark.slow

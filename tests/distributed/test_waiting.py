@@ -56,3 +56,36 @@ def test_a_site_that_never_began_has_that_time_whenever_it_is_tried(monkeypatch:
 
 def test_a_site_that_answers_is_given_its_deadline(monkeypatch: Any) -> None:
     assert given(9, 3, monkeypatch) == [transport.PREPARING, 5.0, 5.0, 5.0]
+
+
+class Forgetful(Proxy):
+    """A site that does all but commit, whose disk may be full; it remembers what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__(99)
+        self.told = list[tuple[str, int]]()
+
+    def restore(self, generation: int) -> Any:
+        self.told.append(("restore", generation))
+        return wire.pack_reply({}, "")
+
+    def commit(self, generation: int) -> Any:
+        self.told.append(("commit", generation))
+        return wire.pack_failure("OSError at the site")
+
+    def carry_out(self, order: dict[str, Any]) -> Any:
+        self.told.append(("train", int(order["words"]["round"])))
+        return wire.pack_reply({}, "")
+
+
+def test_a_site_that_did_not_commit_goes_back_to_what_the_checkpoint_names() -> None:
+    """As it would if the run were submitted again: else the bytes depended on whether it was."""
+    proxy, said = Forgetful(), list[str]()
+    there = CollabTransport(("A",), [proxy], Federation(deadline=5.0), lambda: False, said.append)
+    there.restore({"A": 3})
+    list(there.call({"A": Order("train", 4, {}, 1)}))
+    assert there.commit(4) == {"A": 3}
+    list(there.call({"A": Order("train", 5, {}, 1)}))
+    there.close()
+    assert proxy.told == [("restore", 3), ("train", 4), ("commit", 4), ("restore", 3), ("train", 5)]
+    assert said == ["A did not commit round 4: OSError at the site"]

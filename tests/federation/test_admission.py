@@ -108,3 +108,27 @@ def test_of_ten_thousand_hostile_answers_none_is_admitted(tmp_path: Path) -> Non
     assert min(ways.values()) > TRIALS / 20
     lines = [json.loads(line) for line in (tmp_path / "ledger.jsonl").read_text().splitlines()]
     assert len(lines) == admitted * len(UPLOADS)
+
+
+class Saying(HostileWire):
+    """Somebody under one name, with a reason of their own for having nothing to send."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(np.random.default_rng(0))
+        self.said = Reply(name, None, reason)
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        yield replace(self.said, ticket=orders["B"].ticket)
+
+
+def test_what_a_site_says_of_itself_is_one_line_that_acts_on_no_terminal(tmp_path: Path) -> None:
+    recipe = recipe_of(tree({name: Path(f"nowhere/{name}") for name in "ABCU"}))
+    for name in ("B", "\x1b[2J" + "B" * 5000):
+        with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
+            wire = Saying(name, "\x1b]0;owned\x07 half \ud800\nround 9: done" + "!" * 100_000)
+            exchange = Exchange(recipe, wire, {"train": schema_of(UPLOADS, recipe, NET)}, ledger)
+            exchange.open_round(1)
+            said = [reply.failure for reply in exchange.run("train", {})]
+        for text in (*said, *exchange.record.failed, *exchange.record.failed.values()):
+            assert text.isprintable()
+            assert len(text) <= 300

@@ -193,3 +193,24 @@ def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
     assert int(found["n"]) == fixed_point.MOST_COUNT - 1
     with pytest.raises(Refused, match="n: is a count beyond"):
         fixed_point.encode("n", torch.tensor(fixed_point.MOST_COUNT))
+
+
+def test_a_sum_that_no_sites_can_have_sent_is_told_by_field() -> None:
+    """Under masks a site may send any number; what it comes to is looked at when the masks are off."""
+    upload = {"w": torch.tensor([2.0, -3.0]), "b.running_var": torch.tensor([0.5]), "n": torch.tensor([4])}
+    honest = fixed_point.encode_all(upload, 1.0, torch.tensor(0.5, dtype=torch.float64))
+    assert fixed_point.absurd(honest + honest, upload, 2) is None
+    far = {0: "w", 1: "w", 2: "b.running_var", 3: "n", 4: "count", 5: "loss"}
+    for place, word in far.items():
+        for number in (2**63, 2**62, -(2**61)):
+            total = honest + honest
+            total[place : place + 1] += np.uint64(number % 2**64)
+            assert word in (fixed_point.absurd(total, upload, 2) or ""), (place, number)
+    below = {**upload, "b.running_var": torch.tensor([-0.5])}
+    assert "running_var" in (fixed_point.absurd(fixed_point.encode_all(below, 1.0, torch.tensor(0.0)), below, 1) or "")
+
+
+def test_the_largest_sums_that_sites_may_send_are_not_absurd() -> None:
+    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(fixed_point.MOST_COUNT - 1)}
+    one = fixed_point.encode_all(largest, 1.0, torch.tensor(ABSURD))
+    assert fixed_point.absurd(one * np.uint64(fixed_point.MOST_SITES), largest, fixed_point.MOST_SITES) is None

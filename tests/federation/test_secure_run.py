@@ -186,6 +186,14 @@ def test_a_false_share_ends_the_round_without_a_sum(sets: Mapping[str, Path], tm
         run_toy(content, tmp_path / "run", wire=spoilt(UNMASK, lambda m: {"shares": m["shares"] ^ 1}))
 
 
+def test_numbers_of_no_training_under_masks_end_the_round_without_a_sum(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = secure(sets, federation={"secure": DERIVED, "give_up_after": 1})
+    with pytest.raises(RunFailed, match="none of training"):
+        run_toy(content, tmp_path / "run", wire=spoilt("train", lambda m: {"masked": m["masked"] + 2**61}))
+
+
 def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) -> str:
     """Run with a server that sends B something wrong, and return why B did not go along."""
 

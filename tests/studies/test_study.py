@@ -244,6 +244,20 @@ def test_a_study_takes_over_what_it_does_not_say(grid: dict[str, Any], tmp_path:
     assert (found.user, list(found.recipe.data.sites), found.recipe.training.rounds) == ("B", ["A"], 4)
 
 
+@pytest.mark.parametrize("like", [None, 7, {"a": 1}, [["first.yaml"]], [7], True, 1.5])
+def test_what_a_study_takes_over_is_a_name_or_a_list_of_names(like: Any, grid: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "like": like}))
+    with pytest.raises(UserError, match="like: must be the name"):
+        read(tmp_path / "study.yaml")
+
+
+def test_studies_that_take_over_from_each_other_are_told_so(grid: dict[str, Any], tmp_path: Path) -> None:
+    for name, other in (("one", "two"), ("two", "one")):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump({**grid, "like": f"{other}.yaml"}))
+    with pytest.raises(UserError, match=r"like: .*takes over"):
+        read(tmp_path / "one.yaml")
+
+
 def test_changes_of_the_command_come_after_the_rows(grid: dict[str, Any], tmp_path: Path) -> None:
     grid = {**grid, "rows": {"FedPAD": {"set": ["training.rounds=9", "training.batch=6"]}}, "seeds": [0]}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "users": ["U"]}))

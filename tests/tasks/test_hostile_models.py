@@ -158,3 +158,17 @@ def test_a_model_that_overflowed_is_not_written(copy: Path) -> None:
     with pytest.raises(RunFailed, match="infinite"):
         model.save(copy / "new", saved)
     assert list((copy / "new").iterdir()) == []
+
+
+def test_weights_that_are_numbers_and_give_none_end_in_one_line(
+    whole: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Each is finite; what they come to is not."""
+    shutil.copytree(whole, tmp_path / "run")
+    with_weights(
+        tmp_path / "run", lambda weights: [value.fill_(3e38) for value in weights.values() if value.is_floating_point()]
+    )
+    with pytest.raises(RunFailed, match="no number"):
+        fv.open(tmp_path / "run").score(torch.full((1, 3, 32, 32), 200, dtype=torch.uint8))
+    with pytest.raises(RunFailed, match="no number"):
+        fv.evaluate(tmp_path / "run", str(sets["U"]), cache=tmp_path / "cache", out=tmp_path / "judged")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from fedvisage.errors import plain_line
 from fedvisage.federation.participation import asked, offline
 from fedvisage.federation.protections.chain import ADMIT
 from fedvisage.federation.record.attendance import NO_QUORUM
@@ -17,6 +18,9 @@ from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.privacy.accountant import BudgetSpent
 from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
+
+LONGEST_REASON = 300
+"""Letters of the reason why a site failed, in the round's record."""
 
 
 @dataclass
@@ -149,13 +153,13 @@ class Exchange:
         return {name: value for name, value in message.items() if tensors[name].kind != "statistic"}
 
     def note_failure(self, name: str, reason: str) -> None:
-        """Put a failure into the round's record."""
-        self.record.failed[name] = reason
+        """Put a failure into the round's record; its words may be the site's, who can mean to harm their reader."""
+        self.record.failed[plain_line(name, LONGEST_REASON)] = plain_line(reason, LONGEST_REASON)
 
     def _admit(self, call: str, reply: Reply) -> Reply:
         schema = self.schemas[call]
         if reply.spent and schema.releases:  # nobody else can have spent a budget, whatever it says
-            raise BudgetSpent(reply.failure)
+            raise BudgetSpent(plain_line(reply.failure, LONGEST_REASON))
         if reply.message is None:
             return self._failed(reply.site, reply.failure)
         try:
@@ -183,7 +187,7 @@ class Exchange:
 
     def _failed(self, name: str, reason: str) -> Reply:
         self.note_failure(name, reason)
-        return Reply(name, None, reason)
+        return Reply(name, None, plain_line(reason, LONGEST_REASON))
 
     def _promise(self, call: str) -> str:
         """Return what noise promises of the weights that go down: those of the rounds before, or of this one, too."""

@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.x509.oid import NameOID
 
 from fedvisage.errors import UserError
+from fedvisage.files import read_plain
 from fedvisage.nvflare.certificates import REVOKED, ROOT, name_of
 from fedvisage.progress import Say
 
@@ -89,12 +90,10 @@ class Admission:
 
     def _parsed(self) -> x509.CertificateRevocationList:
         try:
-            found = x509.load_pem_x509_crl(self.path.read_bytes())
-            root = x509.load_pem_x509_certificate((self.kit / "startup" / ROOT).read_bytes())
+            found = x509.load_pem_x509_crl(read_plain(self.path))
+            root = x509.load_pem_x509_certificate(read_plain(self.kit / "startup" / ROOT))
             key = root.public_key()
             holds = isinstance(key, RSAPublicKey) and found.is_signature_valid(key)
-        except OSError as error:
-            raise UserError(str(self.path), f"cannot be read ({error.strerror})") from error
         except ValueError as error:
             raise UserError(str(self.path), "holds no list of revoked certificates; copy it again") from error
         if not holds:

@@ -6,6 +6,7 @@ of another federation, is found by ``greeting.py``.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,8 +19,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from cryptography.x509.oid import NameOID
 
 from fedvisage.errors import UserError
+from fedvisage.files import read_plain
 
 ROOT = "rootCA.pem"
+LARGEST = 1 << 20
+"""Bytes of a file of certificates, or of a key."""
+
 REVOKED = "revoked.pem"
 """Beside the server's certificate: the list of those that it refuses."""
 
@@ -58,6 +63,21 @@ def check(papers: Papers, name: str, now: datetime | None = None) -> None:
         raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
     for path, one, advice in ((papers.certificate, own, RENEW.format(name)), (papers.root, root, NEW)):
         _check_day(path, one, now, advice)
+    _check_with_openssl(papers)
+
+
+def _check_with_openssl(papers: Papers) -> None:
+    """Refuse what connections would refuse: keys that are too short today, or of kinds that TLS does not know."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    for path in (papers.root, papers.certificate):
+        try:
+            if path == papers.root:
+                context.load_verify_locations(papers.root)
+            else:
+                context.load_cert_chain(papers.certificate, papers.key)
+        except ssl.SSLError as error:
+            said = (error.reason or "unknown").lower().replace("_", " ")
+            raise UserError(str(path), f"cannot be used for a connection ({said}); {ANEW}") from error
 
 
 def expires(papers: Papers) -> datetime:
@@ -119,9 +139,6 @@ def _public(key: PrivateKeyTypes) -> bytes:
 
 
 def _bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except FileNotFoundError as error:
-        raise UserError(str(path), f"is missing; {ANEW}") from error
-    except OSError as error:
-        raise UserError(str(path), f"cannot be read ({error.strerror})") from error
+    if not path.exists():
+        raise UserError(str(path), f"is missing; {ANEW}")
+    return read_plain(path, LARGEST)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +18,7 @@ from nvflare.fuel.flare_api.api_spec import (
     NoReply,
 )
 from nvflare.fuel.flare_api.flare_api import Session
+from nvflare.fuel.hci.proto import MetaStatusValue
 
 from fedvisage.errors import RunFailed
 from fedvisage.nvflare.job import Job
@@ -37,6 +38,9 @@ LOOK = 1.0
 
 PATIENCE = 600.0
 """Seconds without an answer of a run's program after which it is given up; sites alone have 300 for starting."""
+
+STARTING = 30.0
+"""Seconds after which a site that has no process for a job that starts will have none: NVFlare waits for 300."""
 
 QUIET = 60.0
 """Seconds of a round after which it is said that it goes on; then twice as many, and so on."""
@@ -83,9 +87,22 @@ class Course:
             self.reporter.say(text)
 
 
+@contextmanager
+def asking_again(course: Course) -> Iterator[None]:
+    """Let a server be asked again that cannot do as it is asked, as when its disk is full, for as long as a run has."""
+    try:
+        yield
+    except InternalError as error:
+        silent, why = time.monotonic() - course.heard, str(error).rpartition(": ")[2]
+        if silent > course.patience:
+            raise RunFailed(f"the server could not do what it was asked for {silent:.0f} s ({why})") from error
+        course.tell(f"the server cannot do what it is asked ({why}); asking again")
+        time.sleep(LOOK)
+
+
 def follow(session: Session, course: Course, number: str) -> str:
     """Report a job's rounds until it ends, or until it is lost; return how it ended."""
-    course.began, seen, asked = course.round, None, False
+    course.began, seen, begun, asked = course.round, None, None, False
     while True:
         status = str(session.get_job_meta(number).get("status"))
         if status.startswith("FINISHED"):
@@ -96,14 +113,25 @@ def follow(session: Session, course: Course, number: str) -> str:
             if time.monotonic() - seen > LOST:
                 return "lost"
             report(session, course, number)
-            if not asked and (back := _back(session, course, number)):
+            begun = begun or time.monotonic()
+            if not asked and (why := _reason_to_begin_again(session, course, number, begun)):
                 asked = True
-                course.reporter.say(f"{', '.join(back)} is back: the run continues with it, from the last checkpoint")
+                course.reporter.say(why)
                 session.abort_job(number)
         else:
             course.tell(f"submitted; waiting for {_absent(session, course) or 'the server to begin it'}")
         _give_up_in_time(session, course, number)
         time.sleep(LOOK)
+
+
+def _reason_to_begin_again(session: Session, course: Course, number: str, begun: float) -> str:
+    """Say why a job is to be ended and submitted again: NVFlare takes nobody into a job that has begun."""
+    if back := _back(session, course, number):
+        return f"{', '.join(back)} is back: the run continues with it, from the last checkpoint"
+    starting = course.answering != number and time.monotonic() - begun > STARTING
+    if starting and (fallen := _fallen(session, number)):
+        return f"{', '.join(fallen)} lost its part of the run while it started: the run is begun again"
+    return ""
 
 
 def report(session: Session, course: Course, number: str) -> None:
@@ -143,6 +171,11 @@ def ask(session: Session, number: str, after: int = 0) -> dict[str, Any] | None:
     return reply if isinstance(reply, dict) and "rounds" in reply else None
 
 
+def newest(listed: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
+    """Return the job of a run that may be under way; of one whose server died NVFlare says RUNNING for ever."""
+    return max(listed, key=lambda job: str(job.get("submit_time")), default=None)
+
+
 def _absent(session: Session, course: Course) -> str:
     here = {client.name for client in session.get_connected_client_list()}
     return ", ".join(sorted(set(course.job.recipe.data.sites) - here))
@@ -168,7 +201,7 @@ def _is_alive(session: Session, number: str) -> bool:
 
 
 def _back(session: Session, course: Course, number: str) -> list[str]:
-    """Return the sites that a job is without though they are up: NVFlare takes nobody into a job that has begun.
+    """Return the sites that a job is without though they are up.
 
     Asked for only after a round of this job, so that a site that comes and goes cannot keep a run from going on.
     """
@@ -182,6 +215,26 @@ def _back(session: Session, course: Course, number: str) -> list[str]:
     return [name for name in up if name not in at_work]
 
 
-def _at_work(answers: list[dict[str, Any]], number: str) -> set[str]:
+def _fallen(session: Session, number: str) -> list[str]:
+    """Return the sites that were given a job which starts, and say themselves that they have no process for it."""
+    given = session.get_job_meta(number).get("job_deploy_detail") or []
+    names = [str(one).partition(":")[0] for one in given if str(one).endswith(": OK")]
+    sites = [name for name in names if name != "server"]
+    try:
+        answers = session.get_client_job_status(sites) or []
+    except UNANSWERED:
+        logger.debug("the sites of job %s do not say what they do", number, exc_info=True)
+        return []
+    return without_process(answers, number)
+
+
+def without_process(answers: Sequence[Mapping[str, Any]], number: str) -> list[str]:
+    """Return the sites that answered, and not for this job; one that is silent may well be at work."""
+    silent = (MetaStatusValue.NO_REPLY, MetaStatusValue.ERROR)
+    heard = {str(answer.get("client_name")) for answer in answers if answer.get("status") not in silent}
+    return sorted(heard - _at_work(answers, number))
+
+
+def _at_work(answers: Sequence[Mapping[str, Any]], number: str) -> set[str]:
     """Return the sites that have a process for this job."""
     return {str(answer.get("client_name")) for answer in answers if number in map(str, answer.values())}

@@ -6,6 +6,7 @@ reached is told apart from one that must not be talked to.
 
 from __future__ import annotations
 
+import errno
 import socket
 import ssl
 import time
@@ -26,6 +27,9 @@ PAUSES = (1.0, 2.0, 5.0, 10.0)
 
 HANG_UPS = 3
 """So often must a server hang up without a word before it counts as a refusal: one that is ending does so, too."""
+
+ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ENOTCONN)
+"""What a connection says that was taken and ended at once; who refuses papers has begun TLS before."""
 
 FOREIGN = (18, 19, 20, 21)
 """OpenSSL's numbers for a certificate that is not signed by an authority one knows."""
@@ -72,21 +76,33 @@ def greet(kit: Kit, seconds: float = SECONDS) -> None:
     try:
         with (
             socket.create_connection((where.host, where.port), timeout=seconds) as plain,
-            context.wrap_socket(plain, server_hostname=where.host) as shaken,
+            context.wrap_socket(plain, server_hostname=where.host, do_handshake_on_connect=False) as shaken,
         ):
-            if not shaken.recv(1):  # the server's first word comes when it has seen our certificate
-                raise HungUp(f"the server at {where} hangs up")
+            shaken.do_handshake()  # looks whether the other end is still there, as wrapping alone does not
+            _first_word(shaken, where)
     except ssl.SSLCertVerificationError as error:
         raise _not_ours(error, where, papers.root) from error
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
             said = (error.reason or "").lower().replace("_", " ")
             raise refused(where, papers.certificate, said) from error
+        if isinstance(error, ssl.SSLEOFError):
+            raise _nobody_behind(where) from error
         raise Unreachable(f"what answers at {where} does not speak TLS") from error
+    except OSError as error:
+        if error.errno in ENDED:
+            raise _nobody_behind(where) from error
+        raise Unreachable(f"the server at {where} cannot be reached ({error.strerror or error})") from error
+
+
+def _first_word(shaken: ssl.SSLSocket, where: Address) -> None:
+    """Wait for what a server says when it has seen our certificate; who refuses it may end the connection instead."""
+    try:
+        said = shaken.recv(1)
     except ConnectionResetError as error:
         raise HungUp(f"the server at {where} hangs up") from error
-    except OSError as error:
-        raise Unreachable(f"the server at {where} cannot be reached ({error.strerror or error})") from error
+    if not said:
+        raise HungUp(f"the server at {where} hangs up")
 
 
 def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds: float = SECONDS) -> None:
@@ -111,6 +127,11 @@ def wait_for_greeting(kit: Kit, say: Say, *, until: float | None = None, seconds
                 say(f"{said}; trying again until it answers")
         tries += 1
         time.sleep(pause)
+
+
+def _nobody_behind(where: Address) -> Unreachable:
+    """Return what is said of a door that takes connections and ends them, as a proxy does whose server is down."""
+    return Unreachable(f"{where} ends connections before TLS begins; is the server behind it up?")
 
 
 def _context(papers: Papers) -> ssl.SSLContext:

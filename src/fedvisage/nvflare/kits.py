@@ -42,6 +42,8 @@ def open_kit(path: Path, kind: Kind) -> Kit:
         if (path / "startup" / file).is_file():
             if found != kind:
                 raise UserError(str(path), f"is the kit of {_article(found)}, this needs that of {_article(kind)}")
+            if not (path / "local").is_dir():
+                raise UserError(str(path / "local"), f"is missing; {ANEW}")
             return Kit(path, kind, _name_in(path / "startup" / file, kind))
     raise UserError(str(path), "is no kit; `fedvisage provision` makes them, and each machine gets its own")
 

@@ -31,7 +31,7 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import read_json, write_json
 from fedvisage.nvflare.certificates import check, papers_in, warning
-from fedvisage.nvflare.following import PATIENCE, Course, follow
+from fedvisage.nvflare.following import PATIENCE, Course, asking_again, follow, newest
 from fedvisage.nvflare.greeting import Unreachable
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import Kit
@@ -78,19 +78,25 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
     """Submit the run as often as it takes, and fetch its result."""
     attempts, known = 0, 0
     while attempts < ATTEMPTS:
+        number, ended, before = None, "", attempts
         try:
             with ExitStack() as stack:
                 with course.uncounted():
                     session = stack.enter_context(connected(kit, wait, course.tell))
+                stack.enter_context(asking_again(course))
                 number = _under_way(session, course)
                 if number is None:
                     attempts += 1
                     number = _submit(session, course, wait)
-                ended = follow(session, course, number)
-                if ended != "lost" and _fetch(session, number, out):
+                how = follow(session, course, number)
+                if how != "lost" and _fetch(session, number, out):
                     return
+                ended = how
         except (NoConnection, SessionClosed):
             course.reporter.say("lost the server; connecting again")
+            continue
+        if number is None or not ended:  # it is asked again
+            attempts = before
             continue
         course.over.add(number)
         course.reporter.say(f"the job ended without a result ({ended}); submitting the run again")
@@ -160,11 +166,10 @@ def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
 
 def _under_way(session: Session, course: Course) -> str | None:
     """Return the number of this run's job if it has one: an operator's process may have been cut off, or killed."""
-    for listed in session.list_jobs(detailed=True, name_prefix=course.job.run):
-        number, status = str(listed["job_id"]), str(listed.get("status"))
-        if number not in course.over and not status.startswith("FINISHED"):
-            return number
-    return None
+    job = newest(session.list_jobs(detailed=True, name_prefix=course.job.run))
+    if job is None or str(job["job_id"]) in course.over or str(job.get("status")).startswith("FINISHED"):
+        return None
+    return str(job["job_id"])
 
 
 def _fetch(session: Session, number: str, out: Path) -> bool:

@@ -82,7 +82,7 @@ def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any],
     schemas = setup.workspace().schemas
     first = first_at_server(setup, own, directory / "cache")
     files = at_server(recipe, own)
-    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted)
+    transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
     try:
         trained = training.train(setup, directory, transport, schemas, log, first=first, files=files)
     finally:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from fedvisage.data.batches import View
 from fedvisage.data.checked import check_bytes
@@ -12,7 +14,8 @@ from fedvisage.datasets.sources import without_part
 from fedvisage.errors import UserError
 from fedvisage.files import read_json, write_json
 from fedvisage.nvflare import hardening
-from fedvisage.nvflare.kits import Kit, own_settings
+from fedvisage.nvflare.kits import ANEW, Kit, own_settings
+from fedvisage.nvflare.tidying import STORE, tidy
 from fedvisage.progress import Say
 from fedvisage.tasks.overlap import HELD_OUT, PUBLIC, check_apart, look_for_overlap
 
@@ -29,13 +32,12 @@ def kept_in(kit: Kit, state: Path | None) -> Path:
 
 def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
     """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
+    tidy(kit.path)
     runs = runs_in(kit, state)
     runs.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
-    resources = kit.path / "local" / "resources.json"
-    tree = read_json(resources)
-    jobs, snapshots = str(kit.path / "jobs"), str(kit.path / "snapshots")
-    write_json(resources, hardening.server_resources(tree, jobs, snapshots))
+    jobs, snapshots = str(kit.path / STORE), str(kit.path / "snapshots")
+    _close(kit, lambda tree: hardening.server_resources(tree, jobs, snapshots))
 
 
 def checked_in(kept: Path) -> Path:
@@ -74,11 +76,20 @@ def check_own_sets(
 def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | None = None) -> None:
     """Settle whose data a site trains on: its own prepared set, looked at before anything starts."""
     _check_set(data)
+    tidy(kit.path)
     kept = kept_in(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
     write_json(kit.own, own_settings(kit.path) | {"data": data, "state": str(kept)} | _public(public))
-    resources = kit.path / "local" / "resources.json"
-    write_json(resources, hardening.site_resources(read_json(resources)))
+    _close(kit, hardening.site_resources)
+
+
+def _close(kit: Kit, closed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Write a kit's resources as they must be, whatever was made of them since it was provisioned."""
+    path = kit.path / "local" / "resources.json"
+    try:
+        write_json(path, closed(read_json(path, ANEW)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(str(path), f"is damaged; {ANEW}") from error
 
 
 def _public(entry: str | None) -> dict[str, str]:

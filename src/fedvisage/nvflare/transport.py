@@ -18,6 +18,7 @@ from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.nvflare import wire
+from fedvisage.progress import Say
 from fedvisage.recipe import Federation
 
 logger = logging.getLogger("fedvisage.transport")
@@ -34,12 +35,17 @@ class CollabTransport:
     """The sites of a federation, as far as they take part in this job."""
 
     def __init__(
-        self, names: Sequence[str], proxies: Sequence[Any], settings: Federation, aborted: Callable[[], bool]
+        self,
+        names: Sequence[str],
+        proxies: Sequence[Any],
+        settings: Federation,
+        aborted: Callable[[], bool],
+        say: Say = logger.warning,
     ) -> None:
         """Take all sites of the recipe, NVFlare's ends of those that are here, and whether it has ended the job."""
         self.names = tuple(sorted(names))
         self._here = {proxy.name: proxy for proxy in proxies if proxy.name in self.names}
-        self._settings, self._aborted = settings, aborted
+        self._settings, self._aborted, self._say = settings, aborted, say
         self._generations = dict.fromkeys(self.names, 0)
         self._ready: set[str] = set()
         self._behind: set[str] = set()
@@ -56,13 +62,17 @@ class CollabTransport:
             yield reply
 
     def commit(self, generation: int) -> dict[str, int]:
-        """Commit the sites that can be reached; the others stay at the generation that is known of them."""
+        """Commit the sites that can be reached; the others go back to the generation that is known of them.
+
+        They would do so anyway if the run were submitted again now: the checkpoint names that generation.
+        """
         for name, reply in self._side_by_side(self.names, lambda name: self._commit(name, generation)):
             reported = None if reply.message is None else reply.message.get("generation")
             if reported is not None and reported.numel() == 1:
                 self._generations[name] = int(reported)
             else:
-                logger.warning("%s did not commit round %d: %s", name, generation, reply.failure)
+                self._behind.add(name)
+                self._say(f"{name} did not commit round {generation}: {reply.failure}")
         return dict(self._generations)
 
     def restore(self, generations: Mapping[str, int]) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from fedvisage.federation.method import Message
+from fedvisage.federation.wire.message import is_plain
 from fedvisage.federation.wire.transport import Order, Reply
 
 Parcel = dict[str, Any]
@@ -47,7 +46,7 @@ def unpack_reply(site: str, parcel: object) -> Reply:
         ticket, failure = words.get("ticket", ""), words.get("failure", "")
         if not (isinstance(ticket, str) and isinstance(failure, str) and isinstance(tensors, dict)):
             raise TypeError
-        if not all(isinstance(name, str) and _is_dense(value) for name, value in tensors.items()):
+        if not all(isinstance(name, str) and is_plain(value) for name, value in tensors.items()):
             raise TypeError
     except (KeyError, TypeError, AttributeError):
         return Reply(site, None, "refused: is no reply")
@@ -58,7 +57,3 @@ def unpack_reply(site: str, parcel: object) -> Reply:
 
 def _plain(message: Message) -> Message:
     return {name: value.detach().to("cpu").contiguous() for name, value in message.items()}
-
-
-def _is_dense(value: object) -> bool:
-    return type(value) is torch.Tensor and value.layout == torch.strided and value.device.type == "cpu"

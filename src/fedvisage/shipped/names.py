@@ -25,7 +25,7 @@ def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
     one that the verb runs.
     """
     path = beside / given
-    if path.exists() and not path.is_dir():
+    if _is_there(path):
         return path
     name = plain(given)
     if name in names():
@@ -34,6 +34,13 @@ def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
             raise UserError(str(given), f"is not for {verb}; call fedvisage {right} {name}")
         return file_of(name)
     raise UserError(str(given), f"is no file, and no shipped recipe or study is called so{_meant(name)}")
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return path.exists() and not path.is_dir()
+    except OSError:  # a name that no file can have
+        return False
 
 
 def find(given: str) -> str:

@@ -120,13 +120,15 @@ def _validated(path: Path) -> Study:
     return read_section(Study, _whole(path), f"{path}: ")
 
 
-def _whole(path: Path) -> Tree:
+def _whole(path: Path, above: tuple[Path, ...] = ()) -> Tree:
     """Read a file with what it takes over, and with the files that it names in the place of their names."""
     tree: Tree = {}
-    own = recipes.read_tree(path)
-    like = own.pop("like", [])
-    for name in [like] if isinstance(like, str) else like:
-        tree |= _whole(locate(name, path.parent))
+    own, above = recipes.read_tree(path), (*above, path.resolve())
+    for name in _likes(own.pop("like", []), path):
+        other = locate(name, path.parent)
+        if other.resolve() in above:
+            raise UserError(f"{path}: like", f"{name} takes over what takes over from it")
+        tree |= _whole(other, above)
     if "recipe" in own:
         own["recipe"] = _named(own["recipe"], path)
     if isinstance(own.get("recipes"), dict):
@@ -134,6 +136,14 @@ def _whole(path: Path) -> Tree:
     if isinstance(own.get("paper"), list):
         own["paper"] = [_named(entry, path) for entry in own["paper"]]
     return tree | own
+
+
+def _likes(like: Any, path: Path) -> list[str]:
+    """Return the names of the files that a file takes over."""
+    names = [like] if isinstance(like, str) else like
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path}: like", "must be the name of a study, or a list of names")
+    return names
 
 
 def _named(entry: Any, path: Path) -> Any:

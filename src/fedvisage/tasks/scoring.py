@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedvisage.data.batches import View, mixed_batches
-from fedvisage.errors import UserError
+from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.declared import Declared, Member
 from fedvisage.federation.members import members_of
 from fedvisage.federation.wire.message import Message, load_parts, under
@@ -24,6 +24,7 @@ Logits = NDArray[np.float64]
 MIXED = 64
 """Images a batch where BatchNorm statistics of batches are compared."""
 
+NO_NUMBER = "the model gives what is no number: it was damaged, or its training diverged (lower the learning rate)"
 LIMIT = 40.0
 """Logits are cut here; float64 still tells such a probability from 0 and 1."""
 
@@ -94,7 +95,10 @@ class Scorer:
         ready = prepare(images, self.recipe.input.colour, self.compute.device)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
-            return self.method.user(Member(self.net, ready, generator, self.recipe)).float()
+            found = self.method.user(Member(self.net, ready, generator, self.recipe)).float()
+        if not bool(torch.isfinite(found).all()):
+            raise RunFailed(NO_NUMBER)
+        return found
 
     def score_alone(self, crops: Sequence[NDArray[np.uint8]]) -> Tensor:
         """Score crops (H×W×3, RGB, of the network's size) in batches, each as if it came alone.

@@ -140,6 +140,13 @@ def test_shapes_are_refused_before_anything_is_read(
         list(found.frames({0}))
 
 
+def test_a_file_that_is_too_large_is_not_read_to_its_end(tmp_path: Path) -> None:
+    with (tmp_path / "a.h5").open("wb") as file:
+        file.truncate((64 << 30) + 1)  # takes no room
+    with pytest.raises(BadFile, match="larger than 64 GiB"):
+        film(tmp_path / "a.h5").digest()
+
+
 def test_groups_in_circles_end_and_links_within_the_file_are_not_followed(tmp_path: Path) -> None:
     def write(file: Any) -> None:
         file["a/color"] = FRAMES

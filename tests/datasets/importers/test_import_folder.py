@@ -302,6 +302,24 @@ def test_faces_are_found_cut_out_and_their_points_kept(tmp_path: Path) -> None:
     assert (nose[:, 1] < left_mouth[:, 1]).all()
 
 
+def test_a_link_that_leads_to_itself_is_passed_over(root: Path) -> None:
+    (root / "real" / "s0" / "loop.png").symlink_to("loop.png")
+    assert "cannot be read" in only_fault(root)
+
+
+def test_a_name_of_half_a_letter_is_refused_in_one_line(root: Path) -> None:
+    with pytest.raises(UserError, match="name"):
+        import_folder(root, root.parent / "set", name="half \ud800", size=12)
+
+
+@pytest.mark.parametrize("name", ["0.png", "clip.avi"])
+def test_a_file_with_a_hole_of_terabytes_is_passed_over_unread(root: Path, name: str) -> None:
+    path = root / "real" / "s0" / name
+    save_video(root / "real" / "s0" / "clip.avi", 3)
+    os.truncate(path, 1 << 43)
+    assert "larger than" in only_fault(root)
+
+
 def test_subjects_in_the_place_of_species_are_told_so_by_name(tmp_path: Path) -> None:
     for place in ("real/s00/1.png", "real/s01/1.png", "attack/s00/1.png", "attack/s01/1.png"):
         save(tmp_path / place, picture(len(place) + int(place[-7])))

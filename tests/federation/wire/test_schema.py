@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,6 +53,29 @@ def test_a_number_of_examples_that_no_site_has_is_refused(schema: Schema, exampl
     message = honest(np.random.default_rng(2)) | {"examples": torch.tensor(examples)}
     with pytest.raises(Refused, match="examples"):
         check(message, schema)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda tensor: None,
+        lambda tensor: 7,
+        lambda tensor: tensor.tolist(),
+        lambda tensor: tensor.numpy(),
+        lambda tensor: tensor.to_sparse(),
+        lambda tensor: tensor.to("meta"),
+        lambda tensor: torch.nested.nested_tensor([tensor, tensor]),
+        lambda tensor: torch.nn.Parameter(tensor),
+        lambda tensor: tensor.clone().requires_grad_(),
+        torch._neg_view,
+    ],
+)
+def test_what_is_no_plain_tensor_is_refused(make: Callable[[torch.Tensor], Any], schema: Schema) -> None:
+    message = honest(np.random.default_rng(6))
+    name = next(name for name, value in message.items() if value.dtype == torch.float32 and value.dim())
+    with pytest.raises(Refused, match="is no plain tensor") as caught:
+        check(message | {name: make(message[name])}, schema)
+    assert caught.value.field == name
 
 
 def test_an_open_dimension_is_limited_by_the_number_of_elements(schema: Schema) -> None:

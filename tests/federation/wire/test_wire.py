@@ -117,3 +117,10 @@ def test_a_vector_that_is_not_finite_is_refused_through_its_scale() -> None:
     sent[1, 2, 3] = float("inf")
     with pytest.raises(Refused, match=r"tokens\.scale: is not finite"):
         check(pack("tokens", sent, "int8"), schema("int8"))
+
+
+def test_a_scale_that_is_no_plain_tensor_is_refused_before_its_codes_are_weighed() -> None:
+    message = pack("tokens", values(), "int8")
+    message["tokens.scale"] = message["tokens.scale"].to_sparse()
+    with pytest.raises(Refused, match=r"tokens\.scale: is no plain tensor"):
+        check(message, schema("int8"))

@@ -50,8 +50,8 @@ def cut_short(directory: Path) -> Path:
 @pytest.mark.parametrize(
     ("spoil", "place", "message"),
     [
-        (nothing, "nothing", "no such directory"),
-        (empty, "empty", "not a prepared set"),
+        (nothing, "data.sites.B", "no such directory"),
+        (empty, "data.sites.B", "not a prepared set"),
         (bona_fide_only, "data.sites.B", "has no attacks"),
         (attacks_only, "data.sites.B", "has no bona fide images"),
         (larger, "data.sites.B", "has 24×24 images, but input.size is 32"),
@@ -72,7 +72,7 @@ def test_a_site_whose_data_cannot_be_used_is_named(
 def test_a_user_whose_images_have_another_size_is_named(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         run_toy(tree({**sets, "U": larger(tmp_path)}), tmp_path / "run")
-    assert caught.value.place == "data.user"
+    assert caught.value.place == "recipe.data.user"
 
 
 def test_a_user_that_is_a_copy_of_a_site_is_noticed(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -28,6 +28,9 @@ from fedvisage.errors import UserError
 if TYPE_CHECKING:
     from fedvisage.datasets.scanners.item import Item
 
+FILE_LIMIT = 64 << 30
+"""Bytes of a file, at most: a recording by several cameras has some gigabytes."""
+
 DEPTH_LIMIT = 8
 CHUNK_LIMIT = 512 << 20
 """Bytes that are unpacked together, at most."""
@@ -63,7 +66,9 @@ class ArrayFilm:
         return f"{self.item.name}/{number:06d}"
 
     def digest(self) -> str:
-        """Return the digest of the file."""
+        """Return the digest of a file that is not too large to be read to its end."""
+        if self.item.path.stat().st_size > FILE_LIMIT:
+            raise BadFile(f"larger than {FILE_LIMIT >> 30} GiB")
         return file_digest(self.item.path)
 
 

@@ -9,9 +9,9 @@ from typing import Protocol
 
 from fedvisage.data.manifest import file_digest
 from fedvisage.datasets.importers.arrays import ArrayFilm
-from fedvisage.datasets.importers.pictures import ENDINGS, open_picture
+from fedvisage.datasets.importers.pictures import BYTES_LIMIT, ENDINGS, open_picture
 from fedvisage.datasets.importers.report import BadFile
-from fedvisage.datasets.importers.videos import Frame, video_frames, video_length
+from fedvisage.datasets.importers.videos import VIDEO_LIMIT, Frame, video_frames, video_length
 from fedvisage.datasets.scanners.item import Item, Kind
 from fedvisage.datasets.scanners.tree import unusable
 
@@ -47,7 +47,7 @@ class VideoFilm:
 
     def digest(self) -> str:
         """Return the digest of the file."""
-        return file_digest(self.item.path)
+        return _digest(self.item.path, VIDEO_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Still:
 
     def digest(self) -> str:
         """Return the digest of the file."""
-        return file_digest(self.item.path)
+        return _digest(self.item.path, BYTES_LIMIT)
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,14 @@ class Folder:
 
     def digest(self) -> str:
         """Return the digests of the images in one."""
-        return " ".join(file_digest(path) for path in self._paths())
+        return " ".join(_digest(path, BYTES_LIMIT) for path in self._paths())
+
+
+def _digest(path: Path, most: int) -> str:
+    """Return the digest of a file that is not too large to be read to its end."""
+    if path.stat().st_size > most:
+        raise BadFile(f"larger than {most >> 20} MiB")
+    return file_digest(path)
 
 
 _FILMS: dict[Kind, Callable[[Item], Film]] = {"video": VideoFilm, "image": Still, "frames": Folder, "arrays": ArrayFilm}

@@ -162,7 +162,7 @@ def _origin(scanner: Scanner, source: Path, reading: Reading, heldout: float, se
 
 def _key(origin: str, name: str, items: Sequence[Item]) -> str:
     """Return what an unfinished import is known by: everything that decides the set's bytes, and the files' dates."""
-    digest = hashlib.sha256(f"{PIPELINE_VERSION}\n{origin}\n{name}\n".encode())
+    digest = hashlib.sha256(f"{PIPELINE_VERSION}\n{origin}\n{name}\n".encode(errors="surrogatepass"))
     for item in items:
         status = item.path.stat()
         line = (

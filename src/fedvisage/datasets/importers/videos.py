@@ -11,6 +11,8 @@ from fedvisage.datasets.importers.pictures import PIXEL_LIMIT, SIDE_MINIMUM
 from fedvisage.datasets.importers.report import BadFile
 
 FRAME_LIMIT = 200_000
+VIDEO_LIMIT = 8 << 30
+"""Bytes of a video; those of the datasets have a thousandth."""
 
 Frame = tuple[int, npt.NDArray[np.uint8]]
 

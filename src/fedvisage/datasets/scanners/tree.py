@@ -115,7 +115,7 @@ def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str
     if path.is_symlink():
         if path.is_dir():
             return "a link to a directory; links to directories are not followed"
-        if not path.resolve().is_relative_to(root.resolve()):
+        if not _resolved(path).is_relative_to(_resolved(root)):
             return "a link that leads out of the folder"
     try:
         status = path.stat()
@@ -126,6 +126,11 @@ def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str
     if path.suffix.lower() not in endings:
         return f"files that end in {printable(path.suffix)!r} are not taken"
     return "an empty file" if status.st_size == 0 else None
+
+
+def _resolved(path: Path) -> Path:
+    """Return where a path leads; a link that leads to itself stays where it is, and cannot be read."""
+    return Path(os.path.realpath(path))
 
 
 def _refuse(error: OSError) -> None:

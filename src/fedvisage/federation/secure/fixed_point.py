@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.schema import ABSURD, VARIANCE, Refused
 
 Words = NDArray[np.uint64]
 
@@ -64,6 +64,32 @@ def decode_mean(total: Words, like: Mapping[str, Tensor], count: int) -> tuple[d
         mean[name] = decode(total[start : start + value.numel()], value) / weight
         start += value.numel()
     return mean, float(decode(total[-1:], scalar)) / count
+
+
+def absurd(total: Words, like: Mapping[str, Tensor], count: int) -> str | None:
+    """Return what of an opened sum cannot come of so many sites that checked their numbers before they masked them.
+
+    Single uploads cannot be looked at, but what they came to can: what a site puts under its masks instead of numbers
+    is nearly always far outside.
+    """
+    scalar = torch.zeros((), dtype=torch.float64)
+    weight, slack = float(decode(total[-2:-1], scalar)), count * 2.0**-FRACTION
+    if not 0 < weight <= count + slack:
+        return f"the sites count {weight:.3g} in all"
+    if not abs(float(decode(total[-1:], scalar))) <= count * ABSURD:
+        return "the loss is beyond all bounds"
+    start = 0
+    for name, value in like.items():
+        low, high = -ABSURD * weight - slack, ABSURD * weight + slack
+        if not value.is_floating_point():
+            low, high = 0.0, MOST_COUNT * weight + count
+        elif name.endswith(VARIANCE):
+            low = -slack
+        part = decode(total[start : start + value.numel()], value)
+        if value.numel() and not (low <= float(part.min()) and float(part.max()) <= high):
+            return f"{name} is beyond all bounds"
+        start += value.numel()
+    return None
 
 
 def _fraction(dtype: torch.dtype) -> int:

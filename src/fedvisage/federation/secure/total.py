@@ -54,6 +54,8 @@ def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -
         opened = protocol.opened_sum(total, roster_of(roster), present, kept, revealed, threshold)
     except protocol.CannotOpen as error:
         raise NoSum(f"the sum could not be opened: {error}") from error
+    if (wrong := fixed_point.absurd(opened, like, len(survivors))) is not None:
+        raise NoSum(f"{wrong}: one of {', '.join(survivors)} sent numbers that are none of training")
     value, loss = fixed_point.decode_mean(opened, like, len(survivors))
     exchange.record.loss[ALL] = loss
     return Summed(value, survivors, failed)

@@ -22,6 +22,14 @@ def plain(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
 
 
+def is_plain(value: object) -> bool:
+    """Return whether a value has the form in which a tensor enters a message, or another that is read as easily."""
+    if type(value) is not Tensor or value.layout != torch.strided or value.device.type != "cpu":
+        return False
+    lazy = value.is_neg() or value.is_conj()  # a sign that is not in the memory yet
+    return not (lazy or value.is_nested or value.is_quantized or value.requires_grad)
+
+
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Message:
     """Return the tensors whose names begin with a prefix, without it."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}

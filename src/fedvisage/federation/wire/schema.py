@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.message import Message, is_plain
 from fedvisage.federation.wire.precision import LARGEST, SCALE, fields
 from fedvisage.federation.wire.upload import COST, Kind, Upload
 from fedvisage.recipe import Recipe
@@ -119,13 +119,15 @@ def check(message: Message, schema: Schema) -> None:
         if name not in message:
             raise Refused(name, "is missing")
         _check_tensor(name, message[name], expected)
-        if expected.dtype == torch.int8:
-            _check_encoding(name, message)
+    for name in (name for name, expected in schema.tensors.items() if expected.dtype == torch.int8):
+        _check_encoding(name, message)
     if "examples" in message and not 1 <= int(message["examples"]) <= MOST_EXAMPLES:
         raise Refused("examples", f"must be from 1 to {MOST_EXAMPLES}, got {int(message['examples'])}")
 
 
 def _check_tensor(name: str, tensor: Tensor, expected: Expected) -> None:
+    if not is_plain(tensor):
+        raise Refused(name, "is no plain tensor")
     if tensor.dtype != expected.dtype:
         raise Refused(name, f"has type {tensor.dtype}, declared {expected.dtype}")
     shape = tuple(tensor.shape)

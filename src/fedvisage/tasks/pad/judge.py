@@ -33,7 +33,7 @@ from fedvisage.tasks.asking import ask_about
 from fedvisage.tasks.model import SavedModel
 from fedvisage.tasks.pad import heldout
 from fedvisage.tasks.pad.adapt.user import Outcome, Source, adapted_scores
-from fedvisage.tasks.scoring import Logits, Scorer
+from fedvisage.tasks.scoring import NO_NUMBER, Logits, Scorer
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,8 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     else:
         by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, _sources(scorer.method, saved))
     for name, logits in by_member.items():
+        if not np.isfinite(logits).all():
+            raise RunFailed(NO_NUMBER)
         scores = as_scores(logits, view, user, name)
         threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)

@@ -1,0 +1,116 @@
+"""The cable between a site and its server lets bytes through, late, not at all, or breaks, as it was told."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+from tests.distributed.cable import Cable
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """A server that says again what it hears; its port."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=_serve, args=(listener,), daemon=True).start()
+        yield int(listener.getsockname()[1])
+
+
+@pytest.fixture
+def cable(echo: int) -> Iterator[Cable]:
+    with closing(Cable(echo)) as cable:
+        yield cable
+
+
+def _serve(listener: socket.socket) -> None:
+    while True:
+        try:
+            near, _ = listener.accept()
+        except OSError:
+            return
+        threading.Thread(target=_answer, args=(near,), daemon=True).start()
+
+
+def _answer(near: socket.socket) -> None:
+    with near:
+        try:
+            while data := near.recv(100):
+                near.sendall(data)
+        except OSError:
+            return
+
+
+def connect(cable: Cable) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", cable.port), timeout=10)
+
+
+def say(end: socket.socket) -> float:
+    """Send something and return after how many seconds it came back."""
+    began = time.monotonic()
+    end.sendall(b"hello")
+    assert end.recv(100) == b"hello"
+    return time.monotonic() - began
+
+
+def ended(end: socket.socket) -> bool:
+    try:
+        return end.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+def test_bytes_go_both_ways(cable: Cable) -> None:
+    with connect(cable) as one, connect(cable) as other:
+        say(one)
+        say(other)
+
+
+def test_connections_that_were_reset_can_be_made_again(cable: Cable) -> None:
+    with connect(cable) as before:
+        say(before)
+        cable.reset()
+        assert ended(before)
+    with connect(cable) as after:
+        say(after)
+
+
+def test_a_cut_lets_nobody_through_until_it_is_mended(cable: Cable) -> None:
+    with connect(cable) as before:
+        say(before)
+        cable.cut(0.3)
+        assert ended(before)
+    with connect(cable) as meanwhile:
+        assert ended(meanwhile)
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        with connect(cable) as after:
+            if not ended_or_answered(after):
+                return
+    raise AssertionError("it was not mended")
+
+
+def ended_or_answered(end: socket.socket) -> bool:
+    """Return whether a connection ended before it answered."""
+    try:
+        end.sendall(b"hello")
+        return end.recv(100) != b"hello"
+    except OSError:
+        return True
+
+
+def test_a_jam_keeps_connections_and_delivers_later(cable: Cable) -> None:
+    with connect(cable) as end:
+        say(end)
+        cable.jam(0.4)
+        assert say(end) >= 0.3
+
+
+def test_a_slow_cable_holds_each_piece_back_both_ways(cable: Cable) -> None:
+    with connect(cable) as end:
+        say(end)
+        cable.slow(5.0, 0.1)
+        assert say(end) >= 0.2
