@@ -28,6 +28,12 @@ FLIP = {
     ),
     "cefa": ("test/fake/2_231_3_2_2_08", "print", "cefa/CA/231", "test/fake/2_231_3_2_2"),
     "wmca": ("test/fake/23.05.18_098_07_006_3_11_01", "print", "wmca/098", "test/fake/23.05.18_098_07_006_3_11"),
+    "casia-surf": (
+        "train/fake/Training_fake_part_CLKJ_BS1302_04_en_b.rssdk_color_51",
+        "cut",
+        "casia-surf/CLKJ_BS1302",
+        "train/fake/Training_fake_part_CLKJ_BS1302_04_en_b.rssdk_color",
+    ),
     "celeba-spoof": ("train/real/12_live_096546", "bonafide", "celeba-spoof/12", "train/real/12_live_096546"),
     "siw": ("train/attack/003-1-3-2-1_frame3", "replay", "siw/003", "train/attack/003-1-3-2-1"),
     "rose-youtu": ("test/live/G_NT_5s_g_E_13_1_frame0", "bonafide", "rose-youtu/13", "test/live/G_NT_5s_g_E_13_1"),
@@ -50,6 +56,16 @@ def test_the_real_videos_of_replay_attack_begin_with_their_folder(tmp_path: Path
     save(tmp_path / name, picture(1))
     (item,) = listed("frames", tmp_path).items
     assert (item.subject, item.split, item.extra["light"]) == ("replay-attack/025", "train", "controlled")
+
+
+@pytest.mark.parametrize(("folder", "species"), [("real", "bonafide"), ("fake", "cut")])
+def test_images_of_casia_surf_with_numbers_have_the_class_of_their_folder(
+    folder: str, species: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "test" / folder / "Val_0002_002769-color.jpg", picture(1))
+    (item,) = listed("frames", tmp_path).items
+    video = f"test/{folder}/Val_0002_002769-color"
+    assert (item.species, item.subject, item.split, item.video) == (species, "casia-surf/Val/0002", "dev", video)
 
 
 def test_a_folder_is_a_video_as_gd_fas_has_it(tmp_path: Path) -> None:

@@ -39,9 +39,10 @@ WITHOUT_LABEL = "images without a label in the private lists"
 
 @dataclass(frozen=True)
 class Reading:
-    """What names say in a copy: the class of images with numbers is given."""
+    """What names say in a copy: the class of images with numbers is given, for each or for all."""
 
     live: Mapping[str, bool] = field(default_factory=dict)
+    others: bool | None = None
 
     def real(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
         """Read the name of a bona fide video."""
@@ -60,7 +61,7 @@ class Reading:
         """Read the name of an image with a number: its class stands in lists, its person nowhere."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
-        live = self.live.get(f"{fields['part']}/{fields['folder']}/{fields['number']}")
+        live = self.live.get(f"{fields['part']}/{fields['folder']}/{fields['number']}", self.others)
         if live is None:
             return WITHOUT_LABEL
         return Sighting("bonafide" if live else "cut", fields["folder"], SPLITS[fields["part"]], part=fields["part"])

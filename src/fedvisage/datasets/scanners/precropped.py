@@ -8,6 +8,7 @@ persons are the same as in the dataset itself. The folder must say the same clas
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from functools import partial
 from fedvisage.datasets.importers.report import printable
 from fedvisage.datasets.scanners import (
     casia_fasd,
+    casia_surf,
     cefa,
     celeba_spoof,
     hkbu_mars_v2,
@@ -38,7 +40,10 @@ REAL = ("real", "live")
 _FOLDERS = {"part": "train|dev|devel|test", "class": "real|live|fake|attack|spoof", "stem": "[A-Za-z0-9_.-]+"}
 FRAME = Grammar("{part}/{class}/{stem}_frame{number}", number="[0-9]{1,6}", **_FOLDERS)
 NUMBERED = Grammar("{part}/{class}/{stem}_{number}", number="[0-9]{1,6}", **_FOLDERS)
-FOLDER = Grammar("{part}/{class}/{stem}", **_FOLDERS)
+WHOLE = FOLDER = Grammar("{part}/{class}/{stem}", **_FOLDERS)
+"""An image, or a folder of them."""
+
+_SURF_VIDEO = re.compile(r"(Training|Val|Testing)_(real_part|fake_part)_(CLKJ_[A-Z]{2}[0-9]{4})_(.*[.]rssdk)_(color)")
 
 UNREAD = "images whose names are not of the dataset"
 
@@ -47,20 +52,23 @@ UNREAD = "images whose names are not of the dataset"
 class Source:
     """A dataset whose frames are read: where a frame's video lies in the dataset itself, by part, class and name.
 
-    A dataset of images has no frames: the number at the end of a name is the image's own.
+    A dataset of images has no frames: the number at the end of a name is the image's own. Where a name says nothing of
+    the class, `of_class` gives what names say in the folders of one class.
     """
 
     scanner: Scanner
     path: Callable[[str, bool, str], str]
     images: bool = False
+    of_class: Callable[[bool], tuple[Name, ...]] | None = None
 
     def read(self, fields: Mapping[str, str], choices: Choices) -> Sighting | None:
         """Return what the dataset says of a name, or None if it has no such name."""
         stem, number = fields["stem"], fields.get("number")
         if self.images and number is not None:
             stem, number = f"{stem}_{number}", "0"
-        path = self.path(fields["part"], fields["class"] in REAL, stem)
-        for name in self.scanner.names:
+        live = fields["class"] in REAL
+        path = self.path(fields["part"], live, stem)
+        for name in self.of_class(live) if self.of_class else self.scanner.names:
             if parsed := name.grammar.parse(path):
                 said = name.read(parsed.fields, choices)
                 if isinstance(said, Sighting):
@@ -100,6 +108,13 @@ def _wmca(_: str, __: bool, stem: str) -> str:
     return stem.replace("_", "/", 1)
 
 
+def _surf(_: str, __: bool, stem: str) -> str:
+    """Return where a frame of CASIA-SURF lies: folders are apart by the character that also stands within them."""
+    if found := _SURF_VIDEO.fullmatch(stem):
+        return "/".join(found.groups())
+    return stem.replace("_", "/")
+
+
 def _celeba(part: str, _: bool, stem: str) -> str:
     return f"Data/{part}/{stem.replace('_', '/')}"
 
@@ -115,6 +130,7 @@ SOURCES = {
         Source(rose_youtu.SCANNER, lambda _, __, stem: stem),
         Source(hkbu_mars_v2.SCANNER, _hkbu),
         Source(cefa.SCANNER, _cefa),
+        Source(casia_surf.SCANNER, _surf, of_class=lambda live: casia_surf.Reading(others=live).names),
         Source(wmca.SCANNER, _wmca),
         Source(celeba_spoof.SCANNER, _celeba, images=True),
     )
@@ -128,7 +144,8 @@ def _read(fields: Mapping[str, str], choices: Choices, among: Sequence[Source]) 
 
 def _names(among: Sequence[Source]) -> tuple[Name, ...]:
     read = partial(_read, among=among)
-    return Name(FRAME, read, "image"), Name(NUMBERED, read, "image"), Name(FOLDER, read, "frames")
+    images = (Name(grammar, read, "image") for grammar in (FRAME, NUMBERED, WHOLE))
+    return (*images, Name(FOLDER, read, "frames"))
 
 
 def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
