@@ -6,6 +6,7 @@ process that started it ends: a rehearsal leaves nothing behind, however it ends
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import logging
 import os
@@ -33,6 +34,9 @@ logger = logging.getLogger("fedvisage.node")
 SERVER, SITE = "nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train"
 GONE = 0.5
 """Seconds between two looks at whether the parent is still there, or a server listens."""
+
+TRIMMED = 60.0
+"""Seconds after which a server hands memory back that nobody uses."""
 
 LISTENING = 60.0
 """Seconds that a server has until it listens."""
@@ -65,6 +69,7 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
     if kit.kind == "server":
         Post.admission = _admission(kit, front)
         guard(Post.admission)
+        threading.Thread(target=_hand_memory_back, daemon=True).start()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
@@ -101,6 +106,14 @@ def _guarded(work: Callable[[Any], object], kit: Kit, front: Front) -> Callable[
             front.end(RunFailed(f"{what} ({type(error).__name__}: {error}); {kit.path / LOG} says more"))
 
     return run
+
+
+def _hand_memory_back() -> None:
+    """Return to the system what the allocator keeps of each run's many threads: a server lives for months."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others need none
+    while trim is not None:
+        time.sleep(TRIMMED)
+        trim(0)
 
 
 def _say_when_listening(port: int, front: Front) -> None:

@@ -6,10 +6,12 @@ an operator who was away gets it.
 
 from __future__ import annotations
 
-import json
 import shutil
 import uuid
 from pathlib import Path
+
+from fedvisage.errors import UserError
+from fedvisage.files import read_json
 
 KEPT = 20
 """Jobs whose traces stay."""
@@ -41,6 +43,6 @@ def _is_job(path: Path) -> bool:
 def _waits(path: Path) -> bool:
     """Return whether a job of the store has not begun; one that is half written never will."""
     try:
-        return json.loads((path / "meta").read_bytes())["status"] in WAITING
-    except (OSError, ValueError, KeyError, TypeError):
+        return read_json(path / "meta")["status"] in WAITING
+    except (UserError, KeyError):
         return False
