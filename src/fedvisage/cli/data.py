@@ -122,8 +122,12 @@ def import_set(
         ),
     ] = "10",
     crop: Annotated[str, typer.Option(help="face (detector), centre or none.")] = "face",
+    aligned: Annotated[
+        bool,
+        typer.Option("--aligned", help="People: crops are aligned by five points already; no face is looked for."),
+    ] = False,
     boxes: Annotated[
-        str, typer.Option(help="detect, or dataset: cut faces out by the boxes that came with the dataset.")
+        str, typer.Option(help="detect, or dataset: cut faces out by the boxes or points that came with the dataset.")
     ] = "detect",
     depth: Annotated[
         str,
@@ -161,7 +165,7 @@ def import_set(
 
         options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
-                            labels=labels, of=of, colour=colour)  # fmt: skip
+                            labels=labels, of=of, colour=colour, aligned=aligned)  # fmt: skip
         lines = import_dataset(kind, source, destination, course, name=name, options=options)
     say(*lines)
 

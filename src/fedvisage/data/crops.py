@@ -31,8 +31,8 @@ class CropRecord(BaseModel):
     """How crops were made.
 
     Attributes:
-        how: faces found by a detector, given by the dataset's own boxes, the middle of each image, whole images as
-            they were delivered, or rendered, so that nothing had to be found.
+        how: faces found by a detector, given by the dataset's own boxes or points, the middle of each image, whole
+            images as they were delivered, or rendered, so that nothing had to be found.
         detector: which one found the faces, if one did.
         margin: side of the crop over the longer side of the face's box, where a box decides.
         rotation: whether crops are turned so that faces stand upright.
@@ -58,7 +58,7 @@ class CropRecord(BaseModel):
             how = f"faces found by {found}"
         else:
             how = {
-                "boxes": "faces by the dataset's boxes",
+                "boxes": f"faces by the dataset's {'points' if self.alignment == 'points' else 'boxes'}",
                 "centre": "the middle of each image",
                 "whole": "whole images as delivered",
                 "rendered": "rendered faces",

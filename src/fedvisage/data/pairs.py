@@ -8,6 +8,7 @@ wherever pairs of one person follow pairs of two.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,6 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
+
+Numbered = tuple[str, int]
+"""A name and the number of one of its images."""
+
+Pair = tuple[Numbered, Numbered]
+"""Two images; they are of one person if the names are equal."""
+
+PairList = Sequence[Sequence[Pair]]
+"""The pairs of a list, fold by fold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +43,12 @@ class ListedPairs:
 
 def read_pairs(path: Path) -> ListedPairs:
     """Read a list of pairs."""
+    pairs, same, fold = read_numbered(path)
+    return ListedPairs([image_of(*one) for one, _ in pairs], [image_of(*other) for _, other in pairs], same, fold)
+
+
+def read_numbered(path: Path) -> tuple[list[Pair], NDArray[np.bool_], NDArray[np.int64]]:
+    """Read a list: its pairs by names and numbers, whether each is of one person, and its fold, from 0."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -41,16 +57,39 @@ def read_pairs(path: Path) -> ListedPairs:
         raise UserError(str(path), "is not text; give a list of pairs such as LFW's pairs.txt") from None
     rows = [(number, _fields(line)) for number, line in enumerate(lines, 1) if line.strip()]
     header = rows.pop(0)[1] if rows and len(rows[0][1]) < 3 else []
-    first, second, same = [], [], []
-    for number, fields in rows:
-        one, other, alike = _pair(fields, f"{path}, line {number}")
-        first.append(one)
-        second.append(other)
-        same.append(alike)
-    if not same:
+    pairs = [_pair(fields, f"{path}, line {number}") for number, fields in rows]
+    if not pairs:
         raise UserError(str(path), "holds no pair")
-    flags = np.array(same, dtype=bool)
-    return ListedPairs(first, second, flags, _folds(header, flags, path))
+    flags = np.array([len(fields) == 3 for _, fields in rows], dtype=bool)
+    return pairs, flags, _folds(header, flags, path)
+
+
+def text_of_pairs(folds: PairList) -> str:
+    """Return a list as :func:`read_pairs` reads it, with the same folds.
+
+    Folds of one even size have a first line that says so. Others show where they begin: in each the pairs of one person
+    come first. A list whose folds cannot be shown is one fold.
+    """
+    sizes = {len(fold) for fold in folds}
+    if len(sizes) == 1 and (size := sizes.pop()) % 2 == 0:
+        return f"{len(folds)}\t{size // 2}\n" + "".join(_written(pair) for fold in folds for pair in fold)
+    if not all(len({_same(pair) for pair in fold}) == 2 for fold in folds):
+        folds = [[pair for fold in folds for pair in fold]]
+    return "".join(_written(pair) for fold in folds for pair in sorted(fold, key=lambda pair: not _same(pair)))
+
+
+def image_of(name: str, number: int) -> str:
+    """Return the name of an image of somebody."""
+    return f"{name}/{name}_{number:04d}"
+
+
+def _same(pair: Pair) -> bool:
+    return pair[0][0] == pair[1][0]
+
+
+def _written(pair: Pair) -> str:
+    (one, first), (other, second) = pair
+    return f"{one}\t{first}\t{second}\n" if _same(pair) else f"{one}\t{first}\t{other}\t{second}\n"
 
 
 def image_named(item: str) -> str:
@@ -62,21 +101,14 @@ def _fields(line: str) -> list[str]:
     return [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
 
 
-def _pair(fields: list[str], place: str) -> tuple[str, str, bool]:
+def _pair(fields: list[str], place: str) -> Pair:
     if len(fields) == 3:
         fields = [fields[0], fields[1], fields[0], fields[2]]
-        same = True
-    elif len(fields) == 4:
-        same = False
-    else:
+    elif len(fields) != 4:
         raise UserError(place, f"has {len(fields)} fields; a pair has three (one person) or four (two)")
     if not (fields[1].isdecimal() and fields[3].isdecimal()):
         raise UserError(place, "has no numbers of images; write NAME 1 4, or NAME 1 OTHER 2")
-    return _image(fields[0], fields[1]), _image(fields[2], fields[3]), same
-
-
-def _image(name: str, number: str) -> str:
-    return f"{name}/{name}_{int(number):04d}"
+    return (fields[0], int(fields[1])), (fields[2], int(fields[3]))
 
 
 def _folds(header: list[str], same: NDArray[np.bool_], path: Path) -> NDArray[np.int64]:

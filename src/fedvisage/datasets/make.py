@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -12,8 +12,11 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.finding import find_datasets
 from fedvisage.datasets.importers.cropping import Crop
 from fedvisage.datasets.importers.identities import import_identities
+from fedvisage.datasets.importers.people import import_people
 from fedvisage.datasets.importers.pipeline import import_items
 from fedvisage.datasets.importers.report import ImportReport
+from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.item import Choices
 from fedvisage.datasets.scanners.scanner import Scanner
@@ -61,6 +64,7 @@ class Importing:
     labels: str = ""
     of: str = ""
     colour: str = ""
+    aligned: bool = False
 
 
 def synthesise_set(
@@ -133,6 +137,8 @@ def synthesise_people(
 def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name: str, options: Importing) -> list[str]:
     """Import a dataset, or all that are known below a folder; return what was imported and what was skipped."""
     _check_apart(source, destination)
+    if options.aligned and (kind in SCANNERS or kind == EVERYTHING):
+        raise UserError("--aligned", "is for photographs of people, to be recognised; leave it out for this kind")
     if kind == EVERYTHING:
         return _import_all(source, destination, say, options)
     with in_steps(f"importing {source.name}", say) as progress:
@@ -147,6 +153,11 @@ def _import_one(
         choices = Choices(options.enroll, _live(options.labels), options.of or None, options.colour or None)
         settings = asdict(options)
         return import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
+    if options.aligned and options.crop == "centre":
+        raise UserError("--aligned", "and --crop centre contradict each other; leave one out")
+    options = replace(options, crop="none") if options.aligned else options
+    if (layout := LAYOUTS.get(kind)) is not None:
+        return import_people(layout, source, destination, name=name, progress=progress, **asdict(options))
     return _importer(kind)(
         source,
         destination,
@@ -215,7 +226,7 @@ def _count(frames: str) -> int:
 
 def all_kinds() -> list[str]:
     """Return the name of every layout that can be imported."""
-    return [*SCANNERS, *IMPORTERS, *extensions.names("datasets")]
+    return [*SCANNERS, *LAYOUTS, *IMPORTERS, *extensions.names("datasets")]
 
 
 def describe_kinds(kind: str) -> list[str]:
@@ -223,29 +234,30 @@ def describe_kinds(kind: str) -> list[str]:
     if kind in IMPORTERS or kind in extensions.names("datasets"):
         return [f"{kind}: an importer of its own; see its documentation"]
     lines = []
-    for scanner in [scanner_of(kind)] if kind else SCANNERS.values():
-        lines += [f"{scanner.kind}: {scanner.title}", *(f"    {line}" for line in scanner.expects.splitlines())]
-        lines += [
-            f"    {place}: {real:,} bona fide, {attacks:,} attacks" for place, (real, attacks) in scanner.counts.items()
-        ]
-        lines += [f"    asked for at {scanner.page}"] if scanner.page else []
-    return lines + ([] if kind else [f"also: {', '.join(name for name in all_kinds() if name not in SCANNERS)}"])
+    everything: list[Scanner | Layout] = [*SCANNERS.values(), *LAYOUTS.values()]
+    for one in [dataset_of(kind)] if kind else everything:
+        lines += [f"{one.kind}: {one.title}", *(f"    {line}" for line in one.expects.splitlines())]
+        lines += [f"    {line}" for line in one.whole_copy]
+        lines += [f"    asked for at {one.page}"] if one.page else []
+    others = [name for name in all_kinds() if name not in SCANNERS and name not in LAYOUTS]
+    return lines + ([] if kind else [f"also: {', '.join(others)}"])
 
 
-def scanner_of(kind: str) -> Scanner:
+def dataset_of(kind: str) -> Scanner | Layout:
     """Return the dataset that is called so."""
-    if kind not in SCANNERS:
-        raise UserError("KIND", f"{kind!r} is no known dataset; choose one of {', '.join(SCANNERS)}")
-    return SCANNERS[kind]
+    dataset: Scanner | Layout | None = SCANNERS.get(kind) or LAYOUTS.get(kind)
+    if dataset is None:
+        raise UserError("KIND", f"{kind!r} is no known dataset; choose one of {', '.join([*SCANNERS, *LAYOUTS])}")
+    return dataset
 
 
 def pretend_dataset(kind: str, directory: Path) -> list[str]:
     """Write a small copy of a dataset with rendered faces."""
     from fedvisage.datasets.pretend import pretend  # which needs the renderer
 
-    scanner = scanner_of(kind)
-    count = pretend(scanner, directory)
-    return [f"{counted(count, 'file')} in the layout of {scanner.title}: fedvisage data import {kind} {directory} SET"]
+    dataset = dataset_of(kind)
+    count = pretend(dataset, directory)
+    return [f"{counted(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"]
 
 
 def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False) -> list[str]:

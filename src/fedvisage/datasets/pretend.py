@@ -13,7 +13,8 @@ from PIL import Image
 
 from fedvisage.datasets.importers.arrays import open_arrays
 from fedvisage.datasets.importers.reading import upside_down
-from fedvisage.datasets.scanners.boxes import SCALED_SIDE, Box, Form, write_row
+from fedvisage.datasets.people.layout import Layout
+from fedvisage.datasets.scanners.boxes import SCALED_SIDE, Box, BoxFiles, Form, write_row
 from fedvisage.datasets.scanners.example import Clip, Text
 from fedvisage.datasets.scanners.scanner import Scanner
 from fedvisage.datasets.scanners.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
@@ -32,21 +33,24 @@ _SPREAD = 2.2
 Pixels = npt.NDArray[np.uint8]
 
 
-def pretend(scanner: Scanner, root: Path) -> int:
+def pretend(dataset: Scanner | Layout, root: Path) -> int:
     """Write a small copy of a dataset; return how many files it has."""
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
-    for example in scanner.example:
+    boxes = dataset.boxes if isinstance(dataset, Scanner) else None
+    if isinstance(dataset, Layout) and dataset.pack is not None:
+        dataset.pack(root)
+    for example in dataset.example:
         path = root / example.path
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(example, Text):
             path.write_bytes(example.content.encode())
         else:
-            _write_clip(scanner, root, example)
+            _write_clip(boxes, root, example)
     return sum(path.is_file() for path in root.rglob("*"))
 
 
-def _write_clip(scanner: Scanner, root: Path, clip: Clip) -> None:
+def _write_clip(files: BoxFiles | None, root: Path, clip: Clip) -> None:
     frames, boxes = zip(*_frames(clip), strict=True)
     if ending_of(clip.path) in VIDEO_ENDINGS:
         write_video(root / clip.path, frames)
@@ -54,10 +58,10 @@ def _write_clip(scanner: Scanner, root: Path, clip: Clip) -> None:
         write_arrays(root / clip.path, clip.layout, frames)
     else:
         Image.fromarray(frames[0]).save(root / clip.path)
-    if scanner.boxes and not clip.turned:
-        place = scanner.boxes.places[0].format(name=without_ending(clip.path), file=clip.path)
+    if files and not clip.turned:
+        place = files.places[0].format(name=without_ending(clip.path), file=clip.path)
         (root / place).parent.mkdir(parents=True, exist_ok=True)
-        (root / place).write_text(_rows(boxes, scanner.boxes.form))
+        (root / place).write_text(_rows(boxes, files.form))
 
 
 def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:

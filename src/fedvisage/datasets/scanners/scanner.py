@@ -90,6 +90,13 @@ class Scanner:
     scan: Callable[[Scanner, Tree, Choices], Listing] | None = None
     """How items are found; by their names unless a dataset needs another way."""
 
+    @property
+    def whole_copy(self) -> tuple[str, ...]:
+        """Say how much a whole copy has, by place."""
+        return tuple(
+            f"{place}: {real:,} bona fide, {attacks:,} attacks" for place, (real, attacks) in self.counts.items()
+        )
+
     def list(self, tree: Tree, choices: Choices) -> Listing:
         """Scan a tree and check what was found."""
         self._check_choices(choices)

@@ -1,0 +1,147 @@
+"""Imports a dataset of people that is known into an identity set, and writes its lists of pairs beside the set.
+
+A dataset is taken as its authors made it: a photograph that is there twice is taken twice. Crops that were delivered
+aligned are taken on trust; in other photographs the face is found, or aligned by the five points that came with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from fedvisage.data.crops import CropRecord
+from fedvisage.data.pairs import text_of_pairs
+from fedvisage.datasets.importers.albums import Aligned, Aligner, Division, IdentityReport, make_aligner, write_people
+from fedvisage.datasets.importers.cropping import Crop, Image, record_of
+from fedvisage.datasets.importers.folder import Progress
+from fedvisage.datasets.importers.report import BadFile, printable
+from fedvisage.datasets.people.album import Album, Shot
+from fedvisage.datasets.people.layout import Layout
+from fedvisage.errors import UserError
+from fedvisage.faces.align import align
+from fedvisage.files import write_atomically
+from fedvisage.progress import counted
+
+BY_POINTS = CropRecord(how="boxes", rotation=True, alignment="points")
+"""What a set says of crops that were aligned by the dataset's own points."""
+
+
+@dataclass(frozen=True)
+class PeopleReport(IdentityReport):
+    """What was imported of a dataset that is known, beside what a whole copy has, and the lists of pairs."""
+
+    kind: str = ""
+    found: tuple[int, int] = (0, 0)
+    expected: tuple[int, int] | None = None
+    notes: tuple[str, ...] = ()
+    pairs: tuple[str, ...] = ()
+
+    def lines(self) -> list[str]:
+        """Return the report as lines to print."""
+        lines = super().lines()
+        both = [
+            (count, most, what)
+            for count, most, what in zip(self.found, self.expected or (0, 0), ("people", "photographs"), strict=True)
+            if most
+        ]
+        said = [", ".join(f"{count:,} of {most:,} {what}" for count, most, what in both)] if both else []
+        if any(count < most for count, most, _ in both):
+            said.append("this is an incomplete copy: a whole one has more")
+        lines[1:1] = [*said, *self.notes]
+        return lines + [f"pairs: {one}" for one in self.pairs]
+
+
+def import_people(
+    layout: Layout,
+    source: Path,
+    destination: Path,
+    *,
+    name: str,
+    size: int,
+    crop: Crop = "face",
+    boxes: str = "detect",
+    test: float = 0.4,
+    heldout: float = 0.25,
+    least: int = 1,
+    max_bad: float = 0.05,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **_: object,
+) -> PeopleReport:
+    """Import a dataset into an identity set and return what was imported and what was skipped.
+
+    Nobody of a benchmark is held out. Its lists of pairs lie beside the set, as ``NAME-pairs.txt``.
+    """
+    crop = "none" if layout.aligned else crop
+    aligner, record = _alignment(layout, crop, boxes, size)
+    division = Division(test, 0.0 if layout.benchmark else heldout, least, seed)
+    album = layout.scan(layout, source)
+    if boxes == "dataset":
+        _check_points(album, source, layout)
+    lists = {_beside(destination, which): text_of_pairs(folds) for which, folds in sorted(album.pairs.items())}
+    for path in lists:
+        if path.exists():
+            raise UserError(str(path), "already exists; choose another destination or remove it first")
+    plain = write_people(
+        album,
+        source,
+        destination,
+        name=name,
+        size=size,
+        origin=f"people {printable(source.resolve().name)} kind={layout.kind} crop={crop} {division.text}"
+        + (" boxes=dataset" if boxes == "dataset" else ""),
+        aligner=aligner,
+        record=record,
+        points=crop == "face",
+        division=division,
+        max_bad=max_bad,
+        distinct=False,
+        progress=progress,
+    )
+    for path, text in lists.items():
+        write_atomically(path, text.encode())
+    return PeopleReport(
+        **vars(plain),
+        kind=layout.kind,
+        found=(len(album.counts), len(album)),
+        expected=album.expected,
+        notes=album.notes,
+        pairs=tuple(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
+    )
+
+
+def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Aligner, CropRecord]:
+    """Return what makes crops, and what the set says of them."""
+    if boxes not in ("detect", "dataset"):
+        raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
+    if boxes == "detect":
+        aligner = make_aligner(crop, size)
+        return lambda image, _: aligner(image), record_of(crop, aligned=True)
+    if not layout.points or crop != "face":
+        said = "goes with --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
+        raise UserError("boxes", f"dataset {said}; use detect")
+    return lambda image, shot: _by_points(image, shot, size), BY_POINTS
+
+
+def _by_points(image: Image, shot: Shot, size: int) -> Aligned:
+    if shot.points is None:
+        raise BadFile("the dataset's lists have no points of it")
+    crop, points = align(image, shot.points, size)
+    if not np.isfinite(points).all():
+        raise BadFile("its points in the dataset's lists are all one")
+    return crop, points.astype(np.float32)
+
+
+def _check_points(album: Album, source: Path, layout: Layout) -> None:
+    if all(one.points is None for person in album.counts for one in album.shots(person)):
+        raise UserError(str(source), f"has no list with points of {layout.title}; leave --boxes dataset out")
+
+
+def _beside(destination: Path, which: str) -> Path:
+    return destination.with_name(f"{destination.name}-pairs{f'-{which.lower()}' if which else ''}.txt")
+
+
+def _count(text: str) -> int:
+    return sum(len(line.split("\t")) > 2 for line in text.splitlines())

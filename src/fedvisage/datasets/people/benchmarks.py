@@ -1,0 +1,246 @@
+"""Benchmarks that are folders with lists of pairs: LFW, CALFW, CPLFW, CFP and AgeDB."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fedvisage.data.pairs import Pair, PairList, image_of
+from fedvisage.datasets.people.album import Album, Shot, grouped
+from fedvisage.datasets.people.layout import Layout, Pattern, Says, shots_of
+from fedvisage.datasets.people.lists import FOLDS, consecutive, listed_as_lfw, listed_in_twos, named
+from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.grammar import Grammar
+from fedvisage.datasets.scanners.tree import Tree, walk, without_ending
+from fedvisage.errors import UserError
+
+_LFW = Grammar("{person}/{again}_{number}", person="[^/]+", again="[^/]+", number="[0-9]{4}")
+_FLAT = Grammar("{person}_{number}", person="[^/]+", number="[0-9]{1,4}")
+_CFP = Grammar("{person}/{view}/{number}", person="[0-9]{3}", view="frontal|profile", number="[0-9]{2}")
+_AGEDB = Grammar("{number}_{person}_{age}_{sex}", number="[0-9]+", person="[^/_]+", age="[0-9]+", sex="[fm]")
+
+_PROFILE = 100
+"""Added to the number of a profile of CFP: frontal 1 is 1, profile 1 is 101."""
+
+
+def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple, pairs: Mapping[str, PairList],  # type: ignore[type-arg]
+           *notes: str) -> Album:  # fmt: skip
+    counts, of = grouped(shots)
+    if not pairs:
+        notes = (*notes, "no list of pairs lies beside the photographs, so none is written")
+    return Album(counts, of, skipped, pairs, notes, layout.columns, layout.counts)
+
+
+def _scan_lfw(layout: Layout, source: Path) -> Album:
+    tree = walk(source)
+    shots, skipped = shots_of(layout, tree, Pattern(_LFW, _lfw))
+    name = named(tree, "pairs.txt")
+    return benchmark_album(layout, shots, skipped, {"": listed_as_lfw(tree, name)} if name else {})
+
+
+def _lfw(fields: Mapping[str, str]) -> Says | str:
+    if fields["person"] != fields["again"]:
+        return "its name and its folder's are of two people"
+    return Says(fields["person"])
+
+
+def _flat(fields: Mapping[str, str]) -> Says:
+    return Says(fields["person"], name=image_of(fields["person"], int(fields["number"])))
+
+
+def _numbered(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
+    """Return whose picture a file of the dataset is, by its name without ending."""
+    found = {}
+    for one in shots:
+        name, _, number = without_ending(one.name).rpartition("/")[2].rpartition("_")
+        found[without_ending(one.original).rpartition("/")[2]] = name, int(number)
+    return found
+
+
+def _scan_calfw(layout: Layout, source: Path) -> Album:
+    """Read CALFW: pairs of one person have the number of their fold, those of two have none and follow in order."""
+    tree = walk(source)
+    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _flat))
+    if (name := named(tree, "pairs_CALFW.txt")) is None:
+        return benchmark_album(layout, shots, skipped, {})
+    folds: dict[int, list[Pair]] = defaultdict(list)
+    listed = listed_in_twos(tree, name, _numbered(shots))
+    for number, pair in listed:
+        if number:
+            folds[number].append(pair)
+    different = consecutive([pair for number, pair in listed if not number], max(1, len(folds)), least=1)
+    both = [folds[number] + list(others) for number, others in zip(sorted(folds), different, strict=False)]
+    note = f"{name} gives no folds for pairs of two people: they are taken in its order, as many in each"
+    return benchmark_album(layout, shots, skipped, {"": both or different}, note)
+
+
+def _scan_cplfw(layout: Layout, source: Path) -> Album:
+    tree = walk(source)
+    shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _flat))
+    if (name := named(tree, "pairs_CPLFW.txt")) is None:
+        return benchmark_album(layout, shots, skipped, {})
+    pairs = [pair for _, pair in listed_in_twos(tree, name, _numbered(shots))]
+    return benchmark_album(
+        layout, shots, skipped, {"": consecutive(pairs, FOLDS)}, f"folds of {name} are taken in its order"
+    )
+
+
+def _cfp(fields: Mapping[str, str]) -> Says:
+    number = int(fields["number"]) + (_PROFILE if fields["view"] == "profile" else 0)
+    return Says(fields["person"], name=image_of(fields["person"], number), extra={"view": fields["view"]})
+
+
+def _scan_cfp(layout: Layout, source: Path) -> Album:
+    tree = walk(source)
+    shots, skipped = shots_of(layout, tree, Pattern(_CFP, _cfp))
+    pairs = {protocol: _protocol(tree, protocol) for protocol in ("FF", "FP")}
+    return benchmark_album(layout, shots, skipped, {name: folds for name, folds in pairs.items() if folds})
+
+
+def _protocol(tree: Tree, protocol: str) -> PairList:
+    """Read the folds of a protocol: numbers of lines in the list of frontal pictures, in FP also in that of profiles."""
+    lists = [named(tree, f"Protocol/Pair_list_{view}.txt") for view in ("F", "P")]
+    first, second = (_pictures(tree, name) if name else {} for name in (lists[0], lists[protocol == "FP"]))
+    folds = []
+    for number in range(1, FOLDS + 1):
+        pairs: list[Pair] = []
+        for kind in ("same", "diff"):
+            if (name := named(tree, f"Protocol/Split/{protocol}/{number:02d}/{kind}.txt")) is None:
+                continue
+            for at, line in tree.lines(name):
+                one, _, other = (part.strip() for part in line.partition(","))
+                if one not in first or other not in second:
+                    raise UserError(f"{tree.path(name)}, line {at}", "does not name two lines of Pair_list_F.txt and"
+                                    " Pair_list_P.txt")  # fmt: skip
+                pair = first[one], second[other]
+                if (pair[0][0] == pair[1][0]) != (kind == "same"):
+                    message = (
+                        f"is a pair of {'two people' if kind == 'same' else 'one person'}, and the file says {kind}"
+                    )
+                    raise UserError(f"{tree.path(name)}, line {at}", message)
+                pairs.append(pair)
+        folds += [pairs] if pairs else []
+    return folds
+
+
+def _pictures(tree: Tree, name: str) -> dict[str, tuple[str, int]]:
+    """Read which picture each number of a list stands for."""
+    found = {}
+    for at, line in tree.lines(name):
+        number, _, path = line.replace("\t", " ").partition(" ")
+        if (parsed := _CFP.parse(without_ending(path.strip()))) is None:
+            raise UserError(f"{tree.path(name)}, line {at}", "must be a number and a path such as 001/frontal/01.jpg")
+        says = _cfp(parsed.fields)
+        found[number] = says.person, int(says.name.rpartition("_")[2])
+    return found
+
+
+def _agedb(fields: Mapping[str, str]) -> Says:
+    return Says(fields["person"], extra={"age": fields["age"], "gender": fields["sex"]})
+
+
+LFW = Layout(
+    kind="lfw",
+    title="LFW",
+    page="http://vis-www.cs.umass.edu/lfw/",
+    expects="""\
+lfw/Aaron_Eckhart/Aaron_Eckhart_0001.jpg
+pairs.txt""",
+    scan=_scan_lfw,
+    benchmark=True,
+    counts=(5_749, 13_233),
+    example=(
+        *(Clip(f"lfw/Ann_Ay/Ann_Ay_{number:04d}.jpg", 0) for number in (1, 2, 3)),
+        *(Clip(f"lfw/Bea/Bea_{number:04d}.jpg", 1) for number in (1, 2)),
+        Text("pairs.txt", "2\t1\nAnn_Ay\t1\t2\nAnn_Ay\t1\tBea\t1\nBea\t1\t2\nAnn_Ay\t3\tBea\t2\n"),
+    ),
+)
+
+CALFW = Layout(
+    kind="calfw",
+    title="CALFW",
+    page="http://whdeng.cn/CALFW/",
+    expects="""\
+aligned images/Aaron_Eckhart_0001.jpg  or images/
+pairs_CALFW.txt                        two lines a pair: a file, and the fold of a pair of one person or 0""",
+    scan=_scan_calfw,
+    benchmark=True,
+    example=(
+        *(Clip(f"images/Ann_Ay_{number:04d}.jpg", 0) for number in (1, 2, 3)),
+        *(Clip(f"images/Bea_{number:04d}.jpg", 1) for number in (1, 2)),
+        Text(
+            "pairs_CALFW.txt",
+            "Ann_Ay_0001.jpg 1\nAnn_Ay_0002.jpg 1\nBea_0001.jpg 2\nBea_0002.jpg 2\n"
+            "Ann_Ay_0001.jpg 0\nBea_0001.jpg 0\nAnn_Ay_0003.jpg 0\nBea_0002.jpg 0\n",
+        ),
+    ),
+)
+
+CPLFW = Layout(
+    kind="cplfw",
+    title="CPLFW",
+    page="http://whdeng.cn/CPLFW/",
+    expects="""\
+aligned images/Aaron_Eckhart_1.jpg     or images/
+pairs_CPLFW.txt                        two lines a pair: a file, and 1 for one person or 0""",
+    scan=_scan_cplfw,
+    benchmark=True,
+    example=(
+        *(Clip(f"images/Ann_Ay_{number}.jpg", 0) for number in (1, 2, 3)),
+        *(Clip(f"images/Bea_{number}.jpg", 1) for number in (1, 2)),
+        Text(
+            "pairs_CPLFW.txt",
+            "Ann_Ay_1.jpg 1\nAnn_Ay_2.jpg 1\nAnn_Ay_1.jpg 0\nBea_1.jpg 0\n"
+            "Bea_1.jpg 1\nBea_2.jpg 1\nAnn_Ay_3.jpg 0\nBea_2.jpg 0\n",
+        ),
+    ),
+)
+
+CFP = Layout(
+    kind="cfp",
+    title="CFP",
+    page="http://www.cfpw.io/",
+    expects="""\
+Data/Images/001/{frontal,profile}/01.jpg
+Protocol/Pair_list_{F,P}.txt  Protocol/Split/{FF,FP}/01/{same,diff}.txt""",
+    scan=_scan_cfp,
+    benchmark=True,
+    columns=("view",),
+    counts=(500, 7_000),
+    example=(
+        *(
+            Clip(f"Data/Images/{person}/frontal/{number:02d}.jpg", int(person))
+            for person in ("001", "002") for number in (1, 2)
+        ),
+        *(Clip(f"Data/Images/{person}/profile/01.jpg", int(person)) for person in ("001", "002")),
+        Text("Protocol/Pair_list_F.txt", "".join(
+            f"{number} ../Data/Images/{name}.jpg\n"
+            for number, name in enumerate(("001/frontal/01", "001/frontal/02", "002/frontal/01", "002/frontal/02"), 1)
+        )),
+        Text("Protocol/Pair_list_P.txt", "1 ../Data/Images/001/profile/01.jpg\n2 ../Data/Images/002/profile/01.jpg\n"),
+        Text("Protocol/Split/FF/01/same.txt", "1,2\n"),
+        Text("Protocol/Split/FF/01/diff.txt", "1,3\n"),
+        Text("Protocol/Split/FF/02/same.txt", "3,4\n"),
+        Text("Protocol/Split/FF/02/diff.txt", "2,4\n"),
+        Text("Protocol/Split/FP/01/same.txt", "1,1\n"),
+        Text("Protocol/Split/FP/01/diff.txt", "1,2\n"),
+        Text("Protocol/Split/FP/02/same.txt", "4,2\n"),
+        Text("Protocol/Split/FP/02/diff.txt", "3,1\n"),
+    ),
+)  # fmt: skip
+
+AGEDB = Layout(
+    kind="agedb",
+    title="AgeDB",
+    page="https://ibug.doc.ic.ac.uk/resources/agedb/",
+    expects="0_MariaCallas_35_f.jpg                 AgeDB-30's pairs are in its .bin file",
+    scan=lambda layout, source: plainbenchmark_album(layout, source, Pattern(_AGEDB, _agedb)),
+    benchmark=True,
+    columns=("age", "gender"),
+    counts=(570, 16_488),
+    example=(
+        *(Clip(f"{number}_AnnAy_{age}_f.jpg", 0) for number, age in ((0, 20), (1, 61))),
+        *(Clip(f"{number}_BobBe_{age}_m.jpg", 1) for number, age in ((2, 33), (3, 34))),
+    ),
+)

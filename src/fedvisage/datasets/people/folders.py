@@ -1,0 +1,128 @@
+"""Training sets that are folders: VGGFace2, BUPT-BalancedFace and DigiFace-1M."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from fedvisage.data.rows import OFFICIAL
+from fedvisage.datasets.people.album import Album, grouped
+from fedvisage.datasets.people.layout import Layout, Pattern, Says, plain_album, shots_of
+from fedvisage.datasets.people.lists import named
+from fedvisage.datasets.people.points import points_of
+from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.grammar import Grammar
+from fedvisage.datasets.scanners.tree import Tree, walk, without_ending
+from fedvisage.errors import UserError
+
+GENDER = "gender"
+
+_VGGFACE2 = Grammar("{split}/{person}/{image}", split="train|test", person="n[0-9]{6}", image="[0-9]{4}_[0-9]{2}")
+_BUPT = Grammar("{race}/{person}/{image}", race="African|Asian|Caucasian|Indian", person="[^/]+", image="[^/]+")
+_DIGIFACE = Grammar("{person}/{image}", person="[0-9]{1,6}", image="[0-9]{1,3}")
+
+
+def _scan_vggface2(layout: Layout, source: Path) -> Album:
+    tree = walk(source)
+    shots, skipped = shots_of(layout, tree, Pattern(_VGGFACE2, _vggface2))
+    people = _people(tree)
+    notes = () if people else ("no identity_meta.csv: who is female or male is not known",)
+    for one in shots:
+        person = one.person.rpartition("/")[2]
+        if people and (person not in people or people[person][0] != one.extra[OFFICIAL]):
+            said = "does not name it" if person not in people else f"says {people[person][0]}"
+            raise UserError(str(source), f"{person} lies in {one.extra[OFFICIAL]}, and identity_meta.csv {said}")
+    lists = [name for part in ("train", "test") if (name := named(tree, f"loose_landmark_{part}.csv"))]
+    points = points_of(tree, lists) if lists else {}
+    shots = [
+        replace(
+            one,
+            extra={**one.extra, **({GENDER: people[one.person.rpartition("/")[2]][1]} if people else {})},
+            points=points.get(without_ending(one.name).partition("/")[2]),
+        )
+        for one in shots
+    ]
+    counts, of = grouped(shots)
+    return Album(counts, of, skipped, notes=notes, columns=layout.columns, expected=layout.counts)
+
+
+def _vggface2(fields: Mapping[str, str]) -> Says:
+    return Says(fields["person"], extra={OFFICIAL: fields["split"]})
+
+
+def _people(tree: Tree) -> dict[str, tuple[str, str]]:
+    """Read whose split is which, and who is female or male; commas in names stand between quotation marks."""
+    if (name := named(tree, "identity_meta.csv")) is None:
+        return {}
+    lines = tree.lines(name)
+    people = {}
+    for (number, _), row in zip(lines, csv.reader([line for _, line in lines], skipinitialspace=True), strict=True):
+        fields = [one.strip() for one in row]
+        if number == lines[0][0] and fields[0] == "Class_ID":
+            continue
+        if len(fields) < 5 or fields[-2] not in ("0", "1") or fields[-1] not in ("f", "m"):
+            raise UserError(f"{tree.path(name)}, line {number}", "must be Class_ID, Name, Sample_Num, Flag, Gender with"
+                            " a flag of 0 or 1 and f or m")  # fmt: skip
+        people[fields[0]] = ("train" if fields[-2] == "1" else "test", fields[-1])
+    return people
+
+
+def _bupt(fields: Mapping[str, str]) -> Says:
+    return Says(f"{fields['race']}/{fields['person']}", fields["race"].lower())
+
+
+def _digiface(fields: Mapping[str, str]) -> Says:
+    number = int(fields["person"])
+    return Says(f"{number:06d}", name=f"{number:06d}/{int(fields['image'])}")
+
+
+VGGFACE2 = Layout(
+    kind="vggface2",
+    title="VGGFace2",
+    page="https://github.com/ox-vgg/vgg_face2",
+    expects="""\
+{train,test}/n000001/0001_01.jpg
+identity_meta.csv                      who is female or male, and in which split
+loose_landmark_{train,test}.csv        five points: --boxes dataset aligns by them""",
+    scan=_scan_vggface2,
+    points=True,
+    columns=(OFFICIAL, GENDER),
+    counts=(9_131, 3_311_286),
+    example=(
+        *(Clip(f"data/train/n000002/{number:04d}_01.jpg", 0) for number in (1, 2, 3)),
+        *(Clip(f"data/test/n000001/{number:04d}_01.jpg", 1) for number in (1, 2)),
+        Text(
+            "meta/identity_meta.csv",
+            "\ufeffClass_ID, Name, Sample_Num, Flag, Gender\r\n"
+            'n000001, "Aa, Bb", 2, 0, m\r\nn000002, "Cc", 3, 1, f\r\n',
+        ),
+    ),
+)
+
+BUPT = Layout(
+    kind="bupt-balancedface",
+    title="BUPT-BalancedFace",
+    page="http://www.whdeng.cn/RFW/Trainingdataste.html",
+    expects="race_per_7000/{African,Asian,Caucasian,Indian}/<person>/<image>.jpg",
+    scan=lambda layout, source: plain_album(layout, source, Pattern(_BUPT, _bupt)),
+    counts=(28_000, 0),
+    example=(
+        *(Clip(f"race_per_7000/African/m.01/{number}.jpg", 1) for number in (0, 1)),
+        *(Clip(f"race_per_7000/Indian/m.01/{number}.jpg", 3) for number in (0, 1)),
+    ),
+)
+
+DIGIFACE = Layout(
+    kind="digiface",
+    title="DigiFace-1M",
+    page="https://github.com/microsoft/DigiFace1M",
+    expects="subjects_0-1999_72_imgs/0/0.png        rendered faces: 72 of each person, or 5",
+    scan=lambda layout, source: plain_album(layout, source, Pattern(_DIGIFACE, _digiface)),
+    counts=(110_000, 1_220_000),
+    example=(
+        *(Clip(f"subjects_0-1999_72_imgs/7/{number}.png", 0) for number in (0, 11)),
+        *(Clip(f"subjects_100000-133332_5_imgs/100003/{number}.png", 2) for number in (0, 1)),
+    ),
+)
