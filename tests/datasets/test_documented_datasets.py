@@ -14,6 +14,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.importers.pipeline import import_items
 from fedvisage.datasets.make import IMPORTERS
+from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.datasets.pretend import pretend
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 
@@ -58,7 +59,11 @@ def test_the_scanner_of_the_page_imports_its_example(tmp_path: Path) -> None:
 
 def test_the_table_has_every_kind_with_its_counts_and_columns() -> None:
     rows = {row.split("`")[1]: row for row in PAGE.splitlines() if row.startswith("| `")}
-    assert {*SCANNERS, *IMPORTERS} <= set(rows)
+    assert {*SCANNERS, *LAYOUTS, *IMPORTERS} <= set(rows)
+    for kind, layout in LAYOUTS.items():
+        assert ", ".join(f"{count:,}" for count in layout.counts or () if count) in rows[kind]
+        assert layout.page in rows[kind]
+        assert all(f"`{column}`" in rows[kind] for column in layout.columns)
     for kind, scanner in SCANNERS.items():
         whole = [both for place, both in scanner.counts.items() if place in ("train", "dev", "test", "all")]
         if whole:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedvisage.data.pairs import Pair, PairList, image_of
+from fedvisage.datasets.importers.report import Skipped
 from fedvisage.datasets.people.album import Album, Shot, grouped
-from fedvisage.datasets.people.layout import Layout, Pattern, Says, shots_of
+from fedvisage.datasets.people.layout import Layout, Pattern, Says, plain_album, shots_of
 from fedvisage.datasets.people.lists import FOLDS, consecutive, listed_as_lfw, listed_in_twos, named
 from fedvisage.datasets.scanners.example import Clip, Text
 from fedvisage.datasets.scanners.grammar import Grammar
@@ -24,8 +25,9 @@ _PROFILE = 100
 """Added to the number of a profile of CFP: frontal 1 is 1, profile 1 is 101."""
 
 
-def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple, pairs: Mapping[str, PairList],  # type: ignore[type-arg]
-           *notes: str) -> Album:  # fmt: skip
+def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple[Skipped, ...],
+                    pairs: Mapping[str, PairList], *notes: str) -> Album:  # fmt: skip
+    """Put photographs and lists together, and say so where there is no list."""
     counts, of = grouped(shots)
     if not pairs:
         notes = (*notes, "no list of pairs lies beside the photographs, so none is written")
@@ -99,7 +101,7 @@ def _scan_cfp(layout: Layout, source: Path) -> Album:
 
 
 def _protocol(tree: Tree, protocol: str) -> PairList:
-    """Read the folds of a protocol: numbers of lines in the list of frontal pictures, in FP also in that of profiles."""
+    """Read the folds of a protocol: numbers of frontal pictures, in FP of frontal ones and of profiles."""
     lists = [named(tree, f"Protocol/Pair_list_{view}.txt") for view in ("F", "P")]
     first, second = (_pictures(tree, name) if name else {} for name in (lists[0], lists[protocol == "FP"]))
     folds = []
@@ -235,7 +237,7 @@ AGEDB = Layout(
     title="AgeDB",
     page="https://ibug.doc.ic.ac.uk/resources/agedb/",
     expects="0_MariaCallas_35_f.jpg                 AgeDB-30's pairs are in its .bin file",
-    scan=lambda layout, source: plainbenchmark_album(layout, source, Pattern(_AGEDB, _agedb)),
+    scan=lambda layout, source: plain_album(layout, source, Pattern(_AGEDB, _agedb)),
     benchmark=True,
     columns=("age", "gender"),
     counts=(570, 16_488),

@@ -7,7 +7,7 @@ one, or two. What is judged on such a set is its list of pairs, in ten folds in 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,14 @@ from fedvisage.data.pairs import Pair, image_of
 from fedvisage.datasets.people.album import Album, Shot, grouped
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.people.lists import FOLDS, consecutive
-from fedvisage.datasets.people.pickled import Named, PickleReader, Portion, Refused
+from fedvisage.datasets.people.pickled import Named, Portion, Refused, outcome
 from fedvisage.datasets.people.rec import find_file
 from fedvisage.errors import UserError
 
 ENDING = ".bin"
+
+Short = Callable[[Any], bytes]
+"""Reads a short text of a file."""
 
 
 def scan(layout: Layout, source: Path) -> Album:
@@ -53,26 +56,25 @@ def read_pickle(path: Path) -> tuple[list[Portion], list[bool]]:
     """Return where the pictures of a file are, and its truth values; any other file raises UserError."""
     try:
         with path.open("rb") as file:
-            reader = PickleReader(path, file, path.stat().st_size)
-            return _as_lists(reader.run(), reader)
+            return _as_lists(*outcome(path, file, path.stat().st_size))
     except Refused as refused:
         raise UserError(str(path), f"is no list of pairs in the form of InsightFace's .bin files: {refused}") from None
 
 
-def _as_lists(value: Any, reader: PickleReader) -> tuple[list[Portion], list[bool]]:
+def _as_lists(value: Any, short: Short) -> tuple[list[Portion], list[bool]]:
     """Return the two lists that a file is about."""
     if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(one, list) for one in value):
         raise Refused("it does not hold two lists")
-    return [_picture(one, reader) for one in value[0]], [_truth(one, reader) for one in value[1]]
+    return [_picture(one, short) for one in value[0]], [_truth(one, short) for one in value[1]]
 
 
-def _picture(value: Any, reader: PickleReader) -> Portion:
+def _picture(value: Any, short: Short) -> Portion:
     if isinstance(value, Named) and value.name == "_reconstruct":
         _, shape, kind, _, value = _filled(value.state, 5)
-        _plain_bytes(shape, kind, value, reader)
+        _plain_bytes(shape, kind, value, short)
     elif isinstance(value, Named) and value.name == "_frombuffer":
         value, kind, shape, _ = _filled(value.arguments, 4)
-        _plain_bytes(shape, kind, value, reader)
+        _plain_bytes(shape, kind, value, short)
     if not isinstance(value, Portion):
         raise Refused("a picture is not bytes")
     return value
@@ -84,24 +86,24 @@ def _filled(values: Any, count: int) -> tuple[Any, ...]:
     return values
 
 
-def _plain_bytes(shape: Any, kind: Any, content: Any, reader: PickleReader) -> None:
+def _plain_bytes(shape: Any, kind: Any, content: Any, short: Short) -> None:
     """Refuse an array that is no row of bytes."""
     sizes = [one for one in shape if one != 1] if isinstance(shape, tuple) else None
-    if _kind(kind, reader) != b"u1" or sizes is None or len(sizes) > 1 or not isinstance(content, Portion):
+    if _kind(kind, short) != b"u1" or sizes is None or len(sizes) > 1 or not isinstance(content, Portion):
         raise Refused("a picture is an array that is no row of bytes; keep the encoded file")
 
 
-def _kind(value: Any, reader: PickleReader) -> bytes:
+def _kind(value: Any, short: Short) -> bytes:
     if not isinstance(value, Named) or value.name != "dtype" or not value.arguments:
         raise Refused("an array has no type that is known")
-    return reader.short(value.arguments[0])
+    return short(value.arguments[0])
 
 
-def _truth(value: Any, reader: PickleReader) -> bool:
+def _truth(value: Any, short: Short) -> bool:
     if isinstance(value, Named) and value.name == "scalar" and len(value.arguments or ()) == 2:
         kind, content = value.arguments  # type: ignore[misc]  # there are two
-        if _kind(kind, reader) == b"b1":
-            value = {b"\0": False, b"\1": True}.get(reader.short(content), value)
+        if _kind(kind, short) == b"b1":
+            value = {b"\0": False, b"\1": True}.get(short(content), value)
     if value in (0, 1) and isinstance(value, bool | int):
         return bool(value)
     raise Refused("whether a pair is of one person is neither yes nor no")

@@ -70,7 +70,7 @@ _MARK = object()
 
 
 @dataclass
-class PickleReader:
+class _Reader:
     """Carries out the steps of a file over values that do nothing."""
 
     path: Path
@@ -201,21 +201,21 @@ class PickleReader:
         self.top_list().extend(values)
 
 
-def _one(value: Any) -> Callable[[PickleReader], None]:
+def _one(value: Any) -> Callable[[_Reader], None]:
     return lambda reader: reader.push(value)
 
 
-def _global_of_stack(reader: PickleReader) -> None:
+def _global_of_stack(reader: _Reader) -> None:
     name, module = reader.pop(), reader.pop()
     reader.named(reader.short(module), reader.short(name))
 
 
-def _appended(reader: PickleReader) -> None:
+def _appended(reader: _Reader) -> None:
     value = reader.pop()
     reader.append([value])
 
 
-_STEPS: dict[bytes, Callable[[PickleReader], None]] = {
+_STEPS: dict[bytes, Callable[[_Reader], None]] = {
     b"\x95": lambda reader: reader.skip(8),  # the length of a frame, which nobody needs
     b"(": lambda reader: reader.stack.append(_MARK),
     b"]": lambda reader: reader.push([]),
@@ -252,3 +252,12 @@ _STEPS: dict[bytes, Callable[[PickleReader], None]] = {
     b"b": lambda reader: reader.build(),
 }
 """The steps that are read, by their letters in the description of the format (Python's ``pickletools``)."""
+
+
+def outcome(path: Path, file: IO[bytes], size: int) -> tuple[Any, Callable[[Any], bytes]]:
+    """Carry out the steps of an open file; return what they build, and what reads a short text of it.
+
+    Any step that is not known raises :class:`Refused`.
+    """
+    reader = _Reader(path, file, size)
+    return reader.run(), reader.short

@@ -1,9 +1,10 @@
 """Reads RecordIO files, in which MXNet and those who trained with it keep pictures; neither is needed here.
 
 A record is a magic number, a word with the length in its lower 29 bits and how the record is cut in its upper three,
-the content, and zeros up to a multiple of four bytes. A content in which the magic number stands is cut there: a first part
-(1), further ones (2) and a last one (3), which belong together with the magic number between them. The content begins
-with a header: how many labels follow it, a label, and two numbers; where labels follow, they stand for that label.
+the content, and zeros up to a multiple of four bytes. A content in which the magic number stands is cut there:
+a first part (1), further ones (2) and a last one (3), which belong together with the magic number between them. The
+content begins with a header: how many labels follow it, a label, and two numbers; where labels follow, they stand for
+that label.
 
 Files may be hostile: every length is compared with what there is before anything is read.
 """

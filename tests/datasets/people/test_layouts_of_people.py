@@ -1,0 +1,173 @@
+"""Folders of people as they are distributed: who, which group, which pairs, as the datasets' documentation has them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.toy import unheard
+
+from fedvisage.data.pairs import read_pairs
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.make import Importing, describe_kinds, import_dataset, pretend_dataset
+from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.errors import UserError
+
+PEOPLE = {
+    "rec": {"copy/0000000": 2, "copy/0000001": 1},
+    "vggface2": {"vggface2/n000001": 2, "vggface2/n000002": 3},
+    "bupt-balancedface": {"bupt-balancedface/African/m.01": 2, "bupt-balancedface/Indian/m.01": 2},
+    "digiface": {"digiface/000007": 2, "digiface/100003": 2},
+    "bin": {f"bin/people/pair{name}": 2 - (name[-1] in "ab") for name in ("000000", "000001a", "000001b", "000002",
+                                                                        "000003a", "000003b")},
+    "lfw": {"lfw/Ann_Ay": 3, "lfw/Bea": 2},
+    "calfw": {"calfw/Ann_Ay": 3, "calfw/Bea": 2},
+    "cplfw": {"cplfw/Ann_Ay": 3, "cplfw/Bea": 2},
+    "cfp": {"cfp/001": 3, "cfp/002": 3},
+    "agedb": {"agedb/AnnAy": 2, "agedb/BobBe": 2},
+    "rfw": {f"rfw/{race}-m.0{who}": 2 for race in ("African", "Asian", "Caucasian", "Indian") for who in (0, 1)},
+}  # fmt: skip
+"""Who is in each small copy, with how many photographs."""
+
+A, B = "Ann_Ay/Ann_Ay_000", "Bea/Bea_000"
+IN_THE_WILD = [(A + "1", A + "2", True, 0), (A + "1", B + "1", False, 0),
+               (B + "1", B + "2", True, 1), (A + "3", B + "2", False, 1)]  # fmt: skip
+PAIRS = {
+    ("lfw", ""): IN_THE_WILD,
+    ("calfw", ""): IN_THE_WILD,
+    ("cplfw", ""): IN_THE_WILD,
+    ("cfp", "-ff"): [("001/001_0001", "001/001_0002", True, 0), ("001/001_0001", "002/002_0001", False, 0),
+                     ("002/002_0001", "002/002_0002", True, 1), ("001/001_0002", "002/002_0002", False, 1)],
+    ("cfp", "-fp"): [("001/001_0001", "001/001_0101", True, 0), ("001/001_0001", "002/002_0101", False, 0),
+                     ("002/002_0002", "002/002_0101", True, 1), ("002/002_0001", "001/001_0101", False, 1)],
+    ("rfw", "-asian"): [
+        ("Asian-m.00/Asian-m.00_0001", "Asian-m.00/Asian-m.00_0002", True, 0),
+        ("Asian-m.00/Asian-m.00_0001", "Asian-m.01/Asian-m.01_0001", False, 0),
+        ("Asian-m.01/Asian-m.01_0001", "Asian-m.01/Asian-m.01_0002", True, 1),
+        ("Asian-m.00/Asian-m.00_0002", "Asian-m.01/Asian-m.01_0002", False, 1),
+    ],
+}  # fmt: skip
+"""Pairs of the small copies by hand: both images, whether they are of one person, the fold."""
+
+
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("people")
+    for kind in LAYOUTS:
+        pretend_dataset(kind, root / kind / "copy")
+    return root
+
+
+def test_every_layout_says_who_is_there(copies: Path) -> None:
+    """In one test, because the detector is not asked: who a photograph is of does not depend on its pixels."""
+    assert {*PEOPLE} == {*LAYOUTS}
+    for kind, layout in LAYOUTS.items():
+        album = layout.scan(layout, copies / kind / "copy")
+        assert album.counts == PEOPLE[kind]
+        assert not album.skipped
+        assert {person: len({one.name for one in album.shots(person)}) for person in album.counts} == PEOPLE[kind]
+
+
+@pytest.mark.parametrize("kind", ["lfw", "calfw", "cplfw", "cfp", "rfw"])
+def test_a_benchmark_becomes_a_set_with_lists_whose_pairs_are_all_there(
+    kind: str, copies: Path, tmp_path: Path
+) -> None:
+    said = import_dataset(
+        kind, copies / kind / "copy", tmp_path / "set", unheard, name="", options=Importing(size=32, heldout=0.5)
+    )
+    made = PreparedSet.open(tmp_path / "set", verify=True)
+    assert "heldout" not in made.rows.split
+    items = {name.rpartition(".")[0]: who for name, who in zip(made.rows.item, made.rows.subject, strict=True)}
+    lists = sorted(tmp_path.glob("set-pairs*.txt"))
+    assert sum(line.startswith("pairs: ") for line in said) == len(lists)
+    for path in lists:
+        listed = read_pairs(path)
+        assert [items[one] == items[two] for one, two in zip(listed.first, listed.second, strict=True)] == [
+            *listed.same
+        ]
+        if expected := PAIRS.get((kind, path.stem.removeprefix("set-pairs"))):
+            assert [*zip(listed.first, listed.second, listed.same, listed.fold, strict=True)] == expected
+
+
+def test_rfw_has_a_list_of_all_with_a_part_of_each_group_in_every_fold(copies: Path) -> None:
+    album = LAYOUTS["rfw"].scan(LAYOUTS["rfw"], copies / "rfw" / "copy")
+    assert {*album.pairs} == {"", "african", "asian", "caucasian", "indian"}
+    assert [sorted({pair[0][0].partition("-")[0] for pair in fold}) for fold in album.pairs[""]] == [
+        ["African", "Asian", "Caucasian", "Indian"]
+    ] * 2
+    assert {one.group for person in album.counts for one in album.shots(person)} == {*album.pairs} - {""}
+
+
+def test_vggface2_has_its_split_who_is_female_and_aligns_by_its_points(copies: Path, tmp_path: Path) -> None:
+    source = copies / "vggface2" / "copy"
+    layout = LAYOUTS["vggface2"]
+    with pytest.raises(UserError, match="no list with points"):
+        import_people(layout, source, tmp_path / "none", name="V", size=32, boxes="dataset")
+    place = "30,40,70,40,50,60,35,80,66,80"
+    for part, names in (("train", [f"n000002/{n:04d}_01" for n in (1, 2, 3)]), ("test", ["n000001/0001_01"])):
+        rows = "".join(f'"{name}",{place}\r\n' for name in names)
+        (source / f"loose_landmark_{part}.csv").write_text("NAME_ID,P1X,P1Y,P2X,P2Y\r\n" + rows)
+    report = import_people(layout, source, tmp_path / "set", name="V", size=112, boxes="dataset", max_bad=0.3)
+    made = PreparedSet.open(tmp_path / "set")
+    assert made.rows.further["official"].tolist() == ["test", "train", "train", "train"]
+    assert made.rows.further["gender"].tolist() == ["m", "f", "f", "f"]
+    assert [one.reason for one in report.skipped] == ["the dataset's lists have no points of it"]
+    assert made.points is not None
+    assert np.allclose(made.points[0], made.points[1])
+    assert str(made.crop) == "faces by the dataset's points, aligned by five points"
+    meta = source / "meta" / "identity_meta.csv"
+    meta.write_text(meta.read_text(encoding="utf-8").replace("2, 0, m", "2, 1, m"), encoding="utf-8")
+    with pytest.raises(UserError, match=r"n000001 lies in test, and identity_meta\.csv says train"):
+        import_people(layout, source, tmp_path / "other", name="V", size=32)
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "old", "new", "word"),
+    [
+        ("lfw", "pairs.txt", "Bea\t1\t2\n", "", "is it cut off"),
+        ("lfw", "pairs.txt", "Bea\t1\t2\n", "Bea\tx\t2\n", "line 4"),
+        ("calfw", "pairs_CALFW.txt", "Ann_Ay_0002.jpg 1", "Ann_Ay_0002.jpg 2", "line 1.*say 1 and 2"),
+        ("calfw", "pairs_CALFW.txt", "Ann_Ay_0002.jpg 1", "Bea_0002.jpg 1", "names two"),
+        ("cplfw", "pairs_CPLFW.txt", "Bea_1.jpg 0", "Ann_Ay_2.jpg 0", "names one"),
+        ("cplfw", "pairs_CPLFW.txt", "Ann_Ay_1.jpg 1\n", "", "7 lines"),
+        ("cfp", "Protocol/Split/FP/01/same.txt", "1,1", "1,9", "does not name"),
+        ("cfp", "Protocol/Split/FP/01/same.txt", "1,1", "1,2", "two people"),
+    ],
+)
+def test_lists_that_contradict_the_photographs_are_refused(
+    kind: str, file: str, old: str, new: str, word: str, tmp_path: Path
+) -> None:
+    pretend_dataset(kind, tmp_path / "copy")
+    path = tmp_path / "copy" / file
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(UserError, match=word):
+        import_people(LAYOUTS[kind], tmp_path / "copy", tmp_path / "set", name="X", size=32)
+    assert [one.name for one in tmp_path.iterdir()] == ["copy"]
+
+
+def test_another_folder_is_refused_and_a_link_out_of_it_is_counted(copies: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no VGGFace2: looked for"):
+        import_people(LAYOUTS["vggface2"], copies / "lfw" / "copy", tmp_path / "set", name="X", size=32)
+    pretend_dataset("digiface", tmp_path / "copy")
+    (tmp_path / "out.png").write_bytes(b"x")
+    (tmp_path / "copy" / "subjects_0-1999_72_imgs" / "7" / "12.png").symlink_to(tmp_path / "out.png")
+    album = LAYOUTS["digiface"].scan(LAYOUTS["digiface"], tmp_path / "copy")
+    assert "leads out" in album.skipped[0].reason
+
+
+def test_aligned_looks_for_no_face_and_goes_with_people_only(copies: Path, tmp_path: Path) -> None:
+    source = copies / "digiface" / "copy"
+    options = Importing(size=32, aligned=True, max_bad=1)
+    with pytest.raises(UserError, match="not square"):
+        import_dataset("digiface", source, tmp_path / "a", unheard, name="", options=options)
+    for kind in ("oulu-npu", "all"):
+        with pytest.raises(UserError, match="--aligned"):
+            import_dataset(kind, source, tmp_path / "b", unheard, name="", options=options)
+    contradicting = Importing(aligned=True, crop="centre")
+    with pytest.raises(UserError, match="contradict"):
+        import_dataset("identities", source, tmp_path / "c", unheard, name="", options=contradicting)
+
+
+def test_kinds_say_what_a_layout_expects() -> None:
+    assert "    5,749 people, 13,233 images" in describe_kinds("lfw")
+    assert {f"{kind}: {layout.title}" for kind, layout in LAYOUTS.items()} <= {*describe_kinds("")}

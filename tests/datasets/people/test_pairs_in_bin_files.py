@@ -1,0 +1,112 @@
+"""Verification pairs in one file: what any writer of them made is read, and nothing else, whatever it would do."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.datasets.people.test_rec_files import png
+
+from fedvisage.data.pairs import read_pairs
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.people.bin import read_pickle, write_pickle
+from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.errors import UserError
+
+BIN = LAYOUTS["bin"]
+PICTURES = [b"first \x80\xff\0", b"second", b"x" * 300, b"second"]
+PYTHON_2 = b"\x80\x02]q\x01(T\x05\x00\x00\x00ab\xff\x00cq\x02U\x02deq\x03e]q\x04\x88a\x86q\x05."
+"""As Python 2 writes it: long and short strings, and a list of one."""
+
+
+def written(tmp_path: Path, content: bytes) -> Path:
+    (tmp_path / "lfw.bin").write_bytes(content)
+    return tmp_path / "lfw.bin"
+
+
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+@pytest.mark.parametrize("form", ["bytes", "array", "column"])
+def test_every_protocol_and_form_of_a_picture_is_read(protocol: int, form: str, tmp_path: Path) -> None:
+    rows = [np.frombuffer(one, np.uint8).copy() for one in PICTURES]
+    pictures: list[Any] = PICTURES if form == "bytes" else [one[:, None] if form == "column" else one for one in rows]
+    for same in ([True, False], [np.True_, np.False_], [1, 0]):
+        found, alike = read_pickle(written(tmp_path, pickle.dumps((pictures, same), protocol)))
+        assert [one.read() for one in found] == PICTURES
+        assert alike == [True, False]
+
+
+def test_what_python_2_wrote_is_read_and_the_writer_of_small_copies_writes_alike(tmp_path: Path) -> None:
+    found, same = read_pickle(written(tmp_path, PYTHON_2))
+    assert [one.read() for one in found] == [b"ab\xff\0c", b"de"]
+    assert same == [True]
+    assert pickle.loads(write_pickle(PICTURES, [True, False]), encoding="bytes") == (PICTURES, [True, False])
+
+
+class Touch:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_pickle_that_would_do_something_does_nothing(protocol: int, tmp_path: Path) -> None:
+    path = written(tmp_path, pickle.dumps(([b"a", Touch(tmp_path / "done")], [True]), protocol))
+    with pytest.raises(UserError, match=r"names '.*mkdir'"):
+        import_people(BIN, path, tmp_path / "set", name="B", size=112)
+    assert [one.name for one in tmp_path.iterdir()] == ["lfw.bin"]
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (PYTHON_2[:-1], "cut off"),
+        (PYTHON_2[:12], "more than the file has"),
+        (PYTHON_2 + b"x", "behind its end"),
+        (b"\x80\x02](T\xff\xff\xff\x7fabc", "more than the file has"),
+        (b"\x80\x02](T\xff\xff\xff\xffabc", "more than the file has"),
+        (b"(lp0\nS'a'\np1\na.", "protocol 2 to 5"),
+        (b"\x80\x02}.", "not among those"),
+        (b"\x80\x02cposix\nsystem\nU\x02ls\x85R.", "names 'posix.system'"),
+        (b"\x80\x02c_codecs\nencode\nX\x01\0\0\0aX\x05\0\0\0utf-8\x86R.", "form that is not known"),
+        (b"\x80\x02h\x05.", "was not kept"),
+        (b"\x80\x02a.", "lacks its value"),
+        (b"\x80\x02]e.", "lacks its mark"),
+        (b"\x80\x02]q\0h\0a]\x86.", "a picture is not bytes"),
+        (b"\x80\x02](NNe]\x88a\x86.", "a picture is not bytes"),
+        (b"\x80\x02](U\1aU\1be]K\x02a\x86.", "neither yes nor no"),
+        (b"\x80\x02](U\1aU\1be.", "two lists"),
+        (b"\x80\x02](U\1ae]\x88a\x86.", "1 pictures for 1 pairs"),
+        (b"\x80\x02](" + b"\x88" * (1 << 22) + b"e.", "more than 2,097,152 values"),
+        (pickle.dumps(([np.zeros((4, 4), np.uint8)] * 2, [True])), "no row of bytes"),
+        (pickle.dumps(([np.zeros(4, np.float32)] * 2, [True])), "no row of bytes"),
+        (b"", "cut off"),
+    ],
+)
+def test_other_files_are_refused(content: bytes, word: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=word):
+        import_people(BIN, written(tmp_path, content), tmp_path / "set", name="B", size=112)
+    assert not (tmp_path / "set").exists()
+
+
+def test_a_set_and_its_list_of_pairs_in_ten_folds_are_made(tmp_path: Path) -> None:
+    pictures = [png(tmp_path / "p.png", value) for value in range(40)]
+    same = [number % 3 == 0 for number in range(20)]
+    path = written(tmp_path, write_pickle(pictures, same))
+    report = import_people(BIN, path, tmp_path / "set", name="B", size=112)
+    made, listed = PreparedSet.open(tmp_path / "set"), read_pairs(tmp_path / "set-pairs.txt")
+    assert listed.same.tolist() == same
+    assert listed.fold.tolist() == [number // 2 for number in range(20)]
+    values = dict(zip(made.rows.item.tolist(), made.images[:, 0, 0, 0].tolist(), strict=True))
+    assert [values[one] for one in listed.first] == list(range(0, 40, 2))
+    assert [values[one] for one in listed.second] == list(range(1, 40, 2))
+    assert "heldout" not in made.rows.split
+    assert "within a pair only" in "\n".join(report.lines())
+    with pytest.raises(UserError, match="already exists"):
+        import_people(BIN, path, tmp_path / "set", name="B", size=112)
