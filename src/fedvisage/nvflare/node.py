@@ -35,6 +35,9 @@ SERVER, SITE = "nvflare.private.fed.app.server.server_train", "nvflare.private.f
 GONE = 0.5
 """Seconds between two looks at whether the parent is still there, or a server listens."""
 
+FEW_ARENAS = (-8, 2)
+"""glibc's M_ARENA_MAX: with one for each of a run's threads, what they leave behind is never one piece again."""
+
 TRIMMED = 60.0
 """Seconds after which a server hands memory back that nobody uses."""
 
@@ -69,7 +72,7 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
     if kit.kind == "server":
         Post.admission = _admission(kit, front)
         guard(Post.admission)
-        threading.Thread(target=_hand_memory_back, daemon=True).start()
+        _keep_memory_flat()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
@@ -108,10 +111,17 @@ def _guarded(work: Callable[[Any], object], kit: Kit, front: Front) -> Callable[
     return run
 
 
-def _hand_memory_back() -> None:
-    """Return to the system what the allocator keeps of each run's many threads: a server lives for months."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's; others need none
-    while trim is not None:
+def _keep_memory_flat() -> None:
+    """Have the allocator share few arenas among the many threads of each run, and hand back what nobody uses."""
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "malloc_trim"):  # another allocator than glibc's, which needs none of this
+        return
+    library.mallopt(*FEW_ARENAS)
+    threading.Thread(target=_hand_memory_back, args=(library.malloc_trim,), daemon=True).start()
+
+
+def _hand_memory_back(trim: Callable[[int], int]) -> None:
+    while True:
         time.sleep(TRIMMED)
         trim(0)
 
