@@ -7,6 +7,7 @@ process that started it ends: a rehearsal leaves nothing behind, however it ends
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib
 import logging
 import os
@@ -34,9 +35,6 @@ logger = logging.getLogger("fedvisage.node")
 SERVER, SITE = "nvflare.private.fed.app.server.server_train", "nvflare.private.fed.app.client.client_train"
 GONE = 0.5
 """Seconds between two looks at whether the parent is still there, or a server listens."""
-
-FEW_ARENAS = (-8, 2)
-"""glibc's M_ARENA_MAX: with one for each of a run's threads, what they leave behind is never one piece again."""
 
 TRIMMED = 60.0
 """Seconds after which a server hands memory back that nobody uses."""
@@ -72,7 +70,7 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
     if kit.kind == "server":
         Post.admission = _admission(kit, front)
         guard(Post.admission)
-        _keep_memory_flat()
+        threading.Thread(target=_hand_memory_back, daemon=True).start()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()
     module = importlib.import_module(name)
@@ -111,18 +109,16 @@ def _guarded(work: Callable[[Any], object], kit: Kit, front: Front) -> Callable[
     return run
 
 
-def _keep_memory_flat() -> None:
-    """Have the allocator share few arenas among the many threads of each run, and hand back what nobody uses."""
-    library = ctypes.CDLL(None)
-    if not hasattr(library, "malloc_trim"):  # another allocator than glibc's, which needs none of this
-        return
-    library.mallopt(*FEW_ARENAS)
-    threading.Thread(target=_hand_memory_back, args=(library.malloc_trim,), daemon=True).start()
+def _hand_memory_back() -> None:
+    """Free each minute what NVFlare's messages leave: circles of a few objects around a mebibyte each.
 
-
-def _hand_memory_back(trim: Callable[[int], int]) -> None:
+    Python looks for circles by counting objects, and would find these only when hundreds of them lie about; what is
+    free then goes back to the system where the C library can (glibc).
+    """
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", int)
     while True:
         time.sleep(TRIMMED)
+        gc.collect()
         trim(0)
 
 
