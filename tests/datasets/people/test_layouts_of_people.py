@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 from tests.toy import unheard
 
+from fedvisage.data.batches import View
 from fedvisage.data.pairs import read_pairs
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importers.people import import_people
 from fedvisage.datasets.make import Importing, describe_kinds, import_dataset, pretend_dataset
 from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.errors import UserError
+from fedvisage.metrics.listed_pairs import pairs_among
 
 PEOPLE = {
     "rec": {"copy/0000000": 2, "copy/0000001": 1},
@@ -82,6 +84,8 @@ def test_a_benchmark_becomes_a_set_with_lists_whose_pairs_are_all_there(
     assert sum(line.startswith("pairs: ") for line in said) == len(lists)
     for path in lists:
         listed = read_pairs(path)
+        asked = pairs_among(View.of(made, None), str(path))  # what `evaluate --pairs` does
+        assert (len(asked), asked.left_out) == (len(listed), 0)
         assert [items[one] == items[two] for one, two in zip(listed.first, listed.second, strict=True)] == [
             *listed.same
         ]

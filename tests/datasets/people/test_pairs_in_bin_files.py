@@ -2,6 +2,8 @@
 
 import os
 import pickle
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,19 @@ def test_other_files_are_refused(content: bytes, word: str, tmp_path: Path) -> N
     with pytest.raises(UserError, match=word):
         import_people(BIN, written(tmp_path, content), tmp_path / "set", name="B", size=112)
     assert not (tmp_path / "set").exists()
+
+
+def test_pictures_of_absurd_size_are_refused_before_they_are_decoded(tmp_path: Path) -> None:
+    """A picture of 400 million pixels in a few bytes: only its head is looked at."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    head = struct.pack(">IIBBBBB", 20_000, 20_000, 8, 2, 0, 0, 0)
+    bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    with pytest.raises(UserError, match="more than 64 million pixels"):
+        import_people(BIN, written(tmp_path, write_pickle([bomb, bomb], [True])), tmp_path / "set", name="B", size=112)
+    assert [one.name for one in tmp_path.iterdir()] == ["lfw.bin"]
 
 
 def test_a_set_and_its_list_of_pairs_in_ten_folds_are_made(tmp_path: Path) -> None:
