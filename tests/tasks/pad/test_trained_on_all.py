@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 from tests.toy import SITES, opened, recipe_of, run_toy, tree
+from typer.testing import CliRunner
 
+from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.errors import UserError
@@ -104,3 +106,10 @@ def test_a_user_holds_nothing_out(sets: Mapping[str, Path], tmp_path: Path) -> N
     wanted["data"]["user"] += " only: heldout=none"
     with pytest.raises(UserError, match=r"data\.user.*heldout="):
         opened(wanted, tmp_path)
+
+
+def test_pictures_that_all_trained_are_no_user(run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]) -> None:
+    """Those whom the set has as held out trained, too."""
+    result = CliRunner().invoke(app, ["evaluate", str(run[0]), "--data", f"{sets['A']} only: subjects=0-100"])
+    assert isinstance(result.exception, UserError)
+    assert "shares 6 subjects" in str(result.exception)
