@@ -12,7 +12,7 @@ from tests.toy import make_set, run_toy, tree
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.data.selection import select, without_selection
+from fedvisage.data.selection import select, splits_of, without_selection
 from fedvisage.errors import UserError
 
 
@@ -60,7 +60,24 @@ def test_an_entry_without_words_means_all_of_it(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", ["attacks", "attacks=", "bonafide=3/2", "bonafide=0/2", "subjects=90-10", "subjects=0-101", "half", ""]
+    "words",
+    [
+        "attacks",
+        "attacks=",
+        "bonafide=3/2",
+        "bonafide=0/2",
+        "subjects=90-10",
+        "subjects=0-101",
+        "half",
+        "",
+        "frames=0",
+        "frames=x",
+        "by=videos",
+        "bonafide=1/2 by=people",
+        "without=",
+        "heldout=",
+        "attack.=1",
+    ],
 )
 def test_words_that_cannot_be_read_are_a_users_mistake(words: str) -> None:
     with pytest.raises(UserError, match=r"only|write attacks="):
@@ -102,6 +119,58 @@ def test_videos_that_enrol_are_left_out_unless_they_are_named(told: Path) -> Non
     everything = items(plain)
     assert items(select(plain, without_selection(str(told))[1], "here")) == everything - {"0.png", "8.png"}
     assert items(part(told, "purpose=enroll bonafide=1/1")) == {"0.png", "8.png"}
+
+
+def test_a_column_may_select_among_attacks_alone(told: Path) -> None:
+    assert items(part(told, "attack.session=2")) == {f"{n}.png" for n in range(2, 16, 2) if n != 8} | {
+        f"{n}.png" for n in (3, 7, 11, 15)
+    }
+    with pytest.raises(UserError, match="no column 'device'"):
+        part(told, "attack.device=1")
+
+
+def test_videos_are_left_out_by_the_ends_of_their_paths(tmp_path: Path) -> None:
+    names = ["train/1/3", "train/11/3", "test/1/3", "test/2/3"]
+    with Writer(tmp_path / "V", name="V", size=8, source="a test") as out:
+        out.add(
+            pixels(4), label=[1] * 4, species=["bonafide"] * 4, subject=[f"s{n}" for n in range(4)], video=names,
+            frame=[0] * 4, split=["train"] * 4, item=names,
+        )  # fmt: skip
+    assert items(part(tmp_path / "V", "without=1/3")) == {"train/11/3", "test/2/3"}
+    assert items(part(tmp_path / "V", "without=train/1/3,test/2/3,nothing")) == {"train/11/3", "test/1/3"}
+
+
+def test_the_first_frames_of_each_video(path: Path) -> None:
+    first, whole = part(path, "frames=1"), part(path, "subjects=0-100")
+    assert len(first) == len(whole) / 2
+    assert all(item.endswith("/0.png") for item in items(first))
+    assert items(part(path, "frames=2")) == items(part(path, "frames=9")) == items(whole)
+
+
+def test_halves_by_videos_share_subjects_and_no_image(told: Path) -> None:
+    halves = [part(told, f"bonafide={half} by=videos attacks=print") for half in ("1/2", "2/2")]
+    live = [items(half) & {f"{n}.png" for n in range(0, 16, 2)} for half in halves]
+    assert not live[0] & live[1]
+    assert len(live[0] | live[1]) == 6
+    assert all(len(half) >= 8 for half in halves)
+
+
+def test_a_site_holds_out_the_authors_split_or_nothing(told: Path) -> None:
+    def splits(words: str) -> tuple[set[str], set[str]]:
+        source, selection = without_selection(f"{told} only: {words}")
+        train, heldout = splits_of(PreparedSet.open(Path(source)), selection, "here")
+        return items(train), items(heldout)
+
+    first, second = ({f"{n}.png" for n in half if n not in (0, 8)} for half in (range(8), range(8, 16)))
+    assert splits("heldout=test") == (first, second)
+    assert splits("heldout=none") == (first | second, set())
+    assert splits("heldout=none official=test") == (second, set())
+    assert splits("heldout=test session=1")[1] == {"9.png", "12.png", "13.png"}
+    assert splits("session=1,2") == (first | second, set())  # of those that were drawn: here all for training
+    with pytest.raises(UserError, match="official=dev; it has 'test', 'train'"):
+        splits("heldout=dev")
+    with pytest.raises(UserError, match="heldout= is for a site"):
+        part(told, "heldout=none")
 
 
 def test_a_column_or_a_value_that_a_set_has_not_is_a_users_mistake(told: Path) -> None:

@@ -57,6 +57,19 @@ def test_source_eer_of_many_scores_splits_the_errors_evenly(seed: int) -> None:
     assert found.far == pytest.approx(pad.eer(scores), abs=0.05)
 
 
+def test_the_rule_of_training_pools_the_sites_and_does_not_average_them() -> None:
+    """A large site and a small one whose scores lie higher: pooled, the large one decides."""
+    large, small = random_scores(7, count=900), random_scores(8, count=60)
+    small = Scores(**{**vars(small), "live": small.live + 3})
+    counts = [histogram_of(large), histogram_of(small)]
+    live, label = np.concatenate([large.live, small.live]), np.concatenate([large.label, small.label])
+    found = threshold.threshold_from_histograms(counts, "source-train-eer")
+    assert abs(found.value - threshold.exact_crossing(live, label)) <= WIDTH
+    assert found.far == pytest.approx(np.mean(live[label == 0] >= found.value))
+    assert found.frr == pytest.approx(np.mean(live[label == 1] < found.value))
+    assert abs(found.value - threshold.threshold_from_histograms(counts, "source-eer").value) > 10 * WIDTH
+
+
 def test_well_separated_classes_get_the_middle_of_the_gap() -> None:
     found = threshold.threshold_from_histograms([histogram_of(scores_of([3.0, 4.0], {"print": [-1.0, -5.0]}))])
     assert found.value == pytest.approx(1.0, abs=WIDTH)
@@ -108,7 +121,7 @@ def test_target_eer_looks_at_the_target_and_says_so() -> None:
     assert pad.hter(scores, found.value) == pytest.approx(pad.eer(scores), abs=0.03)
 
 
-@pytest.mark.parametrize("rule", ["source-eer", "source-bpcer-1pct"])
+@pytest.mark.parametrize("rule", ["source-eer", "source-train-eer", "source-bpcer-1pct"])
 def test_a_missing_class_is_the_users_mistake(rule: str) -> None:
     with pytest.raises(UserError, match="attacks"):
         threshold.threshold_from_histograms([histogram_of(scores_of([1.0], {}))], rule)

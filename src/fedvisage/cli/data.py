@@ -181,6 +181,18 @@ def kinds(
 
 
 @app.command()
+def protocols(
+    name: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
+    sets: Annotated[Path, typer.Option(help="Where the prepared sets lie, or will lie.")] = Path("sets"),
+    user: Annotated[str, typer.Option(help="Which user or fold, where there are several.", show_default=False)] = "",
+) -> None:
+    """List published protocols, or print one as a part of a recipe, with the imports that it needs."""
+    from fedvisage.datasets.protocols.catalogue import describe_protocol, list_protocols
+
+    say(*(describe_protocol(name, sets, user) if name else list_protocols()))
+
+
+@app.command()
 def pretend(
     kind: Annotated[str, typer.Argument(help="Dataset or layout, such as oulu-npu.")],
     directory: Annotated[Path, typer.Argument(help="Where it is written.")],

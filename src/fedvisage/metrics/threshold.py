@@ -4,7 +4,8 @@ The user's labels may not choose the threshold that the user is judged by. The h
 the sites' held-out scores, and the sites send only histograms of them: counts in fixed bins of the logit. FAR
 and FRR are found at the bins' edges for each site and averaged, each site counting the same ("determined on
 the data in all data centers"). `target-eer` looks at the user's labels; it exists, by that name, to compare
-with published code that does so.
+with published code that does so. Papers whose sites hold nothing out take the threshold where the errors on the
+training scores of all sites together are equal: `source-train-eer`, which pools the counts instead of averaging rates.
 
 A bin's lower edge belongs to it, so the counts above an edge are exactly the scores ≥ that edge. Logits
 beyond the ends are counted in the end bins: the decision does not depend on how far out they are.
@@ -27,7 +28,8 @@ FIXED = 0.0
 ROUNDING = 1e-12  # rates that differ by less are equal: 1 − 1/3 is not quite 2/3
 
 SOURCE_BPCER = {"source-bpcer-1pct": 0.01, "source-bpcer-5pct": 0.05, "source-bpcer-10pct": 0.10}
-SOURCE_RULES = ("source-eer", *SOURCE_BPCER, "fixed")  # need the sites' histograms
+ON_TRAINING = "source-train-eer"
+SOURCE_RULES = ("source-eer", ON_TRAINING, *SOURCE_BPCER, "fixed")  # need the sites' histograms
 ORACLE_RULES = ("target-eer",)  # need the user's labels
 RULES = (*SOURCE_RULES, *ORACLE_RULES)
 
@@ -74,14 +76,15 @@ def threshold_from_histograms(histograms: Sequence[Histogram], rule: str = "sour
     """Choose a threshold by one of SOURCE_RULES from the sites' histograms, in sorted order of sites."""
     if rule not in SOURCE_RULES:
         raise UserError("evaluation.threshold", f"no rule {rule!r}; choose one of {', '.join(RULES)}")
-    rates = average_rates(histograms)
+    rates = average_rates([np.sum(histograms, axis=0)] if rule == ON_TRAINING and histograms else histograms)
     if rule == "fixed":
         value = FIXED
     elif rates.far is None or rates.frr is None:
+        does = "trains on" if rule == ON_TRAINING else "holds out"
         lacking = "attacks" if rates.far is None else "bona fide images"
-        message = f"rule {rule!r} needs both classes, but no site holds out {lacking}; use 'fixed' or add some"
+        message = f"rule {rule!r} needs both classes, but no site {does} {lacking}; use 'fixed' or add some"
         raise UserError("evaluation.threshold", message)
-    elif rule == "source-eer":
+    elif rule in ("source-eer", ON_TRAINING):
         value = _crossing(rates.far - rates.frr)
     else:
         value = float(EDGES[np.flatnonzero(rates.frr <= SOURCE_BPCER[rule] + ROUNDING)[-1]])

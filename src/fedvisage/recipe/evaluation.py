@@ -67,7 +67,13 @@ class Evaluation(Section):
     unset: ClassVar[frozenset[str]] = frozenset({"recognition"})
 
     threshold: Literal[
-        "source-eer", "source-bpcer-1pct", "source-bpcer-5pct", "source-bpcer-10pct", "fixed", "target-eer"
+        "source-eer",
+        "source-train-eer",
+        "source-bpcer-1pct",
+        "source-bpcer-5pct",
+        "source-bpcer-10pct",
+        "fixed",
+        "target-eer",
     ] = "source-eer"
     level: Literal["frame", "video"] = "frame"
     every: int = Field(0, ge=0)
@@ -86,6 +92,12 @@ class Evaluation(Section):
         if value not in ADAPTATIONS:
             raise ValueError(f"{value!r} is no adaptation; choose none, {', '.join(ADAPTATIONS)}, or write a section")
         return ADAPTATIONS[value]
+
+    @model_validator(mode="after")
+    def _training_scores_choose_no_round(self) -> Evaluation:
+        if self.threshold == "source-train-eer" and self.every:
+            raise ValueError("every scores held-out images, and source-train-eer those of training; leave every at 0")
+        return self
 
     @property
     def people(self) -> Recognition:

@@ -119,13 +119,15 @@ def adaptation_table(metrics: Row) -> Table | None:
 
 
 def heldout_table(metrics: Row) -> Table | None:
-    """Return what the sites' held-out histograms say."""
-    sites = metrics.get("sites_heldout") or {}
+    """Return what the sites' histograms say, of held-out subjects or of those of training."""
+    training = metrics.get("sites_training")
+    sites = training or metrics.get("sites_heldout") or {}
     titles = {"auc": "AUC %", "eer": "EER %", "apcer_pooled": "APCER %, pooled", "bpcer": "BPCER %"}
     titles = {key: title for key, title in titles.items() if any(row.get(key) is not None for row in sites.values())}
     rows = [{"site": name} | {key: percent(row.get(key)) for key in titles} for name, row in sites.items()]
-    note = "From histograms of held-out scores; the scores themselves stay at the sites."
-    return table("At the sites, on held-out subjects", rows, {"site": "site"} | titles, note=note) if rows else None
+    kind, whom = ("training", "the images of training") if training else ("held-out", "held-out subjects")
+    note = f"From histograms of {kind} scores; the scores themselves stay at the sites."
+    return table(f"At the sites, on {whom}", rows, {"site": "site"} | titles, note=note) if rows else None
 
 
 def uploads_table(ledger: list[Row]) -> Table | None:

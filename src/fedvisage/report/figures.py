@@ -66,7 +66,8 @@ def _error_curves(run: RunFiles) -> list[Figure]:
         drawings.append(("DET", ways + said, curves.det(groups, thresholds, shade)))
     sites = {name: counts for name, counts in run.heldout.items() if (counts.sum(axis=1) > 0).all()}
     if sites and run.metrics.get("task") != "recognition":
-        ways = "The finished model on the sites' own held-out subjects, from their histograms."
+        whom = "images of training" if "sites_training" in run.metrics else "held-out subjects"
+        ways = f"The finished model on the sites' own {whom}, from their histograms."
         drawings.append(("ROC by site", ways, curves.roc_by_site(sites)))
     return drawings
 

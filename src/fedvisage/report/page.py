@@ -96,7 +96,11 @@ def threshold_sentence(metrics: Row) -> str:
     rule, value = metrics.get("threshold_rule"), metrics.get("threshold")
     if rule is None or value is None:
         return ""
-    origin = {"fixed": "fixed beforehand", "target-eer": "chosen with the user's own labels, so HTER is an oracle's"}
+    origin = {
+        "fixed": "fixed beforehand",
+        "target-eer": "chosen with the user's own labels, so HTER is an oracle's",
+        "source-train-eer": "chosen on the images that the sites trained on, without any data of the user",
+    }
     how = origin.get(str(rule), "chosen on the sites' held-out subjects, without any data of the user")
     one = "mean threshold of the sites' models" if metrics.get("members") else "threshold"
     source = metrics.get("threshold_source") or {}

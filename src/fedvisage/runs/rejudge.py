@@ -8,7 +8,7 @@ from typing import Any
 from fedvisage.data.batches import View
 from fedvisage.data.checked import check_bytes
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import select, without_selection
+from fedvisage.data.selection import select, splits_of, without_selection
 from fedvisage.datasets.sources import place_of, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_json
@@ -91,6 +91,9 @@ def _trained_on(model: FinishedModel, cache: Path) -> dict[str, list[View]]:
         if path is None:
             continue
         prepared = PreparedSet.open(path)
+        if meant.heldout is not None:
+            found[place] = list(splits_of(prepared, meant, place))
+            continue
         splits = PUBLIC_SPLITS if place == PUBLIC else model.setup.task.seen
         views = [share_of(View.of(prepared, split), part) for split in splits]
         found[place] = [select(view, meant, place) for view in views]

@@ -24,10 +24,18 @@ POOLED = "all"
 
 @dataclass(frozen=True)
 class SiteData:
-    """One site's two splits: what it trains on, and the other subjects that it keeps for choosing."""
+    """One site's two splits: what it trains on, and the other subjects that it keeps for choosing.
+
+    Where a model is judged on what it was trained on, both are the same.
+    """
 
     train: View
     heldout: View
+
+    @property
+    def all_trains(self) -> bool:
+        """Tell whether the site judges on what it trains on."""
+        return self.heldout is self.train
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from fedvisage.data.batches import View, check_view
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.selection import ALL, Selection, select, without_selection
+from fedvisage.data.selection import Selection, select, splits_of, without_selection
 from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
+from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import Opened, SiteData, merged, open_set
 from fedvisage.tasks.overlap import HELD_OUT, SITE, USER, Places
@@ -20,7 +21,8 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
               for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
     meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
-    sites = {name: _site(prepared, f"data.sites.{name}", meant[name]) for name, prepared in opened.items()}
+    rule = recipe.evaluation.threshold
+    sites = {name: _site(prepared, f"data.sites.{name}", meant[name], rule) for name, prepared in opened.items()}
     user = _user(recipe, cache, say)
     digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
     crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
@@ -42,16 +44,21 @@ def _user(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | Non
     return user
 
 
-def _site(prepared: PreparedSet, place: str, meant: Selection = ALL) -> SiteData:
-    train, heldout = (select(View.of(prepared, split), meant, place) for split in ("train", "heldout"))
+def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> SiteData:
+    train, heldout = splits_of(prepared, meant, place)
     check_view(train, place)
+    if rule == ON_TRAINING:
+        return SiteData(train, train)
+    if meant.heldout == ():
+        raise UserError(place, f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; give "
+                        f"{ON_TRAINING}, which goes by the scores of training")  # fmt: skip
     check_view(heldout, f"{place}{HELD_OUT}")
     return SiteData(train, heldout)
 
 
 def _places(sites: dict[str, SiteData], user: View | None) -> Places:
     places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
-    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items()}
+    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
     return places if user is None else {**places, USER: (user,)}
 
 

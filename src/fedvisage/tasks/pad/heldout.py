@@ -2,10 +2,13 @@
 
 Scores never leave a site; their counts in fixed bins do, as a declared statistic, and thresholds are found from them.
 Once, after training, one more number does: how far batches of a site lie from each other in the model's BatchNorm
-statistics. A user that adapts the model takes that for chance.
+statistics. A user that adapts the model takes that for chance. With the rule `source-train-eer` the images are those
+that the site trained on, and the ledger says so.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -14,7 +17,7 @@ from fedvisage.federation.declared import Call
 from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.upload import Upload
-from fedvisage.metrics.threshold import BINS, histogram
+from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.tasks.scoring import Scorer
 
 SCORES, SCATTER = "heldout", "scatter"
@@ -24,6 +27,11 @@ UPLOADS = {
     ),
     SCATTER: Upload("scatter", "statistic", dtype="float64", guarantee="mean distance between held-out batches"),
 }
+OF_TRAINING = {
+    SCORES: replace(UPLOADS[SCORES], guarantee="counts of training scores in fixed bins"),
+    SCATTER: replace(UPLOADS[SCATTER], guarantee="mean distance between training batches"),
+}
+"""The same where the recipe has sites judge on what they train on."""
 
 
 def calls(scorer: Scorer) -> dict[str, Call]:
@@ -40,7 +48,8 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         distance = scorer.scatter(finished, site.data)
         return {"scatter": torch.tensor(distance, dtype=torch.float64)}
 
+    uploads = OF_TRAINING if scorer.recipe.evaluation.threshold == ON_TRAINING else UPLOADS
     return {
-        SCORES: Call(scores, (UPLOADS[SCORES],), exact=True),
-        SCATTER: Call(scatter, (UPLOADS[SCATTER],), exact=True),
+        SCORES: Call(scores, (uploads[SCORES],), exact=True),
+        SCATTER: Call(scatter, (uploads[SCATTER],), exact=True),
     }

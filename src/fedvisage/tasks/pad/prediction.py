@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedvisage.datasets.importers.report import printable
-from fedvisage.metrics.threshold import Threshold
+from fedvisage.metrics.threshold import ON_TRAINING, Threshold
 from fedvisage.tasks.pictures import exit_code, in_words
 
 LIVE, ATTACK, REJECTED = "live", "attack", "rejected"
@@ -89,7 +89,8 @@ def _line(one: Prediction, threshold: Threshold) -> str:
 def _operating_point(threshold: Threshold) -> str:
     rates = ""
     if threshold.far is not None and threshold.frr is not None:
+        seen = "training" if threshold.rule == ON_TRAINING else "held-out"
         rates = (
-            f"; at the sites it accepts {threshold.far:.2%} of held-out attacks and rejects {threshold.frr:.2%} of live"
+            f"; at the sites it accepts {threshold.far:.2%} of {seen} attacks and rejects {threshold.frr:.2%} of live"
         )
     return f"threshold: score {probability(threshold.value):.4f}, chosen by {threshold.rule}{rates}"

@@ -15,6 +15,7 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.upload import Upload
 from fedvisage.metrics.scores import write_scores
+from fedvisage.metrics.threshold import ON_TRAINING
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import Say
 from fedvisage.recipe import Recipe, tree_of
@@ -82,7 +83,8 @@ class Pad:
             figures = self.rejudge(scorer, trained.saved, data.user, scorer.recipe.data.user_name, out)
             if scorer.recipe.evaluation.features:
                 write_features(out, scorer, trained.saved.finished, data)
-        return figures | {"sites_heldout": trained.heldout}
+        judged_on = "sites_training" if scorer.recipe.evaluation.threshold == ON_TRAINING else "sites_heldout"
+        return figures | {judged_on: trained.heldout}
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
         """Refuse a way to judge that is for recognition."""

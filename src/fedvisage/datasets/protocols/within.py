@@ -1,0 +1,56 @@
+"""Protocols within one dataset: SiW, WMCA, CelebA-Spoof.
+
+Liu, Jourabloo and Liu, CVPR 2018; George et al., TIFS 2020; Zhang et al., ECCV 2020.
+"""
+
+from fedvisage.datasets.protocols.protocol import Fold, Import, Protocol
+
+SIW, WMCA, CELEBA = "Liu et al., CVPR 2018", "George et al., IEEE TIFS 2020", "Zhang et al., ECCV 2020"
+SIXTY = "0,6,12,18,24,30,36,42,48,54"
+MEDIA = "1234"
+OF_WMCA = ("print", "replay", "glasses", "mask_head", "mask_rigid", "mask_flexible", "mask_paper")
+ALL_OF = "S only: official=train heldout=none"
+
+
+def _siw(training: str, testing: str) -> Fold:
+    return Fold({"S": f"{ALL_OF} {training}"}, f"S only: official=test {testing}")
+
+
+def _media(left_out: str) -> Fold:
+    others = ",".join(medium for medium in MEDIA if medium != left_out)
+    return _siw(f"attacks=replay attack.medium={others}", f"attacks=replay attack.medium={left_out}")
+
+
+def _wmca(training: str = "", testing: str = "") -> Fold:
+    return Fold({"W": f"W only: official=train,dev heldout=dev{training}"}, f"W only: official=test{testing}")
+
+
+def _without(species: str) -> Fold:
+    others = ",".join(other for other in OF_WMCA if other != species)
+    return _wmca(f" attacks={others}", f" attacks={species}")
+
+
+PROTOCOLS = (
+    Protocol("siw-1", "SiW 1: training on the first 60 frames, pose and expression unseen", SIW,
+             {"S60": Import("siw", f"--frames {SIXTY}"), "S": Import("siw", "--frames 10")},
+             {"S": Fold({"S": "S60 only: official=train heldout=none"}, "S only: official=test")},
+             notes=("of the first 60 frames with a face ten are taken; places are counted among frames with a face",)),
+    Protocol("siw-2", "SiW 2: an unseen display, in four folds", SIW, {"S": Import("siw", "--frames 10")},
+             {medium: _media(medium) for medium in MEDIA}),
+    Protocol("siw-3", "SiW 3: from prints to replays, and back", SIW, {"S": Import("siw", "--frames 10")},
+             {"replay": _siw("attacks=print", "attacks=replay"), "print": _siw("attacks=replay", "attacks=print")},
+             notes=("a fold has the name of the attacks that are unseen",)),
+    Protocol("wmca-grandtest", "WMCA grandtest: all attacks seen", WMCA, {"W": Import("wmca", "--frames 10")},
+             {"W": _wmca()}, "source-eer",
+             notes=("needs the list PROTOCOL-grandtest.csv beside the files when the set is imported",)),
+    Protocol("wmca-unseen", "WMCA, leave one out: a kind of attack unseen, in seven folds", WMCA,
+             {"W": Import("wmca", "--frames 10")}, {species: _without(species) for species in OF_WMCA}, "source-eer",
+             notes=("a fold has the name of the attack that is unseen; kinds are those of the import",
+                    "needs the list PROTOCOL-grandtest.csv beside the files when the set is imported")),
+    Protocol("celeba-intra", "CelebA-Spoof: its training part, then its test part", CELEBA,
+             {"A": Import("celeba-spoof")},
+             {"A": Fold({"A": "A only: official=train heldout=none"}, "A only: official=test")}, level="frame"),
+    Protocol("celeba-cross", "from CelebA-Spoof to CASIA-FASD", CELEBA,
+             {"A": Import("celeba-spoof"), "C": Import("casia-fasd", "--frames 10")},
+             {"C": Fold({"A": "A only: official=train heldout=none"}, "C only: official=train,test")}, level="frame"),
+)  # fmt: skip

@@ -1,0 +1,290 @@
+"""Protocols on whole copies of datasets: counts as published, no person at two places, and recipes that run."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.datasets.protocols.whole import WMCA_FILES, make_set
+from tests.documented import ROOT
+from tests.toy import run_toy
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.selection import select, splits_of, without_selection
+from fedvisage.datasets.importers.pipeline import import_items
+from fedvisage.datasets.make import all_kinds
+from fedvisage.datasets.pretend import pretend
+from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
+from fedvisage.datasets.protocols.ocim import KINDS
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.errors import UserError
+from fedvisage.methods import read_method
+from fedvisage.recipe import Recipe, validate
+
+OCIM_TRAIN = {"O": (720, 2880), "C": (150, 450), "I": (140, 700), "M": (70, 210)}
+"""Published videos of the four, their dev parts left out."""
+
+Sets = Callable[[str, str], PreparedSet]
+
+
+@pytest.fixture(scope="module")
+def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
+    """Sets with two frames of each video of a dataset, made when they are first asked for."""
+    root, made = tmp_path_factory.mktemp("sets"), dict[str, PreparedSet]()
+
+    def of(name: str, kind: str) -> PreparedSet:
+        if name not in made:
+            made[name] = make_set(kind, root / name, 1 if kind == "celeba-spoof" else 2)
+        return made[name]
+
+    return of
+
+
+class Divided:
+    """What a fold of a protocol takes."""
+
+    def __init__(self, sets: Sets, protocol: str, fold: str) -> None:
+        one = PROTOCOLS[protocol]
+        self.sites: dict[str, tuple[View, View]] = {}
+        for site, entry in one.folds[fold].sites.items():
+            name, meant = without_selection(entry)
+            self.sites[site] = splits_of(sets(name, one.sets[name].kind), meant, site)
+        name, meant = without_selection(one.folds[fold].user)
+        self.user = select(View.of(sets(name, one.sets[name].kind)), meant, "user")
+
+    def training(self) -> dict[str, tuple[int, int]]:
+        return {site: images(train) for site, (train, _) in self.sites.items()}
+
+
+def images(view: View) -> tuple[int, int]:
+    """Count bona fide images and attacks."""
+    return int(view.labels.sum()), int((view.labels == 0).sum())
+
+
+def videos(view: View) -> tuple[int, int]:
+    """Count bona fide videos and those of attacks."""
+    bona_fide = {video for video, label in zip(view.videos.tolist(), view.labels.tolist(), strict=True) if label}
+    return len(bona_fide), len(set(view.videos.tolist())) - len(bona_fide)
+
+
+def people(*views: View) -> set[str]:
+    return {subject for view in views for subject in view.subjects.tolist()}
+
+
+FOLDS = [(name, fold) for name, one in PROTOCOLS.items() for fold in one.folds]
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_protocol_is_a_recipe_whose_sets_can_be_imported(name: str, tmp_path: Path) -> None:
+    protocol = PROTOCOLS[name]
+    for fold in protocol.folds:
+        lines = describe_protocol(name, tmp_path, fold)
+        tree = yaml.safe_load("\n".join(lines))
+        recipe = validate({**tree, "method": "fedpad", "training": {"rounds": 1}}, read_method)
+        assert isinstance(recipe, Recipe)
+        commands = [line for line in lines if line.startswith("# fedvisage data import")]
+        assert {Path(line.split()[6]).name for line in commands} == {
+            Path(without_selection(entry)[0]).name for entry in recipe.data.entries
+        }
+        assert all(line.split()[4] in all_kinds() for line in commands)
+        held_out = [without_selection(entry)[1].heldout for entry in recipe.data.sites.values()]
+        if recipe.evaluation.threshold == "source-train-eer":
+            assert set(held_out) == {()}
+        else:
+            assert set(held_out) == {("dev",)}
+
+
+@pytest.mark.parametrize(("name", "fold"), FOLDS)
+def test_users_are_unseen_people_and_sites_have_both_classes(sets: Sets, name: str, fold: str) -> None:
+    divided = Divided(sets, name, fold)
+    assert all(images(divided.user))
+    seen = set[str]()
+    for train, heldout in divided.sites.values():
+        assert all(images(train))
+        assert not people(train) & people(heldout)
+        seen |= people(train, heldout)
+    if name != "masks+h":
+        assert not people(divided.user) & seen
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "dev", "test"),
+    [
+        ("oulu-1", (240, 960), (180, 720), (120, 480)),
+        ("oulu-2", (360, 720), (270, 540), (360, 720)),
+        ("oulu-3", (300, 1200), (225, 900), (60, 240)),
+        ("oulu-4", (200, 400), (150, 300), (20, 40)),
+    ],
+)
+def test_oulu_has_the_published_numbers_of_videos(
+    sets: Sets, name: str, train: tuple[int, int], dev: tuple[int, int], test: tuple[int, int]
+) -> None:
+    assert len(PROTOCOLS[name].folds) == (6 if name in ("oulu-3", "oulu-4") else 1)
+    for fold in PROTOCOLS[name].folds:
+        divided = Divided(sets, name, fold)
+        ((trained, heldout),) = divided.sites.values()
+        assert (videos(trained), videos(heldout), videos(divided.user)) == (train, dev, test)
+
+
+def test_oulus_unseen_things_are_unseen(sets: Sets) -> None:
+    for fold in "25":
+        divided = Divided(sets, "oulu-4", fold)
+        trained, heldout = divided.sites["O"]
+        for column, tested in (("phone", {fold}), ("session", {"3"}), ("file", {"1", "3", "5"})):
+            assert set(divided.user.column(column).tolist()) == tested
+            both = {*trained.column(column).tolist(), *heldout.column(column).tolist()}
+            assert both & tested == ({"1"} if column == "file" else set())  # file 1 is bona fide
+
+
+@pytest.mark.parametrize("user", KINDS)
+@pytest.mark.parametrize(("name", "frames"), [("ocim-maddog", 2), ("ocim-flip", 1), ("ocim-fedsis", 2)])
+def test_the_four_train_on_all_but_dev(sets: Sets, name: str, frames: int, user: str) -> None:
+    divided = Divided(sets, name, user)
+    wanted = {site: (live * frames, attacks * frames) for site, (live, attacks) in OCIM_TRAIN.items() if site != user}
+    assert divided.training() == wanted
+    live, attacks = OCIM_TRAIN[user]
+    left_out = 0 if name == "ocim-maddog" else 10
+    assert videos(divided.user) == (live - left_out, attacks - left_out)
+    assert images(divided.user) == (2 * (live - left_out), 2 * (attacks - left_out))
+
+
+def test_one_frame_of_a_video_is_the_first(sets: Sets) -> None:
+    train, _ = Divided(sets, "ocim-ssdg", "O").sites["M"]
+    assert all(item.endswith("/0") for item in train.items.tolist())
+
+
+def test_limited_sources_are_the_two_small_sets(sets: Sets) -> None:
+    for user in "CO":
+        assert set(Divided(sets, "limited", user).sites) == {"M", "I"}
+
+
+PHOTO_VIDEO = {"C": (300, 150), "M": (70, 140), "O": (1440, 1440), "I": (420, 280)}
+
+
+@pytest.mark.parametrize("name", ["one-attack", "one-attack-clips", "one-attack-shared"])
+def test_sites_with_one_kind_of_attack(sets: Sets, name: str) -> None:
+    folds = (Divided(sets, name, "M"), Divided(sets, name, "C"))
+    sites = folds[0].sites | folds[1].sites
+    for dataset, (photo, video) in PHOTO_VIDEO.items():
+        first, second = (sites[f"{dataset}-{kind}"][0] for kind in ("photo", "video"))
+        assert (images(first)[1], images(second)[1]) == (photo, video)
+        assert set(second.species.tolist()) == {"bonafide", "replay"}
+        assert "replay" not in first.species.tolist()
+        live = [view.subset((view.labels == 1).nonzero()[0]) for view in (first, second)]
+        whole = OCIM_TRAIN[dataset][0]
+        shared = set(live[0].videos.tolist()) & set(live[1].videos.tolist())
+        if name == "one-attack-shared":
+            assert len(shared) == len(live[0]) == len(live[1]) == whole
+        else:
+            assert not shared
+            assert len(live[0]) + len(live[1]) == whole
+        assert bool(people(live[0]) & people(live[1])) == (name != "one-attack")
+
+
+def test_one_kind_of_attack_a_site_after_fedgpad(sets: Sets) -> None:
+    divided = Divided(sets, "one-attack-fedgpad", "M")
+    kinds = {site: set(train.species.tolist()) for site, (train, _) in divided.sites.items()}
+    assert kinds == {"I": {"bonafide", "print"}, "O": {"bonafide", "replay"}}
+    assert videos(divided.user) == OCIM_TRAIN["M"]
+
+
+def test_masks_are_seen_by_no_site_but_h(sets: Sets) -> None:
+    for name, masked in (("masks", set()), ("masks+h", {"H"})):
+        divided = Divided(sets, name, "3")
+        assert {site for site, (train, _) in divided.sites.items() if "mask_rigid" in train.species} == masked
+        assert videos(divided.user) == (170, 85)
+        assert set(divided.user.species.tolist()) == {"bonafide", "mask_rigid"}
+
+
+def test_siw(sets: Sets) -> None:
+    """Nine people train and six test, before two cameras: four live videos, and a video of each print and display."""
+    first = Divided(sets, "siw-1", "S")
+    assert (videos(first.sites["S"][0]), videos(first.user)) == ((9 * 8, 9 * 12), (6 * 8, 6 * 12))
+    for medium in "1234":
+        divided = Divided(sets, "siw-2", medium)
+        train, _ = divided.sites["S"]
+        assert (videos(train), videos(divided.user)) == ((9 * 8, 9 * 2 * 3), (6 * 8, 6 * 2))
+        unseen = divided.user.column("medium")[divided.user.labels == 0]
+        assert set(unseen.tolist()) == {medium}
+        assert medium not in train.column("medium")[train.labels == 0]
+    for unseen, seen in (("replay", "print"), ("print", "replay")):
+        divided = Divided(sets, "siw-3", unseen)
+        assert set(divided.sites["S"][0].species.tolist()) == {"bonafide", seen}
+        assert set(divided.user.species.tolist()) == {"bonafide", unseen}
+
+
+def test_wmca(sets: Sets) -> None:
+    """Two clients in each part, with the same files."""
+    by_species = Counter(WMCA_FILES.values())
+    attacks = sum(by_species.values()) - by_species["bonafide"]
+    divided = Divided(sets, "wmca-grandtest", "W")
+    for view in (*divided.sites["W"], divided.user):
+        assert videos(view) == (2 * by_species["bonafide"], 2 * attacks)
+    for unseen in PROTOCOLS["wmca-unseen"].folds:
+        divided = Divided(sets, "wmca-unseen", unseen)
+        assert set(divided.user.species.tolist()) == {"bonafide", unseen}
+        assert videos(divided.user)[1] == 2 * by_species[unseen]
+        for view in divided.sites["W"]:
+            assert set(view.species.tolist()) == set(by_species) - {unseen}
+
+
+def test_wmca_cefa_and_surf(sets: Sets) -> None:
+    users = {user: Divided(sets, "wcs", user) for user in "WEF"}
+    assert set(users["W"].user.species.tolist()) == {"bonafide", "print", "replay"}
+    assert videos(users["W"].user) == (6 * 2, 6 * 3)
+    assert videos(users["E"].user) == (9, 27)  # three people of dev, of three ethnicities
+    assert videos(users["F"].sites["E"][0]) == (30, 90)  # without masks
+    assert videos(users["F"].user) == (100, 300)
+    assert videos(users["E"].sites["F"][0]) == (1000, 2991)
+
+
+def test_celeba_spoof(sets: Sets) -> None:
+    intra = Divided(sets, "celeba-intra", "A")
+    assert (images(intra.sites["A"][0]), images(intra.user)) == ((20, 40), (6, 12))
+    assert images(Divided(sets, "celeba-cross", "C").user) == (300, 900)
+    tenth, _ = Divided(sets, "ocim-flip+s", "M").sites["A"]
+    assert len(people(tenth)) == 3  # of 26
+    assert len(PROTOCOLS["1-to-11"].folds) == 11
+
+
+def test_the_page_has_a_row_for_each() -> None:
+    page = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
+    table = page[page.index("| protocols |") :].split("\n\n")[0]
+    assert re.findall(r"`([^`]+)`", "".join(row.split("|")[1] for row in table.splitlines())) == list(PROTOCOLS)
+
+
+def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> None:
+    result = CliRunner().invoke(app, ["data", "protocols"])
+    assert result.exit_code == 0
+    assert result.output.splitlines() == list_protocols()
+    with pytest.raises(UserError, match=r"NAME.*'ocim'.*ocim-flip"):
+        describe_protocol("ocim", Path("sets"))
+    with pytest.raises(UserError, match=r"--user.*O, C, I, M"):
+        describe_protocol("ocim-flip", Path("sets"))
+    with pytest.raises(UserError, match=r"--user.*'U'.*O, C, I, M"):
+        describe_protocol("ocim-flip", Path("sets"), "U")
+
+
+def test_what_is_printed_runs_on_pretended_sets(tmp_path: Path) -> None:
+    for name, kind in KINDS.items():
+        pretend(SCANNERS[kind], tmp_path / kind)
+        import_items(SCANNERS[kind], tmp_path / kind, tmp_path / "sets" / name, name=name, size=32, frames=2)
+    said = CliRunner().invoke(app, ["data", "protocols", "ocim-ssdg", "--sets", str(tmp_path / "sets"), "--user", "M"])
+    tree = yaml.safe_load(said.output)
+    tree |= {
+        "method": {"name": "fedpad", "network": {"width": 8}},
+        "input": {"size": 32},
+        "training": {"rounds": 1, "batch": 4, "local": {"batches": 1}},
+        "runtime": {"precision": "fp32", "threads": 1, "device": "cpu"},
+    }
+    tree["evaluation"]["resamples"] = 0
+    metrics: Mapping[str, object] = run_toy(tree, tmp_path / "run")
+    assert metrics["threshold_rule"] == "source-train-eer"
+    assert set(metrics["sites_training"]) == {"O", "C", "I"}  # type: ignore[call-overload]

@@ -1,0 +1,152 @@
+"""Sets with a tiny image for each video of a whole copy, or of a small one, made from the names of its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+from tests.datasets.scanners.test_whole_copies import SPECIES
+
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.data.rows import OFFICIAL
+from fedvisage.data.splits import split_subjects
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.scanners.item import Choices, Sighting
+from fedvisage.datasets.scanners.scanner import sight
+
+SIZE = 8
+
+WMCA_CLIENTS = {"001": "train", "002": "train", "003": "dev", "004": "dev", "005": "test", "006": "test"}
+WMCA_FILES = {
+    "0_00": "bonafide", "0_01": "bonafide", "3_04": "print", "4_02": "replay", "3_05": "replay", "1_01": "glasses",
+    "1_13": "mask_rigid", "2_03": "mask_head", "2_12": "mask_rigid", "2_83": "mask_flexible", "2_08": "mask_paper",
+}  # fmt: skip
+"""Type and instrument of each file of a client, and what it shows."""
+
+
+def siw() -> Iterator[str]:
+    """Nine people train and six test: two live sessions in two poses; two prints and four displays."""
+    for subject, sensor in product(range(1, 16), (1, 2)):
+        part = "Train" if subject <= 9 else "Test"
+        begin = f"{subject:03d}/{subject:03d}-{sensor}"
+        for medium, session in product((1, 2), (1, 2)):
+            yield f"{part}/live/{begin}-1-{medium}-{session}.mov"
+        for kind, medium in [(2, 1), (2, 2), *((3, medium) for medium in (1, 2, 3, 4))]:
+            yield f"{part}/spoof/{begin}-{kind}-{medium}-1.mov"
+
+
+def wmca() -> Iterator[str]:
+    for client, file in product(WMCA_CLIENTS, WMCA_FILES):
+        yield f"26.01.18/{client}_01_000_{file}.hdf5"
+
+
+def celeba() -> Iterator[str]:
+    for part, people in (("train", range(20)), ("test", range(20, 26))):
+        for person, (folder, number) in product(people, (("live", 1), ("spoof", 2), ("spoof", 3))):
+            yield f"Data/{part}/{person}/{folder}/{number:06d}.png"
+
+
+def cefa() -> Iterator[str]:
+    """Ten people of each ethnicity: one real clip, two on cloth, one screen; and two masks."""
+    for race, folder in ((1, "AF"), (2, "CA"), (3, "EA")):
+        for subject in (*range(4), *range(200, 203), *range(300, 303)):
+            for code in ("1_1_1", "3_1_2", "3_2_2", "3_1_4"):
+                name = f"{race}_{subject:03d}_{code}"
+                yield f"Ethnicity/{folder}/{folder}-{subject:03d}/{name}/color/0001.jpg"
+    yield "Mask/3D-Mask/001/1_001_1_0_2_1_2/color/0001.jpg"
+    yield "Mask/Silicone-Mask/001/2_001_1_1_2_1_3/color/0001.jpg"
+
+
+def rose() -> Iterator[str]:
+    for subject, name in product((2, 13), ("G_NT_5s_g_E", "Pq_T_HS_wg_E")):
+        yield f"{subject}/{name}_{subject}_1.mp4"
+
+
+def hifi() -> Iterator[str]:
+    for subject, kind in product(("01", "02"), "01"):
+        yield f"Data/1_{subject}_{kind}_1_1_1/0001.png"
+
+
+REPLAY_CLIENTS = {
+    "train": ["001", "002", "004", "006", "007", "008", "012", "016", "018", "025", "027", "103", "105", "108", "110"],
+    "test": [
+        "009",
+        "011",
+        "013",
+        "019",
+        "020",
+        "021",
+        "023",
+        "024",
+        "026",
+        "028",
+        "031",
+        "102",
+        "104",
+        "106",
+        "107",
+        "109",
+        "112",
+        "115",
+        "117",
+        "119",
+    ],
+}
+"""Clients of Replay-Attack have no consecutive numbers; the lists of videos that are left out name some."""
+
+
+def replay() -> Iterator[str]:
+    """The names of a whole copy, with these clients in the place of 1 to 15 and 31 to 50; those of dev get 2 before."""
+    for name in SPECIES["replay-attack"][0]():
+        number = int(name.partition("client")[2][:3])
+        part = REPLAY_CLIENTS["train"] if number <= 15 else REPLAY_CLIENTS["test"] if number > 30 else ()
+        client = part[(number - 1) % 30] if part else f"2{number}"
+        yield name.replace(f"client{number:03d}", f"client{client}")
+
+
+NAMES: dict[str, Callable[[], Iterable[str]]] = {
+    **{kind: names for kind, (names, _) in SPECIES.items()},
+    "replay-attack": replay, "siw": siw, "wmca": wmca, "celeba-spoof": celeba, "cefa": cefa,
+    "rose-youtu": rose, "hifimask": hifi,
+}  # fmt: skip
+
+
+def make_set(kind: str, path: Path, frames: int) -> PreparedSet:
+    """Write a set with so many frames of each video."""
+    said = {name: _sighted(kind, name) for name in NAMES[kind]()}
+    files = [name for name in said for _ in range(frames)]
+    seen = [said[name] for name in files]
+    subjects = [f"{kind}/{one.part}/{one.subject}" for one in seen]
+    labels = [int(one.species == "bonafide") for one in seen]
+    drawn = split_subjects(subjects, labels, 0.25, np.random.default_rng(0))
+    columns = SCANNERS[kind].columns
+    with Writer(path, name=path.name, size=SIZE, source="names", further=(OFFICIAL, *columns)) as out:
+        out.add(
+            np.zeros((len(files), SIZE, SIZE, 3), np.uint8),
+            label=labels,
+            species=[one.species for one in seen],
+            subject=subjects,
+            video=[name.rsplit(".", 1)[0] for name in files],
+            frame=[index % frames * 7 for index in range(len(files))],
+            split=[drawn[subject] for subject in subjects],
+            item=[f"{name}/{index % frames}" for index, name in enumerate(files)],
+            further={
+                OFFICIAL: [_official(kind, one) for one in seen],
+                **{column: [one.extra.get(column, "") for one in seen] for column in columns},
+            },
+        )
+    return PreparedSet.open(path)
+
+
+def _sighted(kind: str, name: str) -> Sighting:
+    seen = sight(SCANNERS[kind], name, Choices(enroll=SCANNERS[kind].enrolment))
+    assert seen is not None, name
+    assert isinstance(seen[2], Sighting), (name, seen[2])
+    return seen[2]
+
+
+def _official(kind: str, one: Sighting) -> str:
+    """Return the authors' split; in WMCA it stands in a list and not in names."""
+    return WMCA_CLIENTS[one.subject] if kind == "wmca" else one.split or ""

@@ -1,0 +1,115 @@
+"""Sites that train on all of their data, and the threshold that follows from the scores of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+from tests.toy import SITES, opened, recipe_of, run_toy, tree
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import UserError
+from fedvisage.federation.record.ledger import LEDGER, read_lines
+from fedvisage.methods import METHODS
+from fedvisage.nn.precision import choose
+from fedvisage.recipe.evaluation import Evaluation
+from fedvisage.report.page import write_report
+from fedvisage.tasks.model import load
+from fedvisage.tasks.scoring import Scorer
+
+STEP = 5 / 512
+"""The width of a bin of scores."""
+
+
+def content(sets: Mapping[str, Path], heldout: str = "none") -> dict[str, Any]:
+    found = tree(sets, training__rounds=1, evaluation__every=0, evaluation__threshold="source-train-eer")
+    if heldout:
+        found["data"]["sites"] = {name: f"{sets[name]} only: heldout={heldout}" for name in SITES}
+    return found
+
+
+@pytest.fixture(scope="module")
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    out = tmp_path_factory.mktemp("all") / "run"
+    return out, run_toy(content(sets), out)
+
+
+def test_every_image_of_a_site_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    data = opened(content(sets), tmp_path)
+    for name, site in data.sites.items():
+        assert sorted(site.train.items.tolist()) == sorted(PreparedSet.open(sets[name]).rows.item.tolist())
+        assert site.all_trains
+    assert not any("held-out" in place for place in data.places)  # nobody is held out who could be trained on
+
+
+def test_the_threshold_is_where_errors_on_all_training_images_together_are_equal(
+    run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]
+) -> None:
+    out, metrics = run
+    saved = load(out)
+    scorer = Scorer(METHODS["fedpad"], recipe_of(saved.recipe), choose("cpu", "fp32"))
+    views = [View.of(PreparedSet.open(sets[name])) for name in SITES]
+    live = np.concatenate([scorer.scores(saved.finished, view)[""] for view in views])
+    label = np.concatenate([view.labels for view in views])
+    levels = np.arange(live.min() - STEP, live.max() + STEP, STEP / 4)
+    gaps = [abs(np.mean(live[label == 0] >= at) - np.mean(live[label == 1] < at)) for at in levels]
+    least = levels[np.isclose(gaps, min(gaps))]
+    assert least.min() - STEP <= metrics["threshold"] <= least.max() + STEP
+    assert metrics["threshold_rule"] == "source-train-eer"
+    at = metrics["threshold"]
+    assert metrics["threshold_source"]["far"] == pytest.approx(np.mean(live[label == 0] >= at), abs=0.05)
+
+
+def test_what_a_run_says_of_it_is_that_the_scores_are_of_training(run: tuple[Path, dict[str, Any]]) -> None:
+    out, metrics = run
+    assert set(metrics["sites_training"]) == set(SITES)
+    assert "sites_heldout" not in metrics
+    said = {row.get("guarantee") for row in read_lines(out / LEDGER) if row["field"] in ("histogram", "scatter")}
+    assert said == {"counts of training scores in fixed bins", "mean distance between training batches"}
+    write_report(out, out)
+    page = (out / "report.html").read_text()
+    assert "images that the sites trained on" in page
+    assert "held-out" not in page.split("source-train-eer")[1][:400]
+
+
+def test_sites_that_hold_subjects_out_are_judged_on_what_they_train_on_by_this_rule(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    data = opened(content(sets, heldout=""), tmp_path)
+    for name, site in data.sites.items():
+        trained = PreparedSet.open(sets[name])
+        assert set(site.heldout.items.tolist()) == set(trained.rows.item[trained.select("train")].tolist())
+
+
+@pytest.mark.parametrize("rule", ["source-eer", "source-bpcer-5pct", "fixed", "target-eer"])
+def test_other_rules_need_somebody_held_out(sets: Mapping[str, Path], tmp_path: Path, rule: str) -> None:
+    wanted = content(sets)
+    wanted["evaluation"]["threshold"] = rule
+    with pytest.raises(UserError, match=rf"data.sites.A.*{rule}.*source-train-eer"):
+        opened(wanted, tmp_path)
+
+
+def test_scores_of_training_choose_no_round() -> None:
+    with pytest.raises(ValidationError, match="every"):
+        Evaluation(threshold="source-train-eer", every=1)
+
+
+def test_a_user_holds_nothing_out(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    wanted = content(sets)
+    wanted["data"]["user"] += " only: heldout=none"
+    with pytest.raises(UserError, match=r"data\.user.*heldout="):
+        opened(wanted, tmp_path)
+
+
+def test_pictures_that_all_trained_are_no_user(run: tuple[Path, dict[str, Any]], sets: Mapping[str, Path]) -> None:
+    """Those whom the set has as held out trained, too."""
+    result = CliRunner().invoke(app, ["evaluate", str(run[0]), "--data", f"{sets['A']} only: subjects=0-100"])
+    assert isinstance(result.exception, UserError)
+    assert "shares 6 subjects" in str(result.exception)
