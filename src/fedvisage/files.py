@@ -150,19 +150,24 @@ def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
 
 
 def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
-    """Read a plain file of a bounded size: a pipe would never end, and neither do some devices."""
+    """Read a plain file of a bounded size."""
+    return b"".join(pieces_of(path, most))
+
+
+def pieces_of(path: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
+    """Read a plain file of a bounded size in pieces: a pipe would never end, and neither do some devices."""
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
             raise UserError(str(path), "is no plain file")
         with path.open("rb") as file:
-            size, parts = status.st_size, list[bytes]()
+            size, read = status.st_size, 0
             while size <= most and (part := file.read(PIECE)):
-                parts.append(part)
-                size = max(size, sum(map(len, parts)))
+                yield part
+                read += len(part)
+                size = max(size, read)
         if size > most:
             raise UserError(str(path), f"has {size:,} bytes; no such file has more than {most:,}")
-        return b"".join(parts)
     except FileNotFoundError:
         raise UserError(str(path), "does not exist") from None
     except OSError as error:

@@ -96,7 +96,9 @@ def _spoil_text(
 
 
 def _forge(path: Path, file: Path) -> None:
-    """Put size and digest of a changed file into ``set.json``."""
+    """Put size and digest of a changed file into ``set.json``, unless something else was put in its place."""
+    if not is_small(path / "set.json"):
+        return
     try:
         tree = json.loads((path / "set.json").read_text(encoding="utf-8"))
         data = file.read_bytes()

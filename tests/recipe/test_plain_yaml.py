@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,10 @@ def test_what_no_recipe_has_is_refused_with_its_line(text: str) -> None:
 def test_a_file_that_never_ends_is_not_read_to_the_end(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"larger than {LARGEST >> 20} MiB"):
         read_tree(Path("/dev/zero"))
+
+
+def test_a_pipe_in_the_place_of_a_recipe_is_refused_without_waiting_for_its_other_end(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "recipe.yaml")
+    with pytest.raises(UserError, match="pipe") as caught:
+        read_tree(tmp_path / "recipe.yaml")
+    assert caught.value.place == str(tmp_path / "recipe.yaml")

@@ -253,3 +253,12 @@ def test_tables_for_a_terminal_keep_within_its_width(tmp_path: Path, groups: int
         lines = [one.columns, *one.rows] if one.columns[0].startswith("fedpad") else one.rows
         widths = [max(len(line[column]) for line in lines) for column in range(len(one.columns))]
         assert sum(widths) + 3 * len(widths) <= 80
+
+
+def test_scores_with_a_hole_of_terabytes_are_refused_unread(tmp_path: Path) -> None:
+    run = small_run(tmp_path / "run", "fedpad", "M", 0, 10.0)
+    with (run / "scores.csv").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="no such file has more than") as caught:
+        compare([run])
+    assert caught.value.place == str(run / "scores.csv")

@@ -71,6 +71,8 @@ class _Refused(Exception):
 def read_file(path: Path) -> Any:
     """Return what a YAML file holds as plain values."""
     try:
+        if path.is_fifo():
+            raise UserError(str(path), "is a pipe, which may never end; give a file")
         with path.open("rb") as file:
             data = file.read(LARGEST + 1)
     except OSError as error:

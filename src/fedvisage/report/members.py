@@ -15,7 +15,8 @@ from typing import Any
 
 from fedvisage.data.selection import without_selection
 from fedvisage.errors import UserError
-from fedvisage.files import json_key
+from fedvisage.files import json_key, pieces_of
+from fedvisage.metrics.scores import LARGEST
 from fedvisage.report.compared import figures_of
 from fedvisage.report.run_files import Row, as_written, flat, read_mapping
 
@@ -98,9 +99,16 @@ def _member(path: Path) -> Member:
     sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
     seed, user, people = int(metrics.get("seed") or 0), _user(metrics, recipe, digests), _people(metrics, digests)
     said = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
-    scores = path / "scores.csv"
-    content = hashlib.sha256(said.encode() + (scores.read_bytes() if scores.exists() else b"")).hexdigest()
+    content = _digest(said, path / "scores.csv")
     return Member(path, method, settings, sites, seed, user, people, figures, content)
+
+
+def _digest(said: str, scores: Path) -> str:
+    """Return what a run is told by: what was read of it, and its scores as they are."""
+    digest = hashlib.sha256(said.encode())
+    for piece in pieces_of(scores, LARGEST) if scores.exists() else ():
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def names_of(judged: Iterable[Judged]) -> dict[Judged, str]:
