@@ -40,7 +40,9 @@ class OfTemplates:
     rank: dict[int, float]
 
 
-def verified(similarity: Features, same: NDArray[np.bool_], reading: str, fars: Sequence[float] = ()) -> dict[float, float]:
+def verified(
+    similarity: Features, same: NDArray[np.bool_], reading: str, fars: Sequence[float] = ()
+) -> dict[float, float]:
     """Return TAR at each FAR of a list of pairs; rates that nobody asked for are those that can be measured."""
     wanted = tuple(fars) or measurable(FARS, int((~same).sum()))
     if not wanted or not same.any():

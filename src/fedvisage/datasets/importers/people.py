@@ -11,8 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from fedvisage.data.beside import OF_TEMPLATES, PAIRS, list_beside
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.pairs import text_of_pairs
+from fedvisage.data.templates import TemplateLists, write_lists
 from fedvisage.datasets.importers.albums import Aligned, Aligner, Division, IdentityReport, make_aligner, write_people
 from fedvisage.datasets.importers.cropping import Crop, Image, record_of
 from fedvisage.datasets.importers.folder import Progress
@@ -72,16 +74,21 @@ def import_people(
 ) -> PeopleReport:
     """Import a dataset into an identity set and return what was imported and what was skipped.
 
-    Nobody of a benchmark is held out. Its lists of pairs lie beside the set, as ``NAME-pairs.txt``.
+    Nobody of a benchmark is held out. Its lists of pairs lie beside the set, as ``NAME-pairs.txt``, and so do those of
+    templates.
     """
     crop = "none" if layout.aligned else crop
+    boxes = "dataset" if layout.by_points and crop == "face" else boxes
     aligner, record = _alignment(layout, crop, boxes, size)
     division = Division(test, 0.0 if layout.benchmark else heldout, least, seed)
     album = layout.scan(layout, source)
     if boxes == "dataset":
         _check_points(album, source, layout)
-    lists = {_beside(destination, which): text_of_pairs(folds) for which, folds in sorted(album.pairs.items())}
-    for path in lists:
+    lists = {
+        list_beside(destination, PAIRS, which): text_of_pairs(folds) for which, folds in sorted(album.pairs.items())
+    }
+    templates = album.templates or TemplateLists()
+    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, which) for which in templates.named)):
         if path.exists():
             raise UserError(str(path), "already exists; choose another destination or remove it first")
     plain = write_people(
@@ -102,13 +109,20 @@ def import_people(
     )
     for path, text in lists.items():
         write_atomically(path, text.encode())
+    written = write_lists(destination, templates)
     return PeopleReport(
         **vars(plain),
         kind=layout.kind,
         found=(len(album.counts), len(album)),
         expected=album.expected,
         notes=album.notes,
-        pairs=tuple(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
+        pairs=(
+            *(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
+            *(
+                f"{list_beside(destination, OF_TEMPLATES, which)} ({counted(count, 'line')})"
+                for which, count in written.items()
+            ),
+        ),
     )
 
 
@@ -137,10 +151,6 @@ def _by_points(image: Image, shot: Shot, size: int) -> Aligned:
 def _check_points(album: Album, source: Path, layout: Layout) -> None:
     if all(one.points is None for person in album.counts for one in album.shots(person)):
         raise UserError(str(source), f"has no list with points of {layout.title}; leave --boxes dataset out")
-
-
-def _beside(destination: Path, which: str) -> Path:
-    return destination.with_name(f"{destination.name}-pairs{f'-{which.lower()}' if which else ''}.txt")
 
 
 def _count(text: str) -> int:
