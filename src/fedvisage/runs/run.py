@@ -47,7 +47,8 @@ from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
 from fedvisage.tasks.opened import Opened, check_entries, verify_sets
-from fedvisage.tasks.overlap import OVERLAP, check_apart, look_for_overlap
+from fedvisage.tasks.overlap import OVERLAP, USER, check_apart, look_for_overlap
+from fedvisage.tasks.recognition.benchmarks import check_unseen
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
 
@@ -131,7 +132,7 @@ def run(
         verify_sets(recipe.data.entries, cache, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter)
     check_alike(data.crops, allow_mixed_crops)
-    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, reporter.say)
+    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out), taken_back(out):
@@ -165,13 +166,20 @@ def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) ->
     return task.open(recipe, method, cache, say)
 
 
-def _checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, say: Say) -> dict[str, Any]:
+def _checked_overlap(
+    data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, mixed: bool, say: Say
+) -> dict[str, Any]:
     """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
     allowed = allowed or ((out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True)
     overlap = look_for_overlap(data.places, cache, say)
     for line in check_apart(overlap, allowed, recipe.data.user_name):
         say(f"note: {line}")
-    return overlap.as_json(allowed)
+    told = overlap.as_json(allowed)
+    if data.benchmarks:
+        trained_on = {place: views for place, views in data.places.items() if place != USER}
+        told["benchmarks"] = check_unseen(data.benchmarks, trained_on, _crops_trained_on(data), cache, say,
+                                          allow_mixed_crops=mixed, allow_overlap=allowed)  # fmt: skip
+    return told
 
 
 def _check_files(recipe: Recipe, whole: bool) -> None:
