@@ -75,6 +75,8 @@ def evaluate_run(
     from fedvisage.tasks.finished import open_model
     from fedvisage.tasks.naming import named_benchmarks
 
+    if pairs is not None and benchmark and data is None:
+        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
     course = reporter(quiet, log_format, aside=True)
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)

@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.toy import SETTLED, SIZE, recipe_of, run_toy, tree
+from typer.testing import CliRunner
 
+from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.data.templates import TemplateLists, write_lists
@@ -242,3 +244,12 @@ def test_a_template_of_which_no_detector_was_sure_is_refused(model: FinishedMode
     write_lists(path, TemplateLists(np.array([[5, 5, 1]], np.int32)))
     with pytest.raises(UserError, match=r"^data\.benchmarks\.t: has a template, 5"):
         evaluate(model, None, tmp_path, benchmarks={"t": str(path)})
+
+
+def test_the_command_line_judges_on_several_sets(finished: Path, benchmarks: dict[str, Path], tmp_path: Path) -> None:
+    words = ["evaluate", str(finished), "--cache", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]
+    words += ["--benchmark", str(benchmarks["ijb"]), "--benchmark", f"races={benchmarks['rfw']}"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "races: north, 8 pairs" in result.output
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["benchmarks"].keys() == {"ijb", "races"}

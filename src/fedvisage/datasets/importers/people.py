@@ -20,6 +20,7 @@ from fedvisage.datasets.importers.cropping import Crop, Image, record_of
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.report import BadFile, printable
 from fedvisage.datasets.people.album import Album, Shot
+from fedvisage.datasets.people.choosing import PARTS, Choice, choose, order_digest
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.errors import UserError
 from fedvisage.faces.align import align
@@ -39,6 +40,7 @@ class PeopleReport(IdentityReport):
     expected: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
@@ -52,7 +54,7 @@ class PeopleReport(IdentityReport):
         if any(count < most for count, most, _ in both):
             said.append("this is an incomplete copy: a whole one has more")
         lines[1:1] = [*said, *self.notes]
-        return lines + [f"pairs: {one}" for one in self.pairs]
+        return lines + [f"pairs: {one}" for one in self.pairs] + [f"templates: {one}" for one in self.templates]
 
 
 def import_people(
@@ -69,6 +71,9 @@ def import_people(
     least: int = 1,
     max_bad: float = 0.05,
     seed: int = 0,
+    split: str = "",
+    people: int = 0,
+    most: int = 0,
     progress: Progress | None = None,
     **_: object,
 ) -> PeopleReport:
@@ -80,8 +85,11 @@ def import_people(
     crop = "none" if layout.aligned else crop
     boxes = "dataset" if layout.by_points and crop == "face" else boxes
     aligner, record = _alignment(layout, crop, boxes, size)
+    choice = _choice(layout, Choice(split, people, most, least, seed))
     division = Division(test, 0.0 if layout.benchmark else heldout, least, seed)
-    album = layout.scan(layout, source)
+    division = Division(0.0, 0.0, seed=seed) if split else division
+    whole = layout.scan(layout, source)
+    album = choose(whole, choice)
     if boxes == "dataset":
         _check_points(album, source, layout)
     lists = {
@@ -98,7 +106,9 @@ def import_people(
         name=name,
         size=size,
         origin=f"people {printable(source.resolve().name)} kind={layout.kind} crop={crop} {division.text}"
-        + (" boxes=dataset" if boxes == "dataset" else ""),
+        + (" boxes=dataset" if boxes == "dataset" else "")
+        + choice.text
+        + (f" order={order_digest(whole)}" if choice.part and whole.in_order else ""),
         aligner=aligner,
         record=record,
         points=crop == "face",
@@ -116,14 +126,22 @@ def import_people(
         found=(len(album.counts), len(album)),
         expected=album.expected,
         notes=album.notes,
-        pairs=(
-            *(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
-            *(
-                f"{list_beside(destination, OF_TEMPLATES, which)} ({counted(count, 'line')})"
-                for which, count in written.items()
-            ),
+        pairs=tuple(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
+        templates=tuple(
+            f"{list_beside(destination, OF_TEMPLATES, which)} ({counted(count, 'line')})"
+            for which, count in written.items()
         ),
     )
+
+
+def _choice(layout: Layout, choice: Choice) -> Choice:
+    """Refuse parts that are not known, or of a benchmark, which asks for all."""
+    if choice.part not in ("", *PARTS):
+        raise UserError("--split", f"{choice.part!r} is no known part; choose one of {', '.join(PARTS)}")
+    if layout.benchmark and choice.text:
+        raise UserError("--split" if choice.part else "--people" if choice.people else "--most",
+                        f"leaves out what the lists of {layout.title} ask for; leave it out")  # fmt: skip
+    return choice
 
 
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Aligner, CropRecord]:

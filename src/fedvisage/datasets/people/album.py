@@ -73,6 +73,10 @@ class Album:
     expected: tuple[int, int] | None = None
     """People and photographs of a whole copy, where that is known; 0 is not known."""
     templates: TemplateLists | None = None
+    in_order: bool = False
+    """Whether people stand in `counts` in the order in which they come in the dataset."""
+    splits: Callable[[str, int], Sequence[str]] | None = None
+    """The split of each of a person's photographs, where it is not drawn when the set is written."""
 
     def __len__(self) -> int:
         """Count the photographs."""

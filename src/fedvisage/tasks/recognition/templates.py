@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,8 @@ def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str
     readings = {}
     for reading in READINGS:
         tar = {} if pairs is None else _verified(faces[reading], pairs, settings, reading)
-        tpir, rank = {}, {}
+        tpir: Mapping[float, float] = {}
+        rank: Mapping[int, float] = {}
         if galleries and probes is not None and all(map(len, galleries.values())) and len(probes):
             enrolled = [_of_people(faces[reading], table) for table in galleries.values()]
             asked = _of_people(faces[reading], probes)
@@ -116,7 +118,8 @@ def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float
 
 def _there(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
     """Tell which lines of a list name templates that there are."""
-    return np.isin(table[:, :columns], names).all(axis=1)
+    here: NDArray[np.bool_] = np.isin(table[:, :columns], names)
+    return np.logical_and.reduce(here, axis=1)
 
 
 def _verified(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
