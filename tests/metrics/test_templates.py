@@ -75,6 +75,13 @@ def test_tpir_is_of_joined_galleries_or_the_mean_of_two_searches() -> None:
     assert apart == {rate: pytest.approx((each[0][rate] + each[1][rate]) / 2) for rate in (0.1, 0.3)}
 
 
+def test_rates_that_one_reading_has_too_few_searches_for_are_left_out_there() -> None:
+    """48 probes show a FPIR of 1/40; the 20 of the first gallery's people, whom the second rejects, do not."""
+    galleries, probes = scene(1)
+    assert identified(galleries, probes, PUBLISHED, (0.025, 0.1))[0].keys() == {0.025, 0.1}
+    assert identified(galleries, probes, CONSERVATIVE, (0.025, 0.1))[0].keys() == {0.1}
+
+
 def test_galleries_of_which_one_has_no_mate_show_nothing() -> None:
     galleries, probes = scene(2)
     assert identified(galleries, probes.take(probes.identity < 5), CONSERVATIVE) == ({}, {})

@@ -15,7 +15,6 @@ mate fewer than k others of the gallery reach.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,20 +30,11 @@ READINGS = (PUBLISHED, CONSERVATIVE)
 _MODES: Mapping[str, Mode] = {PUBLISHED: "published", CONSERVATIVE: "nist"}
 
 
-@dataclass(frozen=True)
-class OfTemplates:
-    """TAR@FAR over pairs, TPIR@FPIR and rank rates over galleries; empty where there is nothing to count."""
-
-    tar: dict[float, float]
-    tpir: dict[float, float]
-    rank: dict[int, float]
-
-
 def verified(
     similarity: Features, same: NDArray[np.bool_], reading: str, fars: Sequence[float] = ()
 ) -> dict[float, float]:
-    """Return TAR at each FAR of a list of pairs; rates that nobody asked for are those that can be measured."""
-    wanted = tuple(fars) or measurable(FARS, int((~same).sum()))
+    """Return TAR at those FARs, the papers' if none is given, that a list of pairs can show."""
+    wanted = measurable(fars or FARS, int((~same).sum()))
     if not wanted or not same.any():
         return {}
     return nearest_tar(similarity, same, wanted) if reading == PUBLISHED else verify_pairs(similarity, same, wanted).tar
@@ -71,7 +61,7 @@ def nearest_tar(similarity: Features, same: NDArray[np.bool_], fars: Sequence[fl
 def identified(
     galleries: Sequence[Faces], probes: Faces, reading: str, fpirs: Sequence[float] = ()
 ) -> tuple[dict[float, float], dict[int, float]]:
-    """Return TPIR at each FPIR, and rank rates: over all galleries joined, or as means over galleries."""
+    """Return TPIR at those FPIRs that searches can show, and rank rates: over all galleries, or as means over them."""
     if reading == PUBLISHED:
         galleries = [joined(galleries)]
     known = [np.isin(probes.identity, gallery.identity) for gallery in galleries]
@@ -80,7 +70,7 @@ def identified(
     ranks = [ranks_of(gallery, probes.take(some)) for gallery, some in zip(galleries, known, strict=True)]
     rank = {most: float(np.mean([np.mean(one < most) for one in ranks])) for most in RANKS}
     searches = len(probes) if reading == PUBLISHED else min(int((~some).sum()) for some in known)
-    wanted = tuple(fpirs) or measurable(FPIRS, searches)
+    wanted = measurable(fpirs or FPIRS, searches)
     if not wanted:
         return {}, rank
     found = [one.tpir for one in identify(galleries, probes, wanted, _MODES[reading])]

@@ -11,10 +11,8 @@ from numpy.typing import NDArray
 from fedvisage.data.batches import View
 from fedvisage.data.templates import COLUMNS, CONFIDENCE, MEDIA, TEMPLATE, Table, TemplateLists
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.metrics.identification import FPIRS
-from fedvisage.metrics.similarity import Faces, measurable, pair_similarity, templates, unit
+from fedvisage.metrics.similarity import Faces, pair_similarity, templates, unit
 from fedvisage.metrics.templates import CONSERVATIVE, PUBLISHED, READINGS, identified, verified
-from fedvisage.metrics.verification import FARS
 from fedvisage.recipe import Recognition
 from fedvisage.tasks.recognition.heldout import has_directions
 from fedvisage.tasks.recognition.rates import rates_of
@@ -72,7 +70,7 @@ def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str
         if galleries and probes is not None and all(map(len, galleries.values())) and len(probes):
             enrolled = [_of_people(faces[reading], table) for table in galleries.values()]
             asked = _of_people(faces[reading], probes)
-            tpir, rank = identified(enrolled, asked, reading, measurable(settings.fpir or FPIRS, len(asked)))
+            tpir, rank = identified(enrolled, asked, reading, settings.fpir)
         readings[reading] = {**rates_of(tar, tpir), "rank": {str(most): value for most, value in rank.items()}}
     return {**figures, "readings": readings}
 
@@ -125,7 +123,7 @@ def _there(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
 def _verified(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
     places = [np.searchsorted(faces.identity, pairs[:, column]) for column in (0, 1)]
     similarity, same = pair_similarity(faces.features, places[0], places[1]), pairs[:, 2] == 1
-    return verified(similarity, same, reading, measurable(settings.far or FARS, int((~same).sum())))
+    return verified(similarity, same, reading, settings.far)
 
 
 def _of_people(faces: Faces, table: Table) -> Faces:
