@@ -41,9 +41,7 @@ def create(
     collection: In = COLLECTION,
     renewable: Annotated[
         bool,
-        typer.Option(
-            "--renewable", help="Keep signs of a keyed projection instead of embeddings, which can be revoked."
-        ),
+        typer.Option("--renewable", help="Keep revocable signs of a keyed projection instead of embeddings."),
     ] = False,
 ) -> None:
     """Make an empty gallery with one collection, or add a collection to one; a key that is not there is drawn."""
