@@ -146,6 +146,6 @@ def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:
 
 def print_json(value: Any) -> None:
     """Print a value for programs."""
-    from fedvisage.files import json_text  # which loads torch's file format
+    from fedvisage.files import json_text
 
     sys.stdout.write(json_text(value))
