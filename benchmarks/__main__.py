@@ -19,6 +19,7 @@ from benchmarks import (
     detector,
     face_step,
     fedgpad,
+    gallery,
     memory,
     overhead,
     precision,
@@ -63,6 +64,8 @@ MEASURES = (
     softmax.measure,
     face_step.measure,
     recognition.measure_sites,
+    gallery.measure,
+    gallery.measure_renewable,
 )
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 
