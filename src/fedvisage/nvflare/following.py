@@ -23,7 +23,7 @@ from nvflare.fuel.hci.proto import MetaStatusValue
 from fedvisage.errors import RunFailed
 from fedvisage.nvflare.job import Job
 from fedvisage.nvflare.server_program import PROGRESS
-from fedvisage.progress import Reporter, note_of
+from fedvisage.progress import Reporter
 
 logger = logging.getLogger("fedvisage.operator")
 
@@ -152,7 +152,7 @@ def report(session: Session, course: Course, number: str) -> None:
     for row in reply["rounds"]:
         course.round = int(row["round"])
         course.missing = tuple(name for name in row["asked"] if name not in row["replied"])
-        course.reporter.advance(course.round, total, note_of(row))
+        course.reporter.ended_round(row, total)
     began, after = course.quiet
     if reply["rounds"]:
         course.quiet = (now, QUIET)
