@@ -161,10 +161,13 @@ def report(session: Session, course: Course, number: str) -> None:
         course.quiet = (began, 2 * after)
 
 
-def ask(session: Session, number: str, after: int = 0) -> dict[str, Any] | None:
-    """Ask a job's program how far it is; a job that begins, ends or is lost does not answer."""
+def ask(session: Session, number: str, after: int = 0, *, more: bool = False) -> dict[str, Any] | None:
+    """Ask a job's program how far it is, and for ``more`` its log and what it spent.
+
+    A job that begins, ends or is lost does not answer.
+    """
     try:
-        reply = session.do_app_command(number, PROGRESS, {"after": after})
+        reply = session.do_app_command(number, PROGRESS, {"after": after, "more": more})
     except UNANSWERED:
         logger.debug("job %s does not say how far it is", number, exc_info=True)
         return None
