@@ -27,7 +27,6 @@ from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.weights import named_weights
 from fedvisage.report.page import write_report
-from fedvisage.report.tensorboard import write_events
 from fedvisage.runs import environment
 from fedvisage.runs import train as training
 from fedvisage.runs.directory import (
@@ -51,6 +50,8 @@ from fedvisage.tasks.overlap import OVERLAP, USER, check_apart, look_for_overlap
 from fedvisage.tasks.recognition.benchmarks import check_unseen
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
+from fedvisage.tracking.telling import telling
+from fedvisage.tracking.tensorboard import write_events
 
 Training = Callable[[Setup, Path, Opened, Reporter], Trained]
 """How a run trains: with all sites in this process, with other machines, or not at all."""
@@ -112,7 +113,30 @@ def run(
     on, or of one site that are also another's, are refused unless ``allow_overlap``; with ``verify`` every byte of the
     sets is read and compared with its digest.
     """
-    method = method or find(recipe.method)
+    with telling(recipe, out, reporter) as trackers:
+        metrics = _run(
+            recipe, out, cache, reporter, method or find(recipe.method), resume, wire, training, opening,
+            allow_mixed_crops, allow_overlap, verify,
+        )  # fmt: skip
+        trackers.finish(metrics)
+    return metrics
+
+
+def _run(
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    reporter: Reporter,
+    method: Method,
+    resume: bool,
+    wire: Wire,
+    training: Training | None,
+    opening: Opening | None,
+    allow_mixed_crops: bool,
+    allow_overlap: bool,
+    verify: bool,
+) -> dict[str, Any]:
+    """Train and judge, once all is settled."""
     task = task_of(method)
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
     if unfinished and recipe.data.public is not None:  # which is made next
