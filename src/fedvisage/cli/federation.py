@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.cli.options import AsJson, Overlap, Verify, apart, console, leave_sigterm_alone, print_json, say
+from fedvisage.cli.options import (
+    AsJson,
+    LogFormat,
+    Overlap,
+    Quiet,
+    Verify,
+    apart,
+    console,
+    leave_sigterm_alone,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -62,14 +73,17 @@ def server(
         Path | None,
         typer.Option(help="This machine's copy of the file of weights that recipes start from.", show_default=False),
     ] = None,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
     verbose: Verbose = False,
 ) -> None:
     """Be the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
     from fedvisage.nvflare.front import Front
 
+    front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
-    start_server(kit, state, public, weights, Front(*apart()), verbose=verbose)
+    start_server(kit, state, public, weights, front, verbose=verbose)
 
 
 @app.command()
@@ -80,14 +94,17 @@ def site(
     public: Public = None,
     allow_overlap: Overlap = False,
     verify: Verify = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
     verbose: Verbose = False,
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.front import Front
 
+    front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
-    start_site(kit, data, state, public, Front(*apart()), verbose=verbose, allow_overlap=allow_overlap, verify=verify)
+    start_site(kit, data, state, public, front, verbose=verbose, allow_overlap=allow_overlap, verify=verify)
 
 
 @app.command()
