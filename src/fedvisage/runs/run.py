@@ -42,6 +42,7 @@ from fedvisage.runs.directory import (
     write_once,
     write_or_compare,
 )
+from fedvisage.runs.layout import Choice, as_begun, decided, settled
 from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
@@ -141,7 +142,7 @@ def _run(
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
     if unfinished and recipe.data.public is not None:  # which is made next
         _check_files(recipe, whole=opening is None)
-    recipe = task.filled(recipe, cache, reporter)
+    recipe = as_begun(task.filled(recipe, cache, reporter), out)
     done = finished(out, recipe, resume)
     if done is not None:
         reporter.say(f"{out} is finished already; nothing to do")
@@ -158,6 +159,9 @@ def _run(
     check_alike(data.crops, allow_mixed_crops)
     overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
+    choice = decided(setup, cache, reporter.say)
+    recipe = settled(recipe, choice)
+    setup = set_up(recipe, method)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out), taken_back(out):
         if (done := finished(out, recipe, resume=True)) is not None:
@@ -166,7 +170,7 @@ def _run(
         write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
-        write_once(out / ENVIRONMENT, json_text(environment.describe(setup.compute, recipe.runtime.threads)))
+        write_once(out / ENVIRONMENT, json_text(_surroundings(setup, choice)))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
         trained = (training or _here(wire))(setup, out, data, reporter)
@@ -177,6 +181,12 @@ def _run(
     for sentence in exceptions(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
+
+
+def _surroundings(setup: Setup, choice: Choice | None) -> dict[str, Any]:
+    """Return what the bytes depend on besides the recipe, and the times by which the layout was chosen, if any were."""
+    seen = environment.describe(setup.compute, setup.recipe.runtime.threads)
+    return seen if choice is None else {**seen, "seconds_of_a_step": choice.seconds}
 
 
 def _crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
