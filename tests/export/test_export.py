@@ -13,10 +13,8 @@ import pytest
 import torch
 from huggingface_hub import ModelCard
 from safetensors.torch import load_file
-from tests.toy import SITES, SIZE, recipe_of, run_toy, tree, weights
-from typer.testing import CliRunner
+from tests.toy import SITES, SIZE, recipe_of, tree, weights
 
-from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device.exported import Exported
 from fedvisage.errors import RunFailed, UserError
