@@ -88,7 +88,7 @@ class Index:
 
 def _product(faces: Features, block: Features) -> Features:
     if len(faces) == 1:
-        return (block @ faces[0])[None]  # one pass over the block, without a second copy in another order
+        return np.asarray((block @ faces[0])[None])  # one pass over the block, without a second copy in another order
     return np.asarray(faces @ block.T)
 
 
