@@ -116,7 +116,8 @@ def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float
 
 def _there(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
     """Tell which lines of a list name templates that there are."""
-    there: NDArray[np.bool_] = np.isin(table[:, :columns], names).all(axis=1)
+    here: NDArray[np.bool_] = np.isin(table[:, :columns], names)
+    there: NDArray[np.bool_] = np.logical_and.reduce(here, axis=1)
     return there
 
 
