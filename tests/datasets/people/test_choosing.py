@@ -184,7 +184,7 @@ def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_
     said = "\n".join(describe_protocol("fedfr-released", tmp_path))
     assert f"data import rec DIRECTORY {tmp_path / 'clients'} --size 112 --split fedfr-released-clients" in said
     content = yaml.safe_load(said.replace("[1-40]", "[1-2]").replace("/40", "/2"))
-    plain = tree(sets, "fedavg", training__rounds=1, training__pretrain=None)
+    plain = tree(sets, "fedfr", training__rounds=1)
     recipe = {**plain, "data": content["data"], "evaluation": content["evaluation"]}
     metrics = run_toy(recipe, tmp_path / "run")
     assert metrics["personalised"]["impostors"] == "pooled"

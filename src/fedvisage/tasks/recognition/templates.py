@@ -116,9 +116,8 @@ def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float
 
 def _there(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
     """Tell which lines of a list name templates that there are."""
-    here: NDArray[np.bool_] = np.isin(table[:, :columns], names)
-    there: NDArray[np.bool_] = np.logical_and.reduce(here, axis=1)
-    return there
+    whole: NDArray[np.bool_] = np.logical_and.reduce(np.isin(table[:, :columns], names), axis=1)
+    return whole
 
 
 def _verified(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
