@@ -8,12 +8,13 @@ import shutil
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from tests.toy import SIZE, run_toy, tree
+from tests.toy import SIZE, opened, run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.make import Importing, import_dataset
@@ -174,19 +175,44 @@ def test_both_parts_of_a_file_are_imported_apart(faces: Path, tmp_path: Path) ->
     assert f"order={digest}" in theirs.source
 
 
-def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_photographs(
-    faces: Path, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
-    """Two clients stand for forty. Each has one person: 40 · 39 / 2 genuine pairs, and 40 · 40 with the other."""
+@pytest.fixture(scope="module")
+def protocol(
+    faces: Path, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dict[str, Any], Path]:
+    """The released protocol as a recipe for two clients, each of whom has one person; they stand for forty."""
+    place = tmp_path_factory.mktemp("protocol")
     for part in ("clients", "public"):
-        made(faces, tmp_path, part)
-    shutil.copytree(sets["U"].with_name("people-U"), tmp_path / "ijbc")
-    said = "\n".join(describe_protocol("fedfr-released", tmp_path))
-    assert f"data import rec DIRECTORY {tmp_path / 'clients'} --size 112 --split fedfr-released-clients" in said
+        made(faces, place, part)
+    shutil.copytree(sets["U"].with_name("people-U"), place / "ijbc")
+    said = "\n".join(describe_protocol("fedfr-released", place))
+    assert f"data import rec DIRECTORY {place / 'clients'} --size 112 --split fedfr-released-clients" in said
     content = yaml.safe_load(said.replace("[1-40]", "[1-2]").replace("/40", "/2"))
     plain = tree(sets, "fedfr", training__rounds=1)
-    recipe = {**plain, "data": content["data"], "evaluation": content["evaluation"]}
-    metrics = run_toy(recipe, tmp_path / "run")
+    return {**plain, "data": content["data"], "evaluation": content["evaluation"]}, place
+
+
+def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_photographs(
+    protocol: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
+    recipe, place = protocol
+    data = opened({**recipe, "data": {**recipe["data"], "public_identities": 2}}, tmp_path)
+    assert data.people is not None
+    assert data.people.public is not None
+    assert (len(data.people.public), data.user) == (2 * 70, None)
+    for client, other in (("client1", "client2"), ("client2", "client1")):
+        assert (len(data.sites[client].train), len(data.sites[client].heldout)) == (63, 40)
+        strangers = data.people.strangers[client]
+        assert strangers is not None
+        assert strangers.items.tolist() == data.sites[other].heldout.items.tolist()
+    assert {name: len(one.view.identities) for name, one in data.benchmarks.items()} == {"ijbc": 3}
+    with pytest.raises(UserError, match=r"^--user"):
+        describe_protocol("fedfr", place, "C")
+
+
+@pytest.mark.slow
+def test_the_protocol_runs(protocol: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+    """One person at a client has 40 · 39 / 2 genuine pairs, and 40 · 40 with the other client's."""
+    metrics = run_toy(protocol[0], tmp_path / "run")
     assert metrics["personalised"]["impostors"] == "pooled"
     for own in metrics["personalised"]["sites"].values():
         assert (own["genuine_pairs"], own["impostor_pairs"]) == (780, 1600)
@@ -194,8 +220,6 @@ def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_
     assert metrics["benchmarks"]["ijbc"]["identities"] == 3
     assert metrics["user"] is None
     assert "Impostors are the other sites" in write_report(tmp_path / "run").read_text()
-    with pytest.raises(UserError, match=r"^--user"):
-        describe_protocol("fedfr", tmp_path, "C")
 
 
 @pytest.mark.parametrize(
