@@ -27,6 +27,7 @@ from benchmarks import (
     privacyface,
     recognition,
     secure,
+    service,
     softmax,
     split,
     startup,
@@ -66,6 +67,7 @@ MEASURES = (
     recognition.measure_sites,
     gallery.measure,
     gallery.measure_renewable,
+    service.measure,
 )
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 

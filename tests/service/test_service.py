@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
+from tests.documented import ROOT
 from tests.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
 
 from fedvisage.errors import UserError
@@ -231,6 +233,7 @@ def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
     refused(client.get("/v1/nothing"), 404, "not_found")
     refused(client.get("/v1/pad"), 405, "method_not_allowed")
     refused(client.get("/docs"), 404, "not_found")
+    refused(client.get("/v1/health/"), 404, "not_found")
     refused(client.post("/v1/collections/none/search", files={"image": png(tile_of(1))}), 404, "not_found")
     refused(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
     refused(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
@@ -281,6 +284,20 @@ def test_requests_keep_their_ids_and_the_log_names_nobody(client: TestClient, lo
     counted = client.get("/metrics").text
     assert 'fedvisage_requests_total{method="GET",route="/v1/health",status="200"} 1' in counted
     assert "Ada" not in counted
+
+
+def test_the_page_on_the_service_lists_its_routes(client: TestClient) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `") and "/v1/" in line]
+    listed = {
+        (method, path)
+        for row in rows
+        for methods, path in re.findall(r"((?:`?[A-Z]+`?,? ?)+)(/[^`]+)`", row)
+        for method in re.findall(r"[A-Z]+", methods)
+    }
+    paths = client.get("/openapi.json").json()["paths"]
+    served = {(method.upper(), path) for path, methods in paths.items() for method in methods if path.startswith("/v1")}
+    assert listed == served | {("GET", "/v1/metrics"), ("GET", "/metrics")}
 
 
 def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:

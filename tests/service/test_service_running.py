@@ -70,6 +70,7 @@ def ask(port: int, answers: list[int]) -> threading.Thread:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
         connection.request("POST", "/v1/pad", png(tile_of(1)), {"content-type": "image/png"})
         answers.append(connection.getresponse().status)
+        connection.close()
 
     thread = threading.Thread(target=send)
     thread.start()
@@ -127,6 +128,7 @@ def test_it_serves_https_with_its_certificate(tmp_path: Path) -> None:
         connection = http.client.HTTPSConnection("localhost", port, context=trusting, timeout=PATIENCE)
         connection.request("GET", "/v1/health")
         assert json.load(connection.getresponse())["status"] == "ok"
+        connection.close()
 
 
 def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ def build(
     """Return the service over an engine, and over a gallery if there is one."""
     work = Work(engine, gallery, limits or Limits())
     # Its own pages would load scripts from elsewhere.
-    app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None)
+    app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(native.routes(work))
     app.include_router(compreface.routes(work))
     _add_pages(app, work)

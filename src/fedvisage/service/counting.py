@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import threading
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 
@@ -12,14 +13,25 @@ class Counts:
     def __init__(self) -> None:
         """Start at nothing."""
         self.requests: Counter[tuple[str, str, int]] = Counter()
-        self.seconds: Counter[str] = Counter()
+        self.seconds: defaultdict[str, float] = defaultdict(float)
         self.decisions: Counter[str] = Counter()
         self.waiting = 0
+        self._lock = threading.Lock()
+
+    def came(self, number: int) -> None:
+        """Count who waits or is answered, as threads see it."""
+        with self._lock:
+            self.waiting += number
+
+    def decided(self, decision: str) -> None:
+        """Count what was decided of a face."""
+        with self._lock:
+            self.decisions[decision] += 1
 
     def answered(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request."""
         self.requests[method, route, status] += 1
-        self.seconds[route] += seconds  # type: ignore[assignment]  # a sum of times is what it counts
+        self.seconds[route] += seconds
 
     def text(self) -> str:
         """Return all counts."""

@@ -262,7 +262,7 @@ def _image(work: Work, asked: Asked, name: str = "image") -> Image:
 def _faces(work: Work, image: Image, *, report: bool) -> list[SeenFace]:
     faces = list(work.engine.check(image, report=report).faces)
     for face in faces:
-        work.counts.decisions["unjudged" if face.pad is None else face.pad.decision] += 1
+        work.counts.decided("unjudged" if face.pad is None else face.pad.decision)
     return faces
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import ssl
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ def server_of(
     """Return the server, not yet running; ``run()`` serves until SIGINT or SIGTERM."""
     if (certificate is None) != (key is None):
         raise UserError("--tls-cert", "needs --tls-key, and the other way round")
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would tell bytes of forms that are broken
     if certificate is not None:
         _check_certificate(certificate, key)
     return uvicorn.Server(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
-
-import anyio
-from anyio import to_thread
 
 from fedvisage.errors import UserError
 from fedvisage.gallery.engine import Engine
@@ -20,27 +18,28 @@ from fedvisage.service.settings import Limits
 Result = TypeVar("Result")
 
 
-@dataclass(eq=False)
 class Work:
-    """The engine and the gallery of a service, and who waits for them."""
+    """The engine and the gallery of a service, and who waits for them.
 
-    engine: Engine
-    gallery: Gallery | None
-    limits: Limits = field(default_factory=Limits)
-    counts: Counts = field(default_factory=Counts)
-    _threads: anyio.CapacityLimiter | None = None
+    A request that was given up because of its time keeps its thread until that is done: there are never more of them.
+    """
+
+    def __init__(self, engine: Engine, gallery: Gallery | None, limits: Limits) -> None:
+        """Take what answers, and how many may ask."""
+        self.engine, self.gallery, self.limits, self.counts = engine, gallery, limits, Counts()
+        self._pool = ThreadPoolExecutor(limits.workers, "answering")
 
     async def do(self, some: Callable[[], Result]) -> Result:
         """Compute something in a thread, when one is free."""
-        if self._threads is None:  # here, because it belongs to the loop that runs
-            self._threads = anyio.CapacityLimiter(self.limits.workers)
         if self.counts.waiting >= self.limits.waiting + self.limits.workers:
             raise Fault(503, "busy", "too many requests are waiting; ask again").again_in(1)
-        self.counts.waiting += 1
-        try:
-            return await to_thread.run_sync(some, limiter=self._threads, abandon_on_cancel=True)
-        finally:
-            self.counts.waiting -= 1
+        self.counts.came(1)
+        future = self._pool.submit(some)
+        future.add_done_callback(self._done)
+        return await asyncio.wrap_future(future)
+
+    def _done(self, _: Future[Result]) -> None:
+        self.counts.came(-1)
 
     def people(self) -> Gallery:
         """Return the gallery."""
