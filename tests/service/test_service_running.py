@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -23,9 +24,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from tests.documented import ROOT
 from tests.gallery.tiles import Image, TileRow, Tiles, tile_of
 from tests.service.test_service import png
+from typer.testing import CliRunner
 
+from fedvisage.cli import app
 from fedvisage.errors import UserError
 from fedvisage.service.app import build
 from fedvisage.service.running import server_of
@@ -168,3 +172,10 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
     out, log = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out.strip()) == (0, "stopped")
     assert "/v1/models 200" in log
+
+
+def test_the_verb_has_the_options_that_the_page_shows() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"--[a-z][a-z-]+", page))
+    known = set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(app, ["serve", "--help"]).stdout))
+    assert {"--pad", "--api-keys", "--max-body"} <= shown <= known

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli.options import say
+from fedvisage.cli.options import note, say
 from fedvisage.errors import RunFailed, Terminated, UserError
 
 app = typer.Typer()
@@ -65,7 +65,10 @@ def serve(
     limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
     with ExitStack() as stack:
         people = None if gallery is None else stack.enter_context(Gallery(gallery, key_from(key)))
-        guard = build(open_engine(pad, recognition, threads), people, keys=keys, limits=limits, log=_log)
+        engine = open_engine(pad, recognition, threads)
+        if people is not None and engine.model is not None:
+            note(*people.warm(engine.model.digest))
+        guard = build(engine, people, keys=keys, limits=limits, log=_log)
         server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
         say(f"answering at http{'s' if tls_cert else ''}://{host}:{port}; end it with Ctrl-C")
         try:
