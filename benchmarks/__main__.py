@@ -21,6 +21,7 @@ from benchmarks import (
     fedgpad,
     memory,
     overhead,
+    paper,
     precision,
     predict,
     privacyface,
@@ -62,6 +63,8 @@ MEASURES = (
     recognition.measure_against_scikit_learn,
     softmax.measure,
     face_step.measure,
+    paper.measure_fedgpad,
+    paper.measure_fedfr,
     recognition.measure_sites,
 )
 LAYOUT = """## Layout
