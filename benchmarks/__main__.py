@@ -19,6 +19,7 @@ from benchmarks import (
     detector,
     face_step,
     fedgpad,
+    gallery,
     memory,
     overhead,
     paper,
@@ -66,6 +67,8 @@ MEASURES = (
     paper.measure_fedgpad,
     paper.measure_fedfr,
     recognition.measure_sites,
+    gallery.measure,
+    gallery.measure_renewable,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step

@@ -27,7 +27,6 @@ from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.weights import named_weights
 from fedvisage.report.page import write_report
-from fedvisage.report.tensorboard import write_events
 from fedvisage.runs import environment
 from fedvisage.runs import train as training
 from fedvisage.runs.directory import (
@@ -48,9 +47,12 @@ from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
 from fedvisage.tasks.opened import Opened, check_entries, verify_sets
-from fedvisage.tasks.overlap import OVERLAP, check_apart, look_for_overlap
+from fedvisage.tasks.overlap import OVERLAP, USER, check_apart, look_for_overlap
+from fedvisage.tasks.recognition.benchmarks import check_unseen
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
+from fedvisage.tracking.telling import telling
+from fedvisage.tracking.tensorboard import write_events
 
 Training = Callable[[Setup, Path, Opened, Reporter], Trained]
 """How a run trains: with all sites in this process, with other machines, or not at all."""
@@ -112,7 +114,30 @@ def run(
     on, or of one site that are also another's, are refused unless ``allow_overlap``; with ``verify`` every byte of the
     sets is read and compared with its digest.
     """
-    method = method or find(recipe.method)
+    with telling(recipe, out, reporter) as trackers:
+        metrics = _run(
+            recipe, out, cache, reporter, method or find(recipe.method), resume, wire, training, opening,
+            allow_mixed_crops, allow_overlap, verify,
+        )  # fmt: skip
+        trackers.finish(metrics)
+    return metrics
+
+
+def _run(
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    reporter: Reporter,
+    method: Method,
+    resume: bool,
+    wire: Wire,
+    training: Training | None,
+    opening: Opening | None,
+    allow_mixed_crops: bool,
+    allow_overlap: bool,
+    verify: bool,
+) -> dict[str, Any]:
+    """Train and judge, once all is settled."""
     task = task_of(method)
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
     if unfinished and recipe.data.public is not None:  # which is made next
@@ -132,7 +157,7 @@ def run(
         verify_sets(recipe.data.entries, cache, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter)
     check_alike(data.crops, allow_mixed_crops)
-    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, reporter.say)
+    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     choice = decided(setup, cache, reporter.say)
     recipe = settled(recipe, choice)
@@ -175,13 +200,20 @@ def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) ->
     return task.open(recipe, method, cache, say)
 
 
-def _checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, say: Say) -> dict[str, Any]:
+def _checked_overlap(
+    data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, mixed: bool, say: Say
+) -> dict[str, Any]:
     """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
     allowed = allowed or ((out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True)
     overlap = look_for_overlap(data.places, cache, say)
     for line in check_apart(overlap, allowed, recipe.data.user_name):
         say(f"note: {line}")
-    return overlap.as_json(allowed)
+    told = overlap.as_json(allowed)
+    if data.benchmarks:
+        trained_on = {place: views for place, views in data.places.items() if place != USER}
+        told["benchmarks"] = check_unseen(data.benchmarks, trained_on, _crops_trained_on(data), cache, say,
+                                          allow_mixed_crops=mixed, allow_overlap=allowed)  # fmt: skip
+    return told
 
 
 def _check_files(recipe: Recipe, whole: bool) -> None:
