@@ -50,8 +50,8 @@ distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs deploy
+	$(BIN)/ruff format --check src tests benchmarks docs deploy
 	$(BIN)/mypy
 
 reference: setup
