@@ -237,7 +237,7 @@ class JsonReporter(Reporter):
 
     def tell(self, event: str, text: str, **fields: object) -> None:
         """Write a line."""
-        from fedvisage.files import json_line  # which loads torch's file format
+        from fedvisage.files import json_line
 
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._stream.write(json_line({"time": when, "event": event, **fields, "message": text}))

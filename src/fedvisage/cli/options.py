@@ -162,6 +162,6 @@ def apart(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable
 
 def print_json(value: Any) -> None:
     """Print a value for programs."""
-    from fedvisage.files import json_text  # which loads torch's file format
+    from fedvisage.files import json_text
 
     sys.stdout.write(json_text(value))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -30,8 +30,12 @@ class Privacy(Section):
 class Runtime(Section):
     """What the numbers depend on besides the recipe proper."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"layout"})
+
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    layout: Literal["auto", "first", "last"] | None = None
+    """Where channels lie in memory; a measurement before the run decides ``auto``. Unset, they lie last."""
     threads: int = Field(2, ge=1, le=256)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     checkpoint_every: int = Field(1, ge=1)
