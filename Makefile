@@ -7,7 +7,7 @@ WORKERS ?= 2
 TESTERS ?= 3
 MINUTES ?= 60
 
-.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel clean
+.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -52,8 +52,8 @@ distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs deploy
+	$(BIN)/ruff format --check src tests benchmarks docs deploy
 	$(BIN)/mypy
 
 reference: setup
@@ -68,6 +68,10 @@ benchmark: setup
 wheel: setup
 	rm -rf build dist
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+# RELEASE=--fetch installs dependencies from the package index, as users do.
+release-check: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.release $(RELEASE)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
