@@ -16,10 +16,12 @@ from fedvisage.cli.options import (
     Verify,
     apart,
     console,
+    interruptible,
     leave_sigterm_alone,
     print_json,
     say,
 )
+from fedvisage.errors import UserError
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -112,11 +114,34 @@ def status(
     kit: Annotated[Path, typer.Argument(help="The operator's kit.")],
     as_json: AsJson = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="Print Prometheus' text format instead.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page about it into this file instead.", show_default=False)
+    ] = None,
+    serve: Annotated[
+        int | None,
+        typer.Option(
+            help="Show that page to browsers on this machine, at this port, until stopped.",
+            min=1,
+            max=65535,
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
 ) -> None:
     """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
+    from fedvisage.nvflare.console import serve_console, write_page
     from fedvisage.nvflare.status import prometheus, status_of
 
+    if sum((as_json, metrics, html is not None, serve is not None)) > 1:
+        raise UserError("status", "answers in one way; give one of --json, --metrics, --html and --serve")
+    if html is not None:
+        write_page(html, kit, wait)
+        say(str(html))
+        return
+    if serve is not None:
+        with interruptible():
+            serve_console(kit, serve, wait, say)
+        return
     standing = status_of(kit, wait)
     if as_json:
         print_json(asdict(standing))

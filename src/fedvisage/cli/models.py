@@ -64,6 +64,15 @@ def evaluate_run(
             show_default=False,
         ),
     ] = None,
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SET",
+            help="Recognition: a set to judge on by the lists that lie beside it; may be given several times. Without"
+            " --data nothing else is judged.",
+            show_default=False,
+        ),
+    ] = None,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
     verify: Verify = False,
@@ -77,13 +86,17 @@ def evaluate_run(
     from fedvisage.runs.rejudge import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished import open_model
+    from fedvisage.tasks.naming import named_benchmarks
 
+    if pairs is not None and benchmark and data is None:
+        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
     course = reporter(quiet, log_format, aside=True)
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
+    others = named_benchmarks(benchmark or [])
     figures = evaluate(
-        opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap, verify=verify,
-        say=note, course=course,
+        opened, data, cache, out, benchmarks=others, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
+        verify=verify, say=note, course=course,
     )  # fmt: skip
     if as_json:
         print_json(figures)

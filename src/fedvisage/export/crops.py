@@ -16,7 +16,7 @@ from fedvisage.errors import UserError
 from fedvisage.progress import Say
 from fedvisage.tasks.crops import check_for_model
 from fedvisage.tasks.finished import FinishedModel
-from fedvisage.tasks.recognition.data import share_of
+from fedvisage.tasks.recognition.shares import share_of
 
 COMPARED = 10
 """Crops on which graph and torch are compared."""

@@ -138,7 +138,8 @@ def write_people(
         further=album.columns,
     ) as out:  # fmt: skip
         for person in people:
-            _write_person(out, album.shots(person), course, division, person in away)
+            given = None if album.splits is None else album.splits(person, album.counts[person])
+            _write_person(out, album.shots(person), course, division, person in away, given)
             done += album.counts[person]
             if progress:
                 progress(done, whole)
@@ -152,14 +153,16 @@ def write_people(
     return report
 
 
-def _write_person(out: Writer, shots: Sequence[Shot], course: _Course, division: Division, away: bool) -> None:
+def _write_person(
+    out: Writer, shots: Sequence[Shot], course: _Course, division: Division, away: bool, given: Sequence[str] | None
+) -> None:
     """Write a person's photographs, if there are enough that can be read.
 
     A dataset as it was published is written photograph by photograph, so that a person may have any number of them.
     """
     rng = numpy_rng(division.seed, "import", shots[0].person)
     if not course.distinct:
-        splits, before = draw_splits(len(shots), division.test, away, rng), out.count
+        splits, before = given or draw_splits(len(shots), division.test, away, rng), out.count
         for shot, split in zip(shots, splits, strict=True):
             for picture in course.read(shot):
                 _add(out, picture, split)
