@@ -28,6 +28,7 @@ from benchmarks import (
     privacyface,
     recognition,
     secure,
+    service,
     softmax,
     split,
     startup,
@@ -69,6 +70,7 @@ MEASURES = (
     recognition.measure_sites,
     gallery.measure,
     gallery.measure_renewable,
+    service.measure,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step
