@@ -124,6 +124,11 @@ def test_a_damaged_memory_is_measured_again(sets: Mapping[str, Path], tmp_path: 
     assert json.loads(path.read_text())["layout"] == "first"
 
 
+def test_a_cache_that_cannot_be_written_to_stops_no_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file where a directory should be")
+    assert decided(ready(tree(sets, runtime__layout="auto")), tmp_path / "cache", unheard, lambda _: FIRST) == FIRST
+
+
 def test_a_recipe_without_the_key_is_written_as_before_and_not_measured(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:

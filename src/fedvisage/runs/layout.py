@@ -89,16 +89,24 @@ def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choi
     """Return the setting for a run whose recipe leaves it open: as it is remembered, or by ``measure``."""
     if setup.recipe.runtime.layout != "auto":
         return None
-    directory = cache / "layouts"
+    try:
+        choice = _looked_up(setup, cache / "layouts", measure or measured)
+    except OSError:  # a cache that cannot be written to remembers nothing
+        choice = (measure or measured)(setup)
+    times = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in sorted(choice.seconds.items()))
+    say(f"layout: channels {choice.layout}, {choice.precision} ({times})")
+    return choice
+
+
+def _looked_up(setup: Setup, directory: Path, measure: Callable[[Setup], Choice]) -> Choice:
+    """Return the choice that is remembered in a directory, or measure and remember it; one process at a time."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{_digest(setup)}.json"
     with locked(directory, WAIT):
         choice = _remembered(path)
         if choice is None:
-            choice = (measure or measured)(setup)
+            choice = measure(setup)
             write_json(path, asdict(choice))
-    times = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in sorted(choice.seconds.items()))
-    say(f"layout: channels {choice.layout}, {choice.precision} ({times})")
     return choice
 
 
