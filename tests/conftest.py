@@ -75,9 +75,15 @@ WHOLE = (
 """Below this folder: tests that run whole recipes or processes again and again."""
 
 
+LONG = ("distributed/", "studies/", "contract/", "faults/", "audit/")
+"""Files of tests that take long: begun last, one of them would go on alone."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what ``make quick`` leaves out."""
+    """Mark what ``make quick`` leaves out, and begin with what takes long."""
     root = Path(__file__).parent
+    names = {item.path: item.path.relative_to(root).as_posix() for item in items}
     for item in items:
-        if item.path.relative_to(root).as_posix().startswith(WHOLE):
+        if names[item.path].startswith(WHOLE):
             item.add_marker("whole")
+    items.sort(key=lambda item: not names[item.path].startswith(LONG))
