@@ -22,11 +22,13 @@ from benchmarks import (
     gallery,
     memory,
     overhead,
+    paper,
     precision,
     predict,
     privacyface,
     recognition,
     secure,
+    service,
     softmax,
     split,
     startup,
@@ -63,9 +65,12 @@ MEASURES = (
     recognition.measure_against_scikit_learn,
     softmax.measure,
     face_step.measure,
+    paper.measure_fedgpad,
+    paper.measure_fedfr,
     recognition.measure_sites,
     gallery.measure,
     gallery.measure_renewable,
+    service.measure,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step
