@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,14 @@ def tracked(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) 
     return out, heard.getvalue()
 
 
+@pytest.fixture(scope="module")
+def plain(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run without trackers."""
+    out = tmp_path_factory.mktemp("plain") / "run"
+    run_toy(tree(sets), out)
+    return out
+
+
 def test_a_tracker_hears_the_start_each_round_the_result_and_the_end(tracked: tuple[Path, str]) -> None:
     out, _ = tracked
     calls = told(out)
@@ -97,17 +106,16 @@ def test_a_tracker_is_told_no_name_of_a_person_a_picture_or_a_path(
 
 
 def test_what_breaks_is_named_once_and_the_run_is_the_one_without_trackers(
-    tracked: tuple[Path, str], sets: Mapping[str, Path], tmp_path: Path
+    tracked: tuple[Path, str], plain: Path
 ) -> None:
     out, said = tracked
     for name, word in (("at-start", "no start"), ("at-log", "no log"), ("at-end", "no end"), ("gone", "NotThere")):
         (line,) = [line for line in said.splitlines() if line.startswith(f"warning: {name} ")]
         assert word in line
-    run_toy(tree(sets), tmp_path / "plain")
     bare = ("model.safetensors", "ledger.jsonl", "scores.csv")
-    assert settled(out, names=bare) == settled(tmp_path / "plain", names=bare)
-    assert "tracking" not in (tmp_path / "plain/recipe.yaml").read_text()
-    assert not (tmp_path / "plain/tracking").exists()
+    assert settled(out, names=bare) == settled(plain, names=bare)
+    assert "tracking" not in (plain / "recipe.yaml").read_text()
+    assert not (plain / "tracking").exists()
 
 
 class Stopped(Reporter):
@@ -135,10 +143,10 @@ def test_a_run_that_is_stopped_and_resumed_tells_each_round_once(sets: Mapping[s
 
 @pytest.mark.parametrize("note", ['{"recorded": 3}', '{"recorded": {"run": "x"', '{"at-log": {"run": "a"}}'])
 def test_a_tracker_that_missed_all_of_it_is_told_by_resuming_the_finished_run(
-    tracked: tuple[Path, str], sets: Mapping[str, Path], tmp_path: Path, note: str
+    plain: Path, sets: Mapping[str, Path], tmp_path: Path, note: str
 ) -> None:
     content = tree(sets, tracking="recorded")
-    run_toy(tree(sets), tmp_path / "run")
+    shutil.copytree(plain, tmp_path / "run")
     (tmp_path / "run/recipe.yaml").write_text(recipes.text_of(recipe_of(content)))  # as if it had not been installed
     (tmp_path / "run/tracking").mkdir()
     (tmp_path / "run/tracking/told.json").write_text(note)
