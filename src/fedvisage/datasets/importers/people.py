@@ -9,18 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from fedvisage.data.crops import CropRecord
+from fedvisage.data.journal import EVERY
 from fedvisage.data.pairs import text_of_pairs
-from fedvisage.datasets.importers.albums import Aligned, Aligner, Division, IdentityReport, make_aligner, write_people
-from fedvisage.datasets.importers.cropping import Crop, Image, record_of
+from fedvisage.datasets.importers.albums import Division, IdentityReport, write_people
+from fedvisage.datasets.importers.cropping import Crop, record_of
 from fedvisage.datasets.importers.folder import Progress
-from fedvisage.datasets.importers.report import BadFile, printable
-from fedvisage.datasets.people.album import Album, Shot
+from fedvisage.datasets.importers.report import printable
+from fedvisage.datasets.importers.shots import Alignment, alignment_of
+from fedvisage.datasets.people.album import Album
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.errors import UserError
-from fedvisage.faces.align import align
 from fedvisage.files import write_atomically
 from fedvisage.progress import counted
 
@@ -67,6 +66,8 @@ def import_people(
     least: int = 1,
     max_bad: float = 0.05,
     seed: int = 0,
+    workers: int = 1,
+    every: float = EVERY,
     progress: Progress | None = None,
     **_: object,
 ) -> PeopleReport:
@@ -75,8 +76,8 @@ def import_people(
     Nobody of a benchmark is held out. Its lists of pairs lie beside the set, as ``NAME-pairs.txt``.
     """
     crop = "none" if layout.aligned else crop
-    aligner, record = _alignment(layout, crop, boxes, size)
-    division = Division(test, 0.0 if layout.benchmark else heldout, least, seed)
+    alignment, record = _alignment(layout, crop, boxes, size)
+    division = division_of(layout, test, heldout, least, seed)
     album = layout.scan(layout, source)
     if boxes == "dataset":
         _check_points(album, source, layout)
@@ -90,14 +91,15 @@ def import_people(
         destination,
         name=name,
         size=size,
-        origin=f"people {printable(source.resolve().name)} kind={layout.kind} crop={crop} {division.text}"
-        + (" boxes=dataset" if boxes == "dataset" else ""),
-        aligner=aligner,
+        origin=f"people {printable(source.resolve().name)} {settings_of_people(layout, crop, boxes, division)}",
+        alignment=alignment,
         record=record,
         points=crop == "face",
         division=division,
         max_bad=max_bad,
         distinct=False,
+        workers=workers,
+        every=every,
         progress=progress,
     )
     for path, text in lists.items():
@@ -112,26 +114,26 @@ def import_people(
     )
 
 
-def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Aligner, CropRecord]:
-    """Return what makes crops, and what the set says of them."""
+def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division) -> str:
+    """Return how the line ends that says in a set how it was made: all that was chosen."""
+    return f"kind={layout.kind} crop={crop} {division.text}" + (" boxes=dataset" if boxes == "dataset" else "")
+
+
+def division_of(layout: Layout, test: float, heldout: float, least: int, seed: int) -> Division:
+    """Return how photographs are divided; nobody of a benchmark is held out."""
+    return Division(test, 0.0 if layout.benchmark else heldout, least, seed)
+
+
+def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
+    """Return how crops are made, and what the set says of them."""
     if boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "detect":
-        aligner = make_aligner(crop, size)
-        return lambda image, _: aligner(image), record_of(crop, aligned=True)
+        return alignment_of(crop, size), record_of(crop, aligned=True)
     if not layout.points or crop != "face":
         said = "goes with --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {said}; use detect")
-    return lambda image, shot: _by_points(image, shot, size), BY_POINTS
-
-
-def _by_points(image: Image, shot: Shot, size: int) -> Aligned:
-    if shot.points is None:
-        raise BadFile("the dataset's lists have no points of it")
-    crop, points = align(image, shot.points, size)
-    if not np.isfinite(points).all():
-        raise BadFile("its points in the dataset's lists are all one")
-    return crop, points.astype(np.float32)
+    return Alignment(crop, size, "dataset"), BY_POINTS
 
 
 def _check_points(album: Album, source: Path, layout: Layout) -> None:

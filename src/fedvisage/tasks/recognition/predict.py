@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from fedvisage.datasets.importers.albums import make_aligner
 from fedvisage.datasets.importers.cropping import make_detector
 from fedvisage.datasets.importers.report import BadFile, printable
+from fedvisage.datasets.importers.shots import make_aligner
 from fedvisage.errors import UserError
 from fedvisage.faces.align import Image, align
 from fedvisage.faces.upright import find
