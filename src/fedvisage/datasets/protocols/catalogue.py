@@ -30,9 +30,7 @@ def list_protocols() -> list[str]:
 
 def describe_protocol(name: str, sets: Path, user: str = "") -> list[str]:
     """Return the sections ``data`` and ``evaluation`` of a recipe, and as comments how the sets are imported."""
-    protocol = PROTOCOLS.get(name)
-    if protocol is None:
-        raise UserError("NAME", f"{name!r} is no known protocol; choose one of {', '.join(PROTOCOLS)}")
+    protocol = protocol_of(name, "NAME")
     if not user and len(protocol.folds) > 1:
         raise UserError("--user", f"{name} has {len(protocol.folds)}; choose one of {', '.join(protocol.folds)}")
     fold = user or next(iter(protocol.folds))
@@ -42,29 +40,37 @@ def describe_protocol(name: str, sets: Path, user: str = "") -> list[str]:
     return [*_comments(protocol, fold, sets), *tree.rstrip("\n").split("\n")]
 
 
+def protocol_of(name: str, place: str) -> Protocol:
+    """Return the protocol that is called so."""
+    if name not in PROTOCOLS:
+        raise UserError(place, f"{name!r} is no known protocol; choose one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
 def sections(protocol: Protocol, fold: str, sets: Path) -> dict[str, Any]:
     """Return what a recipe says of a protocol, as plain values."""
     one = protocol.folds[fold]
-
-    def entry(text: str) -> str:
-        name, *rest = text.split(" ", 1)
-        return " ".join([str(sets / name), *rest])
-
     return {
         "data": {
-            "sites": {site: entry(text) for site, text in one.sites.items()},
-            "user": entry(one.user),
+            "sites": {site: located(text, sets) for site, text in one.sites.items()},
+            "user": located(one.user, sets),
             "user_name": f"user-{fold}" if fold in one.sites else fold,
         },
         "evaluation": {"threshold": protocol.threshold, "level": protocol.level},
     }
 
 
+def located(entry: str, sets: Path) -> str:
+    """Return an entry of a protocol with a directory in the place of the set's name."""
+    name, *rest = entry.split(" ", 1)
+    return " ".join([str(sets / name), *rest])
+
+
 def _comments(protocol: Protocol, fold: str, sets: Path) -> list[str]:
     said = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
     said += [f"note: {note}" for note in protocol.notes]
-    if size := {one.options.partition("--size ")[2].split(" ")[0] for one in protocol.sets.values()} - {""}:
-        said.append(f"the images have {size.pop()} pixels: input.size says so")
+    if protocol.size is not None:
+        said.append(f"the images have {protocol.size} pixels: input.size says so")
     commands = [
         f"fedvisage data import {one.kind} DIRECTORY {sets / name} {one.options}".rstrip()
         for name, one in protocol.of_fold(fold).items()
