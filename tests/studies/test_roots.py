@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -252,3 +253,26 @@ def test_a_papers_study_runs_on_pretended_datasets(
     assert result.exit_code == 0, result.exception
     study = read(FOLDER / f"{name}.yaml")
     assert all(row in (tmp_path / "out" / "table.md").read_text() for row in study.rows)
+
+
+def section_of_the_page() -> str:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    return page[page.index("### Studies on a folder of datasets") :]
+
+
+def test_the_pages_study_of_a_protocol_is_read(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
+    study = read(written(yaml.safe_load(text), tmp_path))
+    assert study.users == ["O", "C", "I", "M"]
+    assert len(cells_of(study, tmp_path)) == 4 * 2 * 3
+
+
+@pytest.mark.slow
+def test_the_pages_commands_run_a_study_on_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,) = re.findall(r"```console\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
+    for command in commands.splitlines():
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.exception
+    assert (tmp_path / "runs" / "table3-smoke" / "table.md").exists()
+    assert len([*(tmp_path / "runs" / "sets").iterdir()]) == 4
