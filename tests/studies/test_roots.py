@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import shlex
 from collections.abc import Mapping
@@ -62,10 +63,10 @@ def written(study: Mapping[str, Any], folder: Path) -> Path:
 
 def conducted(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
     """Conduct a study and return its table with all that was said."""
-    console = Console(record=True, width=1000, file=None, quiet=False)
-    with console.capture():
-        table = conduct(path, out, out.parent / "cache", Reporter(console).say, root=root, **options)
-    return table, console.export_text().splitlines()
+    heard = io.StringIO()
+    reporter = Reporter(Console(file=heard, width=1000))
+    table = conduct(path, out, out.parent / "cache", reporter.say, root=root, **options)
+    return table, heard.getvalue().splitlines()
 
 
 @pytest.fixture(scope="module")
@@ -134,10 +135,11 @@ def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Pa
     pretend_dataset("casia-fasd", tmp_path / "root" / "casia")
     recipe = {**RECIPE, "training": {**RECIPE["training"], "start": "first.safetensors"}}  # type: ignore[dict-item]
     study = {**STUDY, "recipe": recipe, "sets": {**STUDY["sets"], "X": "data/X"}}  # type: ignore[dict-item]
-    out, console = tmp_path / "out", Console(record=True, width=1000)
-    with console.capture(), pytest.raises(UserError, match=r"4 things .*nothing was done") as caught:
-        conduct(written(study, tmp_path), out, tmp_path, Reporter(console).say, root=tmp_path / "root")
-    said = {line.partition(":")[0]: line for line in console.export_text().splitlines()}
+    out, heard = tmp_path / "out", io.StringIO()
+    with pytest.raises(UserError, match=r"4 things .*nothing was done") as caught:
+        reporter = Reporter(Console(file=heard, width=1000))
+        conduct(written(study, tmp_path), out, tmp_path, reporter.say, root=tmp_path / "root")
+    said = {line.partition(":")[0]: line for line in heard.getvalue().splitlines()}
     assert all(word in str(caught.value) for word in ("I (Replay-Attack)", "M (MSU-MFSD)", "X", "first.safetensors"))
     assert "https://www.idiap.ch" in said["I"]
     assert "train_release" not in said["I"]
