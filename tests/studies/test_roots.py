@@ -136,9 +136,9 @@ def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Pa
     recipe = {**RECIPE, "training": {**RECIPE["training"], "start": "first.safetensors"}}  # type: ignore[dict-item]
     study = {**STUDY, "recipe": recipe, "sets": {**STUDY["sets"], "X": "data/X"}}  # type: ignore[dict-item]
     out, heard = tmp_path / "out", io.StringIO()
+    reporter, path = Reporter(Console(file=heard, width=1000)), written(study, tmp_path)
     with pytest.raises(UserError, match=r"4 things .*nothing was done") as caught:
-        reporter = Reporter(Console(file=heard, width=1000))
-        conduct(written(study, tmp_path), out, tmp_path, reporter.say, root=tmp_path / "root")
+        conduct(path, out, tmp_path, reporter.say, root=tmp_path / "root")
     said = {line.partition(":")[0]: line for line in heard.getvalue().splitlines()}
     assert all(word in str(caught.value) for word in ("I (Replay-Attack)", "M (MSU-MFSD)", "X", "first.safetensors"))
     assert "https://www.idiap.ch" in said["I"]
