@@ -107,7 +107,8 @@ def _divided(tree: Tree) -> Tree:
     protocol = PROTOCOLS.get(tree["protocol"])
     if protocol is None:
         raise ValueError(f"{tree['protocol']!r} is no known protocol; `fedvisage data protocols` lists them")
-    sites = {site: entry for fold in protocol.folds.values() for site, entry in fold.sites.items()}
+    found = {site: entry for fold in protocol.folds.values() for site, entry in fold.sites.items()}
+    sites = {name: found[name] for name in (*protocol.folds, *found) if name in found}  # in the order of the users
     imports = {name: f"{one.kind} {one.options}".strip() for name, one in protocol.sets.items()}
     sets = {site: located(entry, Path(DATA)) for site, entry in sites.items()}
     return {"users": list(protocol.folds), "sites": list(sites), **tree, "sets": sets, "imports": imports}
