@@ -30,7 +30,7 @@ KIND, SIZE = "casia-fasd", 256
 WIDTH, HEIGHT, FACE, FRAMES = 640, 480, 300, 20
 CLIPS = ("1", "3", "5", "7")
 SPECIES = {"1": "bonafide", "3": "warp", "5": "cut", "7": "replay"}
-TURNS, GOAL, GROWTH = 3, 3.0, 1.1
+TURNS, GOAL, GROWTH, MOST = 2, 3.0, 1.1, 0.9
 FEW, MANY = 2, 8
 """People of the two sets whose memory is compared: four times as many videos."""
 
@@ -114,7 +114,7 @@ def _import(source: Path, workers: int) -> None:
     with tempfile.TemporaryDirectory() as out:
         set_ = Path(out) / "set"
         import_items(SCANNERS[KIND], source, set_, name="S", size=SIZE, frames=FRAMES, crop="face", workers=workers)
-        assert len(PreparedSet.open(set_)) == len([*source.rglob("*.avi")]) * FRAMES
+        assert len(PreparedSet.open(set_)) >= MOST * len([*source.rglob("*.avi")]) * FRAMES
 
 
 def _least(*works: Callable[[], object]) -> tuple[float, ...]:
