@@ -19,6 +19,7 @@ from benchmarks import (
     detector,
     face_step,
     fedgpad,
+    gallery,
     imports,
     memory,
     overhead,
@@ -66,7 +67,16 @@ MEASURES = (
     softmax.measure,
     face_step.measure,
     recognition.measure_sites,
+    gallery.measure,
+    gallery.measure_renewable,
 )
+LAYOUT = """## Layout
+Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step
+of the run's own network, on four images at most, is timed with the channels first and last before the run begins; the
+least of two to four steps counts. What is usual stays unless another setting saves a fifth of the time. The resolved
+recipe says what was chosen, `environment.json` the times (`seconds_of_a_step`), and the user's cache remembers both by
+network, batch, image size, threads, processor and version. [Why so](decisions/0011-layout.md).
+"""
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 
 
@@ -86,7 +96,7 @@ def main() -> None:
     text = (
         "# Benchmarks\n\nWritten by `make benchmark`. Every figure is a ratio, or a rate, measured in one run; on a "
         "shared machine read the ratios.\n\n"
-        f"{table}\n\nMachine and versions:\n\n```json\n{json.dumps(machine, indent=2)}\n```\n"
+        f"{table}\n\n{LAYOUT}\nMachine and versions:\n\n```json\n{json.dumps(machine, indent=2)}\n```\n"
     )
     Path("docs/benchmarks.md").write_text(text, encoding="utf-8")
 

@@ -6,7 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
-from tests.toy import THREADS, make_sets
+from tests.toy import THREADS, make_sets, run_toy, tree
+
+from fedvisage.export.conduct import export
+from fedvisage.tasks.finished import open_model
 
 torch.set_num_threads(THREADS)
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -17,6 +20,38 @@ settings.load_profile("busy machine")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
     """Three sites and a user, for attack detection and for recognition."""
     return make_sets(tmp_path_factory.mktemp("sets"))
+
+
+@pytest.fixture(scope="session")
+def pad_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of attack detection, of one round."""
+    out = tmp_path_factory.mktemp("device") / "pad-run"
+    run_toy(tree(sets, training__rounds=1), out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def pad(pad_run: Path) -> Path:
+    """The same, exported."""
+    out = pad_run.with_name("pad")
+    export(open_model(pad_run), out, cache=pad_run.with_name("cache"))
+    return out
+
+
+@pytest.fixture(scope="session")
+def recognition_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recognition model that was trained in one place."""
+    out = tmp_path_factory.mktemp("device") / "recognition-run"
+    run_toy(tree(sets, "pretrained", evaluation__recognition={"fmr": 0.1}), out)
+    return out
+
+
+@pytest.fixture(scope="session")
+def recognition(recognition_run: Path) -> Path:
+    """The same, exported."""
+    out = recognition_run.with_name("recognition")
+    export(open_model(recognition_run), out, cache=recognition_run.with_name("cache"))
+    return out
 
 
 WHOLE = (

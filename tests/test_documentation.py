@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -159,6 +160,12 @@ def test_examples_are_found_by_the_entry_points_that_the_page_shows(
         recipe = fv.load(tree(sets), {"method": {"name": "fedprox", "model": "small"}})
         assert fv.methods.find(recipe.method).title == "FedProx (Small)"
         assert extensions.load("datasets", "table").__name__ == "import_table"
+        run_toy(tree(sets, tracking="sheet", training__rounds=2), tmp_path / "tracked")
+        with (tmp_path / "tracked/tracking/fedvisage-tracked.csv").open() as sheet:
+            rows = {(row["round"], row["figure"]): float(row["value"]) for row in csv.DictReader(sheet)}
+        told = json.loads((tmp_path / "tracked/metrics.json").read_text())
+        assert rows["2", "user/hter"] == told["hter"]
+        assert ("1", "loss/A") in rows
     finally:
         extensions._entries.cache_clear()
         fv.methods.on.cache_clear()

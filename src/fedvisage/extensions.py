@@ -1,4 +1,4 @@
-"""What other packages add by entry points: ``fedvisage.methods``, ``fedvisage.models`` and ``fedvisage.datasets``.
+"""What other packages add by entry points: ``fedvisage.methods``, ``.models``, ``.datasets`` and ``.trackers``.
 
 An entry is looked up by name and loaded when it is first asked for, so that listing costs no import of anybody's code.
 """

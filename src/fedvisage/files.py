@@ -15,13 +15,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from fedvisage.errors import RunFailed, UserError
+
+if TYPE_CHECKING:  # a device reads JSON, and has no torch
+    from torch import Tensor
 
 PART = ".part"
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -205,12 +204,16 @@ def sweep(directory: Path) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> None:
     """Write a safetensors file atomically, with one text beside the tensors."""
+    from safetensors.torch import save as to_bytes  # which loads torch
+
     data = to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {META: meta} if meta else None)
     write_atomically(path, data)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
     """Read a safetensors file and its text; a damaged file is the user's to know about."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
@@ -236,6 +239,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
 
 def check_weights(path: Path, place: str) -> None:
     """Refuse a file of weights that is not there, or in another format, by the place that names it."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt"):
             return

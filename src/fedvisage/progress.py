@@ -95,6 +95,8 @@ class Reporter:
         self._below: TaskID | None = None
         self._pace, self._round, self._rounds = self._new_pace(), 0, Rate(clock, 0)
         self._pace_of_parts = Pace(clock, FIRST, EVERY)
+        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
+        """Who hears the line that each round leaves in ``rounds.jsonl``."""
 
     def __call__(self, text: str) -> None:
         """Say one thing."""
@@ -117,6 +119,12 @@ class Reporter:
             self._below = bars.add_task("", visible=False, note="")
             yield
             self._task = self._below = None
+
+    def ended_round(self, row: Mapping[str, Any], total: int) -> None:
+        """Say that a round has ended, whose line in ``rounds.jsonl`` this is."""
+        for listener in self.listeners:
+            listener(row)
+        self.advance(int(row["round"]), total, note_of(row))
 
     def advance(self, done: int, total: int, note: str) -> None:
         """Say that a round has ended."""
@@ -229,7 +237,7 @@ class JsonReporter(Reporter):
 
     def tell(self, event: str, text: str, **fields: object) -> None:
         """Write a line."""
-        from fedvisage.files import json_line  # which loads torch's file format
+        from fedvisage.files import json_line
 
         when = datetime.now(UTC).isoformat(timespec="milliseconds")
         self._stream.write(json_line({"time": when, "event": event, **fields, "message": text}))

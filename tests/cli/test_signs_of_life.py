@@ -15,6 +15,8 @@ from tests.toy import SITES, run_toy, tree
 from typer.testing import CliRunner, Result
 
 from fedvisage.cli import app
+from fedvisage.cli.options import apart
+from fedvisage.errors import UserError
 from fedvisage.progress import JsonReporter
 
 
@@ -69,3 +71,26 @@ def test_rendering_is_told_to_programs_and_not_to_who_wants_quiet(tmp_path: Path
     assert quiet.stdout == objects.stdout
     assert quiet.stderr == ""
     assert all(row["event"] == "progress" for row in rows(objects.stderr))  # none, if it took no three seconds
+
+
+def test_a_server_or_site_tells_a_program_and_complains_in_words(capfd: pytest.CaptureFixture[str]) -> None:
+    say, complain = apart(False, "json")
+    say("connected to fed.example.org:8002, waiting for runs")
+    complain("the kit is in use")
+    out, error = capfd.readouterr()
+    told, complaint = error.splitlines()
+    assert (json.loads(told)["event"], json.loads(told)["message"].split()[0]) == ("said", "connected")
+    assert (out, complaint) == ("", "fedvisage: the kit is in use")
+
+
+def test_a_quiet_server_or_site_only_complains(capfd: pytest.CaptureFixture[str]) -> None:
+    say, complain = apart(True, "text")
+    say("connected")
+    complain("the kit is in use")
+    assert capfd.readouterr() == ("", "fedvisage: the kit is in use\n")
+
+
+@pytest.mark.parametrize("words", [("server", "kit"), ("site", "kit", "--data", "set")])
+def test_an_unknown_format_is_refused_before_a_kit_is_opened(words: tuple[str, ...]) -> None:
+    with pytest.raises(UserError, match="--log-format"):
+        CliRunner().invoke(app, [*words, "--log-format", "xml"], catch_exceptions=False)

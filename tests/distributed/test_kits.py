@@ -157,6 +157,12 @@ def test_a_job_is_four_files_without_a_path_of_anyone(sets: Mapping[str, Path], 
     assert read_job(tmp_path / "job" / "app" / "config") == Job("first", travelling(recipe))
 
 
+def test_benchmarks_stay_with_whoever_writes_the_recipe(sets: Mapping[str, Path]) -> None:
+    recipe = recipe_of(tree(sets, "fedavg", data__benchmarks={"lfw": str(sets["U"])}))
+    assert recipe.data.benchmarks is not None
+    assert travelling(recipe).data.benchmarks is None
+
+
 def test_pieces_of_tensors_are_waited_for_within_the_deadline(sets: Mapping[str, Path], tmp_path: Path) -> None:
     write_job(tmp_path / "job", Job("first", travelling(recipe_of(tree(sets, federation__deadline=60.0)))), ("A",))
     for side in ("server", "client"):

@@ -78,6 +78,7 @@ def replied(out: Path) -> list[set[str]]:
     return [set(json.loads(line)["replied"]) for line in (out / "rounds.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_third_site_and_a_second_operator_take_part(
     members: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:

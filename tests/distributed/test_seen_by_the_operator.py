@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -19,10 +20,11 @@ import psutil
 import pytest
 from rich.console import Console
 from tests.distributed.federations import WAIT, run_through
-from tests.toy import recipe_of, tree
+from tests.toy import SITES, recipe_of, tree
 
 from fedvisage.errors import RunFailed
 from fedvisage.nvflare import operator
+from fedvisage.nvflare.console import write_page
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connected
 from fedvisage.nvflare.rehearsal import Rehearsal
@@ -38,10 +40,13 @@ class Observer(Reporter):
     def __init__(self, kit: Path) -> None:
         super().__init__(Console(file=io.StringIO()), quiet=True)
         self.kit, self.seen, self.told = kit, list[Status](), list[str]()
+        self.pages: list[str] = []
 
     def advance(self, done: int, total: int, note: str) -> None:
         if not self.seen:
             self.seen.append(status_of(self.kit, WAIT))
+            write_page(self.kit.parent / "console.html", self.kit, WAIT)
+            self.pages.append((self.kit.parent / "console.html").read_text())
 
     def say(self, text: str) -> None:
         self.told.append(text)
@@ -51,12 +56,19 @@ def test_a_run_is_in_the_status_while_it_goes_on(
     federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     observer = Observer(federation.operator.path)
-    run_through(federation, tree(sets, training__rounds=6), tmp_path / "seen", reporter=observer)
+    content = tree(sets, training__rounds=6, tracking="tensorboard")
+    run_through(federation, content, tmp_path / "seen", reporter=observer)
     ((run,),) = (status.runs for status in observer.seen)
     assert re.fullmatch(r"seen-[0-9a-f]+", run.run)
     assert (run.state, run.rounds) == ("running", 6)
     assert 1 <= run.round <= 6
     assert run.bytes_up > 0 < run.bytes_down
+    (page,) = observer.pages
+    assert all(word in page for word in (run.run, "FedPAD", "of 6", "log at the server", *SITES))
+    told = json.loads((tmp_path / "seen/tracking/told.json").read_text())
+    assert told == {"tensorboard": {"run": "tensorboard", "round": 6, "ended": True}}
+    assert list((tmp_path / "seen/tensorboard").glob("events.*"))
+    assert "tracking" not in next(federation.server.path.parents[1].glob("runs/seen-*/recipe.yaml")).read_text()
     words = " ".join(observer.told)
     assert words.index("submitted") < words.index("waiting for A, B, C") < words.index("started")
     assert not [one for one in status_of(federation.operator.path, WAIT).runs if one.run == run.run], "it is over"

@@ -13,7 +13,7 @@ from tests.report.making import make_run, user_scores
 from fedvisage.report import curves, similarities
 from fedvisage.report.embedding import boundary, project, sample, tsne_figure
 from fedvisage.report.run_files import Features, read_run
-from fedvisage.report.tensorboard import write_events
+from fedvisage.tracking.tensorboard import write_events
 
 
 def test_curves_keep_every_visible_step_and_drop_the_rest() -> None:

@@ -149,6 +149,20 @@ def import_set(
         float, typer.Option(help="Identities: share of each person's images kept for testing.", min=0.0, max=0.9)
     ] = 0.4,
     least: Annotated[int, typer.Option(help="Identities: leave out who has fewer photographs.", min=1)] = 1,
+    most: Annotated[
+        int, typer.Option(help="People: at most so many photographs of each, drawn; 0 takes all.", min=0)
+    ] = 0,
+    some_people: Annotated[
+        int, typer.Option("--people", help="People: so many of them, drawn; 0 takes all.", min=0)
+    ] = 0,
+    split: Annotated[
+        str,
+        typer.Option(
+            help="rec: a published part of it: fedfr-clients, fedfr-public, fedfr-released-clients or"
+            " fedfr-released-public.",
+            show_default=False,
+        ),
+    ] = "",
     max_bad: Annotated[float, typer.Option(help="Stop above this share of unusable files.", min=0.0, max=1.0)] = 0.05,
     workers: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
     seed: Annotated[int, typer.Option(min=0)] = 0,
@@ -165,7 +179,8 @@ def import_set(
 
         options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
-                            labels=labels, of=of, colour=colour, aligned=aligned)  # fmt: skip
+                            labels=labels, of=of, colour=colour, aligned=aligned, split=split,
+                            people=some_people, most=most)  # fmt: skip
         lines = import_dataset(kind, source, destination, course, name=name, options=options)
     say(*lines)
 

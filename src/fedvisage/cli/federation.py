@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedvisage.cli.options import AsJson, Overlap, Verify, apart, console, leave_sigterm_alone, print_json, say
+from fedvisage.cli.options import (
+    AsJson,
+    LogFormat,
+    Overlap,
+    Quiet,
+    Verify,
+    apart,
+    console,
+    interruptible,
+    leave_sigterm_alone,
+    print_json,
+    say,
+)
+from fedvisage.errors import UserError
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -62,14 +75,17 @@ def server(
         Path | None,
         typer.Option(help="This machine's copy of the file of weights that recipes start from.", show_default=False),
     ] = None,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
     verbose: Verbose = False,
 ) -> None:
     """Be the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
     from fedvisage.nvflare.front import Front
 
+    front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
-    start_server(kit, state, public, weights, Front(*apart()), verbose=verbose)
+    start_server(kit, state, public, weights, front, verbose=verbose)
 
 
 @app.command()
@@ -80,14 +96,17 @@ def site(
     public: Public = None,
     allow_overlap: Overlap = False,
     verify: Verify = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
     verbose: Verbose = False,
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
     from fedvisage.nvflare.front import Front
 
+    front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
-    start_site(kit, data, state, public, Front(*apart()), verbose=verbose, allow_overlap=allow_overlap, verify=verify)
+    start_site(kit, data, state, public, front, verbose=verbose, allow_overlap=allow_overlap, verify=verify)
 
 
 @app.command()
@@ -95,11 +114,34 @@ def status(
     kit: Annotated[Path, typer.Argument(help="The operator's kit.")],
     as_json: AsJson = False,
     metrics: Annotated[bool, typer.Option("--metrics", help="Print Prometheus' text format instead.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a page about it into this file instead.", show_default=False)
+    ] = None,
+    serve: Annotated[
+        int | None,
+        typer.Option(
+            help="Show that page to browsers on this machine, at this port, until stopped.",
+            min=1,
+            max=65535,
+            show_default=False,
+        ),
+    ] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
 ) -> None:
     """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
+    from fedvisage.nvflare.console import serve_console, write_page
     from fedvisage.nvflare.status import prometheus, status_of
 
+    if sum((as_json, metrics, html is not None, serve is not None)) > 1:
+        raise UserError("status", "answers in one way; give one of --json, --metrics, --html and --serve")
+    if html is not None:
+        write_page(html, kit, wait)
+        say(str(html))
+        return
+    if serve is not None:
+        with interruptible():
+            serve_console(kit, serve, wait, say)
+        return
     standing = status_of(kit, wait)
     if as_json:
         print_json(asdict(standing))

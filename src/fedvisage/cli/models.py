@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedvisage.cli.options import (
+    NOTHING,
     AsJson,
     Cache,
     LogFormat,
@@ -17,6 +19,7 @@ from fedvisage.cli.options import (
     Overlap,
     Quiet,
     Verify,
+    interruptible,
     note,
     print_json,
     reporter,
@@ -24,6 +27,14 @@ from fedvisage.cli.options import (
 )
 from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
+
+if TYPE_CHECKING:
+    from fedvisage.progress import Steps
+    from fedvisage.tasks.pad.prediction import Predictions
+    from fedvisage.tasks.pictures import Asked
+    from fedvisage.tasks.recognition.matches import Matches
+
+    Judge = Callable[[Asked, Asked | None, Steps], Predictions | Matches]
 
 app = typer.Typer()
 
@@ -51,6 +62,15 @@ def evaluate_run(
             show_default=False,
         ),
     ] = None,
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SET",
+            help="Recognition: a set to judge on by the lists that lie beside it; may be given several times. Without"
+            " --data nothing else is judged.",
+            show_default=False,
+        ),
+    ] = None,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
     verify: Verify = False,
@@ -64,13 +84,17 @@ def evaluate_run(
     from fedvisage.runs.rejudge import evaluate
     from fedvisage.tasks.catalogue import summary
     from fedvisage.tasks.finished import open_model
+    from fedvisage.tasks.naming import named_benchmarks
 
+    if pairs is not None and benchmark and data is None:
+        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
     course = reporter(quiet, log_format, aside=True)
     opened = open_model(run, adapt, pairs)
     note(*opened.notices)
+    others = named_benchmarks(benchmark or [])
     figures = evaluate(
-        opened, data, cache, out, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap, verify=verify,
-        say=note, course=course,
+        opened, data, cache, out, benchmarks=others, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
+        verify=verify, say=note, course=course,
     )  # fmt: skip
     if as_json:
         print_json(figures)
@@ -78,9 +102,66 @@ def evaluate_run(
         say(*summary(figures))
 
 
+@app.command("export")
+def export_model(
+    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the result, a new one.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Prepared set (or synth: line) on whose crops the graph is compared with torch; default: the recipe's"
+            " user.",
+            show_default=False,
+        ),
+    ] = None,
+    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    cache: Cache = CACHE,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Write a finished model as an ONNX graph that needs no torch, with a model card, and compare both."""
+    from fedvisage.export.conduct import export
+    from fedvisage.tasks.finished import open_model
+
+    course = reporter(quiet, log_format, aside=True)
+    with interruptible(NOTHING):
+        written = export(open_model(run), directory, data=data, member=member, cache=cache, say=course)
+    note(*written.notices)
+    if as_json:
+        print_json(written.as_values())
+    else:
+        say(*written.lines())
+
+
+@app.command("watch")
+def watch_source(
+    source: Annotated[str, typer.Argument(help="A camera's number, a video, a picture, or a folder of pictures.")],
+    pad: Annotated[Path | None, typer.Option(help="Exported model of attack detection.", show_default=False)] = None,
+    recognition: Annotated[Path | None, typer.Option(help="Exported recognition model.", show_default=False)] = None,
+    window: Annotated[int, typer.Option(min=1, help="Frames of a face over which scores are averaged.")] = 10,
+    every: Annotated[int, typer.Option(min=1, help="Look at each so-manieth frame only.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
+) -> None:
+    """Check frames one after another: a JSON object a line, with the decision over the last frames of a face."""
+    from fedvisage.device import Pipeline, Settings
+    from fedvisage.device.sources import every as each
+    from fedvisage.device.sources import frames_of
+    from fedvisage.files import json_line
+
+    if pad is None and recognition is None:
+        raise UserError("--pad", "names no model; give --pad DIR, --recognition DIR, or both")
+    frames = frames_of(source)
+    pipeline = Pipeline(pad, recognition, settings=Settings(threads=threads, window=window))
+    for one in pipeline.watch(each(frames, every)):
+        typer.echo(json_line(one.as_values()), nl=False)
+
+
 @app.command("predict")
 def predict_images(
-    model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of its two model files.")],
+    model: Annotated[
+        Path, typer.Argument(help="The directory of a finished run, of its two model files, or of an export.")
+    ],
     paths: Annotated[
         list[Path] | None,
         typer.Argument(metavar="PATH...", help="Images and folders of images; - is an image on standard input."),
@@ -112,30 +193,56 @@ def predict_images(
     With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
     """
     from fedvisage.progress import in_steps
-    from fedvisage.tasks.finished import open_model
-    from fedvisage.tasks.pad.predict import predict
     from fedvisage.tasks.pictures import asked_for
-    from fedvisage.tasks.recognition.predict import compare_faces
 
     course = reporter(quiet, log_format, aside=True)
     asked = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
     others = None if against is None else asked_for([against])
     if others is not None and len(asked.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    opened = open_model(model)
-    note(*opened.notices, *(asked if others is None else others).notices)
+    judge, notices = _judge(model, member, crop)
+    note(*notices, *(asked if others is None else others).notices)
     with in_steps("images", course) as steps:
-        results = (
-            predict(opened, asked, member=member, crop=crop, steps=steps)
-            if others is None
-            else compare_faces(opened, asked.pictures[0], others, member=member, crop=crop, steps=steps)
-        )
+        results = judge(asked, others, steps)
     if as_json:
         print_json(results.as_values())
     else:
         say(*results.lines())
     if exit_code:
         raise typer.Exit(results.exit_code)
+
+
+def _judge(directory: Path, member: str, crop: str) -> tuple[Judge, list[str]]:
+    """Return how the model of a directory judges pictures, and what to know of it; an exported one needs no torch."""
+    from fedvisage.device.config import is_export
+
+    if is_export(directory):
+        from fedvisage.device import predict as device
+        from fedvisage.device.exported import Exported
+
+        if member:
+            raise UserError("--member", "an exported directory has one model; leave --member out")
+        exported = Exported.open(directory)
+        return (
+            lambda asked, others, steps: (
+                device.predict(exported, asked, crop=crop, steps=steps)
+                if others is None
+                else device.compare_faces(exported, asked.pictures[0], others, crop=crop, steps=steps)
+            )
+        ), []
+
+    from fedvisage.tasks.finished import open_model
+    from fedvisage.tasks.pad.predict import predict
+    from fedvisage.tasks.recognition.predict import compare_faces
+
+    opened = open_model(directory)
+    return (
+        lambda asked, others, steps: (
+            predict(opened, asked, member=member, crop=crop, steps=steps)
+            if others is None
+            else compare_faces(opened, asked.pictures[0], others, member=member, crop=crop, steps=steps)
+        )
+    ), opened.notices
 
 
 def _piped() -> bytes:

@@ -107,11 +107,16 @@ def reporter(quiet: bool, log_format: str, *, aside: bool = False) -> Reporter:
 
     from fedvisage.progress import JsonReporter, Reporter
 
-    if log_format not in ("text", "json"):
-        raise UserError("--log-format", f"{log_format!r} is no format; choose text or json")
+    check_log_format(log_format)
     if log_format == "json" and not quiet:
         return JsonReporter(sys.stderr)
     return Reporter(Console(highlight=False, emoji=False, stderr=True) if aside else console(), quiet)
+
+
+def check_log_format(log_format: str) -> None:
+    """Refuse a format that there is not."""
+    if log_format not in ("text", "json"):
+        raise UserError("--log-format", f"{log_format!r} is no format; choose text or json")
 
 
 def show(content: Table) -> None:
@@ -138,14 +143,25 @@ def note(*lines: str) -> None:
         typer.echo(f"note: {line}", err=True)
 
 
-def apart() -> tuple[Callable[[str], None], Callable[[str], None]]:
+def apart(quiet: bool, log_format: str) -> tuple[Callable[[str], None], Callable[[str], None]]:
     """Return how a long-lived process says a line, and why it ends badly, wherever its output is sent later."""
+    from fedvisage.progress import JsonReporter, unheard
+
+    check_log_format(log_format)
     out, error = (os.fdopen(os.dup(stream.fileno()), "w", buffering=1) for stream in (sys.stdout, sys.stderr))
-    return (lambda text: print(text, file=out)), (lambda text: print(f"fedvisage: {text}", file=error))
+
+    def complain(text: str) -> None:
+        print(f"fedvisage: {text}", file=error)
+
+    if quiet:
+        return unheard, complain
+    if log_format == "json":
+        return JsonReporter(error), complain
+    return (lambda text: print(text, file=out)), complain
 
 
 def print_json(value: Any) -> None:
     """Print a value for programs."""
-    from fedvisage.files import json_text  # which loads torch's file format
+    from fedvisage.files import json_text
 
     sys.stdout.write(json_text(value))

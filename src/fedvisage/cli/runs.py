@@ -204,7 +204,7 @@ def report(
 ) -> None:
     """Draw a run's report and TensorBoard files again from its files."""
     from fedvisage.report.page import write_report
-    from fedvisage.report.tensorboard import write_events
+    from fedvisage.tracking.tensorboard import write_events
 
     page = write_report(run, cache, images)  # first: it says what is wrong with a directory that holds no run
     write_events(run)

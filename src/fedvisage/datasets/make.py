@@ -69,6 +69,9 @@ class Importing:
     of: str = ""
     colour: str = ""
     aligned: bool = False
+    split: str = ""
+    people: int = 0
+    most: int = 0
     few: int = 0
     """About so many videos or images of each dataset, for those who try something; 0 is all."""
 
@@ -145,6 +148,9 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
     _check_apart(source, destination)
     if options.aligned and (kind in SCANNERS or kind == EVERYTHING):
         raise UserError("--aligned", "is for photographs of people, to be recognised; leave it out for this kind")
+    for option, value in (("--split", options.split), ("--people", options.people), ("--most", options.most)):
+        if value and kind not in LAYOUTS:
+            raise UserError(option, f"is for known datasets of people such as rec, and not for {kind}; leave it out")
     if kind == EVERYTHING:
         return import_all(source, destination, say, partial(_import_found, say=say, options=options))
     with in_steps(f"importing {source.name}", say) as progress:

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.data.manifest import Manifest
-from fedvisage.datasets.importers.people import division_of, settings_of_people
+from fedvisage.datasets.importers.people import boxes_of, division_of, settings_of_people
 from fedvisage.datasets.importers.pipeline import reading_of, settings_of
 from fedvisage.datasets.importers.reading import Reading
 from fedvisage.datasets.make import Importing, choices_of, dataset_of
+from fedvisage.datasets.people.choosing import Choice
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.errors import UserError
 
+ORDER = " order="
 _LATER = ("size", "workers", "few")
 """What the recipe, the machine and the verb say."""
 
@@ -40,8 +42,10 @@ class Wanted:
         options, dataset = self.options, dataset_of(self.kind)
         if isinstance(dataset, Layout):
             crop = "none" if options.aligned or dataset.aligned else options.crop
-            division = division_of(dataset, options.test, options.heldout, options.least, options.seed)
-            return settings_of_people(dataset, crop, options.boxes, division)
+            boxes, least, seed = boxes_of(dataset, crop, options.boxes), options.least, options.seed
+            division = division_of(dataset, options.test, options.heldout, least, seed, options.split)
+            choice = Choice(options.split, options.people, options.most, least, seed)
+            return settings_of_people(dataset, crop, boxes, division, choice)
         return settings_of(self.reading, options.heldout, options.seed, choices_of(options), options.few)
 
     @property
@@ -64,7 +68,8 @@ class Wanted:
         return manifest.source.startswith(f"{self.kind} ")
 
     def _made_so(self, manifest: Manifest) -> bool:
-        return manifest.source.endswith(f" {self.settings}")
+        said, _, _ = manifest.source.partition(ORDER)  # which the files say, not the options
+        return said.endswith(f" {self.settings}")
 
     def command(self, source: str, destination: Path) -> str:
         """Return the command that imports it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ def evaluate(
     *,
     adapt: str | None = None,
     pairs: str | Path | None = None,
+    benchmarks: Mapping[str, str | Path] | None = None,
     out: str | Path | None = None,
     cache: str | Path = CACHE,
     allow_mixed_crops: bool = False,
@@ -36,6 +38,8 @@ def evaluate(
     """Judge a finished model on a prepared set or ``synth:`` line, its own user's unless one is named.
 
     ``adapt`` adapts it to the images first, without their labels; ``pairs`` is a list of pairs for recognition.
+    ``benchmarks`` are further sets by name, each judged by the lists that lie beside it; nothing else is judged then,
+    unless ``data`` is named.
     ``allow_mixed_crops`` takes a set that was cropped otherwise than what the model was trained on.
     Pictures that the model was trained on are refused unless ``allow_overlap``; with ``verify`` every byte of the set
     is read and compared with its digest.
@@ -43,9 +47,10 @@ def evaluate(
     directory = model.directory if isinstance(model, FinishedModel | Run) else Path(model)
     opened = _told(open_model(directory, adapt, None if pairs is None else Path(pairs), _method_of(model)))
     entry, where = None if data is None else str(data), None if out is None else Path(out)
+    others = {name: str(one) for name, one in (benchmarks or {}).items()}
     return judge(
-        opened, entry, Path(cache), where, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
-        verify=verify, say=_warn,
+        opened, entry, Path(cache), where, benchmarks=others, allow_mixed_crops=allow_mixed_crops,
+        allow_overlap=allow_overlap, verify=verify, say=_warn,
     )  # fmt: skip
 
 

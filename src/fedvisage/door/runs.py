@@ -18,10 +18,10 @@ from fedvisage.recipe import Recipe
 from fedvisage.recipe import load as load_recipe
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import as_written
-from fedvisage.report.tensorboard import write_events
 from fedvisage.runs.directory import METRICS, RECIPE, REPORT
 from fedvisage.tasks.catalogue import summary
 from fedvisage.tasks.finished import FinishedModel, open_model
+from fedvisage.tracking.tensorboard import write_events
 
 SCORES = "scores.csv"
 

@@ -92,8 +92,12 @@ class Declared:
     """The user's live logits, or features of faces."""
     features: Callable[[Member], Tensor] | None = None
     """What the last layer sees, for figures."""
+    step: Callable[[Member], Tensor] | None = None
+    """What a training step passes images through, where that is more than what a user has; only its time counts."""
     spread: Callable[[Member], Tensor] | None = None
     """How far apart the draws of each image's prediction lie, for a user that draws."""
+    as_graph: Callable[[Member], Tensor] | None = None
+    """What the user computes, or its draws come to in the mean, by operations that an exported graph can have."""
     delivered: tuple[str, ...] = ()
     """The parts that a user downloads; empty: all that live at the server."""
     members: Literal["one", "each", "mean"] = "one"

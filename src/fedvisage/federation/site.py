@@ -25,7 +25,7 @@ from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
 from fedvisage.nn.inputs import as_float, colour_channels, prepare
-from fedvisage.nn.precision import LAYOUT, Compute
+from fedvisage.nn.precision import Compute
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
 from fedvisage.privacy.gaussian import Budget
@@ -216,7 +216,7 @@ class Site:
             self.recipe.training.augment,
             torch_rng(self.recipe.runtime.seed, self.name, "augment", *stream),
         )
-        ready = colour_channels(images, self.recipe.input.colour).contiguous(memory_format=LAYOUT)
+        ready = colour_channels(images, self.recipe.input.colour).contiguous(memory_format=self.compute.layout)
         classes = None
         if view.of_identities:
             classes = torch.from_numpy(self.classes_of(view.subjects[positions])).to(self.compute.device)
@@ -241,7 +241,7 @@ class Site:
         with torch.inference_mode(), self.autocast():
             for start in range(0, len(view), size):
                 images = view.batch(np.arange(start, min(start + size, len(view)))).images
-                ready = prepare(images, self.recipe.input.colour, self.compute.device)
+                ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
                 features.append(network(ready).float().cpu())
         network.train(was)
         return torch.cat(features).clone()

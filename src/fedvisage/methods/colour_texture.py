@@ -55,6 +55,13 @@ def user(member: Member) -> Tensor:
     return margins.squeeze(1)
 
 
+def as_graph(member: Member) -> Tensor:
+    """Return the live logit by operations that an exported graph can have."""
+    model = _model(member.net)
+    logits: Tensor = model.plane(model.texture.as_graph(member.images))
+    return logits.squeeze(1)
+
+
 def features(member: Member) -> Tensor:
     """Return the histograms."""
     histograms: Tensor = _model(member.net).texture(member.images)
@@ -78,6 +85,7 @@ METHOD = Method(
     calls={"train": averaging.training_call(loss, "model")},
     server=averaging.server,
     user=user,
+    as_graph=as_graph,
     features=features,
     pooled=True,
     server_sees="everything",

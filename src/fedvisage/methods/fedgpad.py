@@ -144,6 +144,15 @@ def user(member: Member) -> Tensor:
     return logits.squeeze(1)
 
 
+def step(member: Member) -> Tensor:
+    """Pass images through all five networks, as Eq. 8 does."""
+    net = member.net
+    invariant, pooled = net["encoder"](member.images)
+    specific, _ = net["specific"](member.images)
+    passed = (net["classifier"](invariant), net["depth"](pooled), net["decoder"](invariant + specific))
+    return torch.stack([one.float().square().mean() for one in passed])
+
+
 def features(member: Member) -> Tensor:
     """Return the domain-invariant features."""
     invariant: Tensor = member.net["encoder"](member.images)[0]
@@ -162,6 +171,7 @@ METHOD = Method(
     server=averaging.server,
     user=user,
     features=features,
+    step=step,
     delivered=("encoder", "classifier"),
     averages=True,
 )

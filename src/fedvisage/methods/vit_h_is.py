@@ -127,6 +127,18 @@ def user(member: Member) -> Tensor:
     return live - attack
 
 
+def as_graph(member: Member) -> Tensor:
+    """Return the live logit of the mean probability over all blocks of the range, whatever ``inference`` says."""
+    first, last = member.recipe.options(Options).range
+    tokens, logits = member.net["tokenizer"](member.images), []
+    for number, block in enumerate(list(member.net["blocks"].children())[:last], 1):
+        tokens = block(tokens)
+        if number >= first:
+            logits.append(live_logit(member.net["head"](member.net["adapter"](tokens)).float()))
+    every = torch.stack(logits, dim=1)
+    return torch.logsumexp(logsigmoid(every), dim=1) - torch.logsumexp(logsigmoid(-every), dim=1)
+
+
 def spread(member: Member) -> Tensor:
     """Return the standard deviation, over the blocks that an image's prediction is made of, of the live probability."""
     pseudo, share = _read(member)
@@ -159,4 +171,5 @@ METHOD = replace(
     user=user,
     features=features,
     spread=spread,
+    as_graph=as_graph,
 )

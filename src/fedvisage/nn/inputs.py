@@ -27,6 +27,6 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
     return torch.cat([images, hsv], dim=1)
 
 
-def prepare(images: Tensor, colour: str, device: torch.device) -> Tensor:
+def prepare(images: Tensor, colour: str, device: torch.device, layout: torch.memory_format = LAYOUT) -> Tensor:
     """Turn stored uint8 images into a network's input."""
-    return colour_channels(as_float(images.to(device)), colour).contiguous(memory_format=LAYOUT)
+    return colour_channels(as_float(images.to(device)), colour).contiguous(memory_format=layout)

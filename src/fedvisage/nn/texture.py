@@ -8,6 +8,8 @@ holds the rest.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from kornia.color import rgb_to_ycbcr
 from torch import Tensor, nn
@@ -36,6 +38,14 @@ class ColourTexture(nn.Module):
         with torch.no_grad(), torch.autocast(images.device.type, enabled=False):
             shares = [histogram(channel) @ self.uniform for channel in channels(images).unbind(1)]
             return torch.cat(shares, dim=1).mul(BINS).sqrt() - 1
+
+    def as_graph(self, images: Tensor) -> Tensor:
+        """Return the same, without counting in whole numbers, which graphs cannot do."""
+        codes = [patterns_as_graph(channel).flatten(1) for channel in channels(images).unbind(1)]
+        counts = [torch.zeros_like(one[:, :1]).float().expand(-1, 1 << NEIGHBOURS).scatter_add(
+            1, one, torch.ones_like(one, dtype=torch.float32)) for one in codes]  # fmt: skip
+        shares = [one / codes[0].shape[1] @ self.uniform for one in counts]
+        return torch.cat(shares, dim=1).mul(BINS).sqrt() - 1
 
 
 class TextureClassifier(nn.Module):
@@ -73,6 +83,20 @@ def patterns(channel: Tensor) -> Tensor:
     exactly if (√2 − 1)·(b + c − 2a) + d − a ≥ 0, for b and c at the sides and d in the corner; whole levels make that
     exact where the surroundings are flat.
     """
+    codes = torch.zeros_like(channel[:, 1:-1, 1:-1], dtype=torch.uint8)
+    for bit, brighter in enumerate(_brighter(channel)):
+        codes |= brighter.view(torch.uint8) << bit
+    return codes
+
+
+def patterns_as_graph(channel: Tensor) -> Tensor:
+    """Return the same as :func:`patterns`, as whole numbers that can be indices."""
+    bits = [brighter.long() * (1 << bit) for bit, brighter in enumerate(_brighter(channel))]
+    return torch.stack(bits).sum(dim=0)
+
+
+def _brighter(channel: Tensor) -> Iterator[Tensor]:
+    """Yield which pixels have a neighbour at least as bright, for each of the eight, from the right and up around."""
     height, width = channel.shape[-2:]
     middle = channel[:, 1:-1, 1:-1]
 
@@ -81,12 +105,10 @@ def patterns(channel: Tensor) -> Tensor:
 
     side = [beyond(0, 1), beyond(-1, 0), beyond(0, -1), beyond(1, 0)]
     corner = [beyond(-1, 1), beyond(-1, -1), beyond(1, -1), beyond(1, 1)]
-    codes = torch.zeros_like(middle, dtype=torch.uint8)
     for quarter in range(4):
         sides = side[quarter] + side[(quarter + 1) % 4]
-        codes |= (side[quarter] >= 0).view(torch.uint8) << (2 * quarter)
-        codes |= (corner[quarter].add(sides, alpha=DIAGONAL) >= 0).view(torch.uint8) << (2 * quarter + 1)
-    return codes
+        yield side[quarter] >= 0
+        yield corner[quarter].add(sides, alpha=DIAGONAL) >= 0
 
 
 def uniform_bins() -> Tensor:

@@ -59,7 +59,7 @@ class Tokenizer(nn.Module):
         """Return batch × tokens × width; timm's weights expect pixels from -1 to 1."""
         tokens: Tensor = self.patch_embed(images * 2 - 1)
         if self.cls_token is not None:
-            tokens = torch.cat([self.cls_token.expand(len(tokens), -1, -1), tokens], dim=1)
+            tokens = torch.cat([self.cls_token.expand(tokens.shape[0], -1, -1), tokens], dim=1)
         return tokens + self.pos_embed
 
 
@@ -82,7 +82,7 @@ class Adapter(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Lay the tokens out as the square that they were cut from."""
         side = round(tokens.shape[1] ** 0.5)
-        square = tokens.transpose(1, 2).reshape(len(tokens), -1, side, side)
+        square = tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
         return cast(Tensor, self.layers(square)).mean(dim=(2, 3))
 
 

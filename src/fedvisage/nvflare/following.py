@@ -23,7 +23,7 @@ from nvflare.fuel.hci.proto import MetaStatusValue
 from fedvisage.errors import RunFailed
 from fedvisage.nvflare.job import Job
 from fedvisage.nvflare.server_program import PROGRESS
-from fedvisage.progress import Reporter, note_of
+from fedvisage.progress import Reporter
 
 logger = logging.getLogger("fedvisage.operator")
 
@@ -152,7 +152,7 @@ def report(session: Session, course: Course, number: str) -> None:
     for row in reply["rounds"]:
         course.round = int(row["round"])
         course.missing = tuple(name for name in row["asked"] if name not in row["replied"])
-        course.reporter.advance(course.round, total, note_of(row))
+        course.reporter.ended_round(row, total)
     began, after = course.quiet
     if reply["rounds"]:
         course.quiet = (now, QUIET)
@@ -161,10 +161,13 @@ def report(session: Session, course: Course, number: str) -> None:
         course.quiet = (began, 2 * after)
 
 
-def ask(session: Session, number: str, after: int = 0) -> dict[str, Any] | None:
-    """Ask a job's program how far it is; a job that begins, ends or is lost does not answer."""
+def ask(session: Session, number: str, after: int = 0, *, more: bool = False) -> dict[str, Any] | None:
+    """Ask a job's program how far it is, and for ``more`` its log and what it spent.
+
+    A job that begins, ends or is lost does not answer.
+    """
     try:
-        reply = session.do_app_command(number, PROGRESS, {"after": after})
+        reply = session.do_app_command(number, PROGRESS, {"after": after, "more": more})
     except UNANSWERED:
         logger.debug("job %s does not say how far it is", number, exc_info=True)
         return None

@@ -46,12 +46,14 @@ class Job:
 
 
 def travelling(recipe: Recipe) -> Recipe:
-    """Return a recipe without anything that is only its writer's: paths, and the user."""
+    """Return a recipe without anything that is only its writer's: paths, the user, and benchmarks."""
     check_travels(recipe)
     tree = recipes.tree_of(recipe)
+    tree.pop("tracking", None)  # figures arrive where the run was begun
     name_by_digest(tree)
     public = None if recipe.data.public is None else ELSEWHERE
     tree["data"] |= {"sites": dict.fromkeys(tree["data"]["sites"], ELSEWHERE), "user": None, "public": public}
+    tree["data"].pop("benchmarks", None)  # whoever writes the recipe judges on them
     return recipes.validate(tree, read_method)
 
 
@@ -98,6 +100,8 @@ def read_job(config: Path) -> Job:
     check_named_by_digest(tree)
     recipe = recipes.validate(tree, read_method)
     check_travels(recipe)
+    if recipe.runtime.layout == "auto":  # machines that measured would each have numbers of their own
+        raise UserError("recipe.runtime.layout", "auto must be decided before a run is submitted; give first or last")
     return Job(run, recipe)
 
 

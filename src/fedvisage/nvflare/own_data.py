@@ -47,7 +47,7 @@ def first_at_server(setup: Setup, own: Mapping[str, str], cache: Path) -> Messag
 
 
 def _with(recipe: Recipe, sites: Mapping[str, str], public: str | None) -> Recipe:
-    own = {"sites": dict(sites), "user": None, "public": public}
+    own = {"sites": dict(sites), "user": None, "public": public, "benchmarks": None}
     return recipe.model_copy(update={"data": recipe.data.model_copy(update=own)})
 
 

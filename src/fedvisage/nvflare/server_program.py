@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from nvflare.collab.api.exceptions import RunAborted
 
 from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.record.ledger import ROUNDS
+from fedvisage.federation.account import figures_of
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
 from fedvisage.files import locked, parse_json, sweep, write_atomically
 from fedvisage.methods import find
 from fedvisage.nvflare.job import Job, read_job
@@ -25,8 +27,9 @@ from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
 from fedvisage.nvflare.own_data import NotReady, first_at_server
 from fedvisage.nvflare.own_weights import at_server
-from fedvisage.nvflare.run_log import RunLog
+from fedvisage.nvflare.run_log import RunLog, last_lines
 from fedvisage.nvflare.transport import CollabTransport
+from fedvisage.recipe import Recipe
 from fedvisage.runs import train as training
 from fedvisage.tasks.setup import set_up
 
@@ -34,6 +37,9 @@ logger = logging.getLogger("fedvisage.server")
 
 PATIENCE = 60.0
 """Seconds to wait for a process of an earlier job that still holds the run."""
+
+SPENT = ("epsilon", "delta", "tight_epsilon", "site")
+"""What a console shows of an account."""
 
 PROGRESS = "fedvisage.progress"
 """The command by which the operator asks how far a run is."""
@@ -54,7 +60,7 @@ class ServerProgram:
             job = read_job(Path(workspace.get_app_config_dir(number)))
             directory = directory / job.run
             directory.mkdir(parents=True, exist_ok=True)
-            answer = partial(progress, directory, job.recipe.training.rounds)
+            answer = partial(progress, directory, job.recipe)
             context.get_engine().register_app_command(PROGRESS, answer)
             with locked(directory, PATIENCE):
                 train(job, own, directory, list(call.clients), call.is_aborted)
@@ -90,13 +96,26 @@ def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any],
     write_trained(directory, trained)
 
 
-def progress(directory: Path, total: int, topic: str, data: Any, context: Any) -> dict[str, Any]:
+def progress(directory: Path, recipe: Recipe, topic: str, data: Any, context: Any) -> dict[str, Any]:
     """Tell the operator of rounds after the one that it knows of; a line may be about to be written."""
-    known = int(data.get("after", 0)) if isinstance(data, dict) else 0
+    asked = data if isinstance(data, dict) else {}
+    known = int(asked.get("after", 0))
     path = directory / ROUNDS
     whole = path.read_text(encoding="utf-8").rpartition("\n")[0] if path.exists() else ""
     rows = [parse_json(line) for line in whole.splitlines()]
-    return {"of": total, "rounds": [row for row in rows if row["round"] > known]}
+    told = {"of": recipe.training.rounds, "rounds": [row for row in rows if row["round"] > known]}
+    return told | (_more(directory, recipe, len(rows)) if asked.get("more") else {})
+
+
+def _more(directory: Path, recipe: Recipe, rounds: int) -> dict[str, Any]:
+    """Tell the operator what its console shows besides: the run's own log, and what was spent of a budget."""
+    method, spent = find(recipe.method), dict[str, Any]()
+    if method.releases or recipe.federation.dp is not None:
+        with suppress(UserError):  # a ledger that cannot be read ends the run by itself
+            spent = figures_of(recipe, method, rounds, privacy_of(read_lines(directory / LEDGER)))
+    told = {key: spent[key] for key in SPENT if key in spent}
+    budget = {"epsilon": recipe.privacy.epsilon, "delta": recipe.privacy.delta} if recipe.privacy.epsilon else {}
+    return {"method": method.title, "spent": told, "budget": budget, "log": last_lines(directory)}
 
 
 def _check_same_recipe(path: Path, text: str) -> None:

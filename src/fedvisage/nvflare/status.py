@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,6 +57,12 @@ class RunSeen:
     bytes_down: int
     state: State = "running"
     """Waiting for the server to begin it; starting; running; lost with a server that died: it waits for --resume."""
+    job: str = ""
+    """NVFlare's name for it."""
+
+
+Ask = Callable[[Session, str], dict[str, Any] | None]
+"""Asks a job's program how far it is."""
 
 
 @dataclass(frozen=True)
@@ -68,12 +74,12 @@ class Status:
     certificates: tuple[CertificateSeen, ...] = ()
 
 
-def look(session: Session) -> Status:
-    """Ask the server."""
+def look(session: Session, ask: Ask = ask) -> Status:
+    """Ask the server, and the program of each run."""
     sites = [_site(client.name, float(client.last_connect_time or 0)) for client in session.get_connected_client_list()]
     alive = {str(job.job_id) for job in session.get_system_info().job_info}
     newest = {str(job["name"]): job for job in sorted(session.list_jobs(detailed=True), key=_submitted)}
-    runs = [_run(session, name, job, alive) for name, job in newest.items() if not _ended(job)]
+    runs = [_run(session, name, job, alive, ask) for name, job in newest.items() if not _ended(job)]
     return Status(tuple(sorted(sites, key=lambda site: site.name)), tuple(runs))
 
 
@@ -85,15 +91,15 @@ def _ended(job: dict[str, Any]) -> bool:
     return str(job.get("status")).startswith("FINISHED")
 
 
-def _run(session: Session, name: str, job: dict[str, Any], alive: set[str]) -> RunSeen:
+def _run(session: Session, name: str, job: dict[str, Any], alive: set[str], ask: Ask) -> RunSeen:
     """Describe a run by its newest job; NVFlare says RUNNING for ever of one whose server died."""
     number = str(job["job_id"])
     if str(job.get("status")) != "RUNNING":
-        return RunSeen(name, 0, 0, (), 0, 0, "waiting")
+        return RunSeen(name, 0, 0, (), 0, 0, "waiting", number)
     if number not in alive:
-        return RunSeen(name, 0, 0, (), 0, 0, "lost")
+        return RunSeen(name, 0, 0, (), 0, 0, "lost", number)
     progress = ask(session, number)
-    return RunSeen(name, 0, 0, (), 0, 0, "starting") if progress is None else _going(name, progress)
+    return RunSeen(name, 0, 0, (), 0, 0, "starting", number) if progress is None else _going(name, number, progress)
 
 
 def _site(name: str, seen: float) -> SiteSeen:
@@ -101,12 +107,12 @@ def _site(name: str, seen: float) -> SiteSeen:
     return SiteSeen(name, when, round(max(0.0, time.time() - seen), 1))
 
 
-def _going(name: str, progress: dict[str, Any]) -> RunSeen:
+def _going(name: str, number: str, progress: dict[str, Any]) -> RunSeen:
     rows = progress["rounds"]
     last: dict[str, Any] = rows[-1] if rows else {"round": 0, "asked": [], "replied": []}
     without = tuple(site for site in last["asked"] if site not in last["replied"])
     up, down = (sum(int(row[key]) for row in rows) for key in ("bytes_up", "bytes_down"))
-    return RunSeen(name, int(last["round"]), int(progress["of"]), without, up, down)
+    return RunSeen(name, int(last["round"]), int(progress["of"]), without, up, down, job=number)
 
 
 def prometheus(status: Status) -> Iterator[str]:
@@ -127,10 +133,10 @@ def status_of(kit: Path, wait: float) -> Status:
     """Ask the server of the federation that an operator's kit belongs to."""
     opened = open_kit(kit, "operator")
     with connected(opened, wait) as session:
-        return replace(look(session), certificates=_certificates(opened))
+        return replace(look(session), certificates=certificates(opened))
 
 
-def _certificates(kit: Kit) -> tuple[CertificateSeen, ...]:
+def certificates(kit: Kit) -> tuple[CertificateSeen, ...]:
     """Ask the server when certificates end; this kit knows its own, and the root of all."""
     papers, now = papers_in(kit.path, at_server=False), datetime.now(UTC)
     until = knock(kit) | {kit.name: expires(papers)}

@@ -7,7 +7,7 @@ from fedvisage.recipe.mistakes import read_section
 from fedvisage.recipe.protection import Combine, Dp, Poisoned, Secure
 from fedvisage.recipe.reading import apply, load, put, read_tree, text_of, tree_of, validate
 from fedvisage.recipe.recipe import Recipe
-from fedvisage.recipe.runtime import Privacy, Report, Runtime
+from fedvisage.recipe.runtime import Privacy, Report, Runtime, Tracking
 from fedvisage.recipe.section import MethodOptions, Section
 from fedvisage.recipe.training import (
     Augment,
@@ -48,6 +48,7 @@ __all__ = [
     "Section",
     "Secure",
     "ServerOptimizer",
+    "Tracking",
     "Training",
     "apply",
     "load",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
@@ -43,7 +43,7 @@ def many_names(names: list[Any]) -> list[str]:
 class Data(Section):
     """Whose data: each entry is a prepared set's directory or a ``synth:`` line that makes one."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"public", "public_identities"})
+    unset: ClassVar[frozenset[str]] = frozenset({"public", "public_identities", "benchmarks"})
 
     sites: dict[str, str] = Field(min_length=1)
     user: str | None = None
@@ -51,23 +51,27 @@ class Data(Section):
     user_split: Literal["all", "train", "heldout", "test"] = "all"
     public: str | None = None
     public_identities: int | None = Field(None, ge=1)
+    benchmarks: dict[str, str] | None = Field(None, min_length=1)
+    """Recognition: further sets to judge the generic model on, by the lists that lie beside them."""
 
     @property
     def entries(self) -> list[str]:
-        """All data entries: the sites', the user's and the public one."""
-        return [*self.sites.values(), *(entry for entry in (self.user, self.public) if entry is not None)]
+        """All data entries: the sites', the user's, the public one and the benchmarks'."""
+        others = (self.user, self.public, *(self.benchmarks or {}).values())
+        return [*self.sites.values(), *(entry for entry in others if entry is not None)]
 
     @field_validator("sites", mode="before")
     @classmethod
     def _names_are_text(cls, value: Any) -> Any:
         return many_sites(value) if isinstance(value, Mapping) else value
 
-    @field_validator("sites")
+    @field_validator("sites", "benchmarks")
     @classmethod
-    def _names_are_plain(cls, value: dict[str, str]) -> dict[str, str]:
-        for name in value:
+    def _names_are_plain(cls, value: dict[str, str] | None, info: ValidationInfo) -> dict[str, str] | None:
+        for name in value or ():
             if not SITE_NAME.fullmatch(name):
-                raise ValueError(f"site name {name!r}: use letters, digits, '-' and '_', at most 64")
+                what = str(info.field_name).removesuffix("s")
+                raise ValueError(f"{what} name {name!r}: use letters, digits, '-' and '_', at most 64")
         return value
 
     @model_validator(mode="after")

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
-from pydantic import model_validator
+from pydantic import field_validator, model_validator
 
 from fedvisage.recipe.data import Data, Input
 from fedvisage.recipe.evaluation import Evaluation
 from fedvisage.recipe.federation import Federation
-from fedvisage.recipe.runtime import Privacy, Report, Runtime
+from fedvisage.recipe.runtime import Privacy, Report, Runtime, Tracking
 from fedvisage.recipe.section import MethodOptions, Section
 from fedvisage.recipe.training import Training
 
@@ -19,7 +19,7 @@ Own = TypeVar("Own", bound=MethodOptions)
 class Recipe(Section):
     """All that a run depends on."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"report"})
+    unset: ClassVar[frozenset[str]] = frozenset({"report", "tracking"})
 
     title: str = ""
     method: MethodOptions
@@ -31,11 +31,17 @@ class Recipe(Section):
     privacy: Privacy = Privacy()
     runtime: Runtime = Runtime()
     report: Report | None = None
+    tracking: Tracking | None = None
 
     def options(self, kind: type[Own]) -> Own:
         """Return the method's own options, which are of the kind that its file declares."""
         assert isinstance(self.method, kind)
         return self.method
+
+    @field_validator("tracking", mode="before")
+    @classmethod
+    def _name_is_a_tracker(cls, value: Any) -> Any:
+        return {"to": [value]} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Recipe:

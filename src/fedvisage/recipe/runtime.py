@@ -1,10 +1,10 @@
-"""What releases may cost, what the numbers depend on besides the recipe proper, and what a report shows."""
+"""What releases may cost, what numbers depend on besides the recipe proper, what a report shows, and who tracks."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
@@ -30,8 +30,12 @@ class Privacy(Section):
 class Runtime(Section):
     """What the numbers depend on besides the recipe proper."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"layout"})
+
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    layout: Literal["auto", "first", "last"] | None = None
+    """Where channels lie in memory; a measurement before the run decides ``auto``. Unset, they lie last."""
     threads: int = Field(2, ge=1, le=256)
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     checkpoint_every: int = Field(1, ge=1)
@@ -45,3 +49,21 @@ class Report(Section):
     """
 
     images: bool | None = None
+
+
+class Tracking(Section):
+    """Which trackers are told a run's figures, and where those that are files lie."""
+
+    to: tuple[str, ...] = Field(min_length=1)
+    """tensorboard, mlflow, wandb, or what another package adds."""
+    project: str = Field("fedvisage", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
+    """MLflow's experiment, W&B's project."""
+    directory: str | None = Field(None, min_length=1)
+    """Where trackers keep their files; unset, in the run's directory ``tracking``."""
+
+    @field_validator("to")
+    @classmethod
+    def _each_once(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value):
+            raise ValueError("names a tracker twice")
+        return value

@@ -36,17 +36,29 @@ def write_report(run: Path, cache: Path = CACHE, images: bool | None = None) -> 
 
 def render(run: RunFiles, cache: Path = CACHE, images: bool | None = None) -> str:
     """Return the page's HTML."""
-    environment = Environment(
+    return (
+        environment()
+        .get_template("page.html.jinja")
+        .render({**context(run), "worst": worst.images_of(run, cache, images)})
+    )
+
+
+def environment() -> Environment:
+    """Return what templates of pages are rendered with: every text is escaped, and nothing may be undefined."""
+    made = Environment(
         loader=PackageLoader("fedvisage.report", "."),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["table"] = html
-    return environment.get_template("page.html.jinja").render(
-        {**context(run), "worst": worst.images_of(run, cache, images)}
-    )
+    made.filters["table"] = html
+    return made
+
+
+def colours() -> dict[str, Markup]:
+    """Return the colours of lines for the style sheet, on light paper and on dark."""
+    return {"light": Markup(_named(COLOURS)), "dark": Markup(_named(ON_DARK))}
 
 
 def context(run: RunFiles) -> dict[str, Any]:
@@ -59,7 +71,7 @@ def context(run: RunFiles) -> dict[str, Any]:
             run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
         ),
         "run": run.path.name,
-        "colours": {"light": Markup(_named(COLOURS)), "dark": Markup(_named(ON_DARK))},
+        "colours": colours(),
         "metrics": {name: metrics.get(name) for name in SHOWN},
         "trained_by": trained_by(metrics),
         "headlines": recognition.headlines(metrics) if recognises else content.headlines(metrics),

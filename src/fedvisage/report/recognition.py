@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from fedvisage.report.benchmarks import benchmark_tables
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import MISSING, Table, percent, table
 
@@ -51,6 +52,7 @@ def results(metrics: Row) -> list[Table | None]:
     """Return the tables of results."""
     return [
         generic_table(metrics),
+        *benchmark_tables(metrics),
         personal_table(metrics),
         group_table(metrics),
         site_table(metrics),

@@ -18,7 +18,7 @@ from fedvisage.federation.record.checkpoint import Checkpoints, Progress
 from fedvisage.federation.record.ledger import JsonLines, read_lines
 from fedvisage.federation.server import NoQuorum, Server
 from fedvisage.federation.wire.message import under
-from fedvisage.progress import Reporter, note_of
+from fedvisage.progress import Reporter
 from fedvisage.streams import scoped
 from fedvisage.tasks.asking import collect_histograms, source_summary
 
@@ -146,7 +146,7 @@ class Course:
         if heldout:
             row["heldout"] = heldout
         self.rounds.append(row)
-        self.reporter.advance(record.round, self.server.recipe.training.rounds, note_of(row))
+        self.reporter.ended_round(row, self.server.recipe.training.rounds)
 
     def _checkpoint(self) -> None:
         """Commit the sites first, then write the server's checkpoint that names their generations."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +18,25 @@ from fedvisage.progress import Say, unheard
 from fedvisage.runs.directory import DATA, METRICS
 from fedvisage.tasks.crops import check_for_model, notice_of_set
 from fedvisage.tasks.finished import FinishedModel
+from fedvisage.tasks.opened import Benchmark, check_entry, verify_sets
 from fedvisage.tasks.overlap import OVERLAP, PUBLIC, SITE, USER, check_apart, look_for_overlap
-from fedvisage.tasks.recognition.data import share_of
+from fedvisage.tasks.recognition.benchmarks import PLACE, check_unseen
+from fedvisage.tasks.recognition.shares import share_of
 
 PUBLIC_SPLITS = ("train", "heldout")
+
+
+@dataclass(frozen=True, eq=False)
+class _Judging:
+    """How a set is to be judged: by which model, where things are kept, what is allowed, and who listens."""
+
+    model: FinishedModel
+    cache: Path
+    allow_mixed_crops: bool
+    allow_overlap: bool
+    verify: bool
+    say: Say
+    course: Say
 
 
 def evaluate(
@@ -28,6 +45,7 @@ def evaluate(
     cache: Path,
     out: Path | None = None,
     *,
+    benchmarks: Mapping[str, str] | None = None,
     allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
     verify: bool = False,
@@ -36,46 +54,81 @@ def evaluate(
 ) -> dict[str, Any]:
     """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there.
 
-    The set must have been cropped as those were that the model was trained on, unless ``allow_mixed_crops``.
+    With ``benchmarks``, data entries by name, it is judged on these, and on a set besides if one is named.
+    The sets must have been cropped as those were that the model was trained on, unless ``allow_mixed_crops``.
     Pictures of a named set that the model was trained on are refused unless ``allow_overlap``, as far as the sets of
     its sites are at hand; with ``verify`` every byte of the set is read and compared with its digest.
     ``say`` takes what to know of the result, ``course`` what is done meanwhile.
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
+    how = _Judging(model, cache, allow_mixed_crops, allow_overlap, verify, say, course)
+    figures: dict[str, Any] = {"method": model.recipe.method.name, "user": None, "seed": model.recipe.runtime.seed}
+    digests: dict[str, str] = {}
+    overlap: dict[str, Any] = {}
+    others = _opened(benchmarks, how, overlap) if benchmarks else {}
+    if data is not None or not others:
+        figures |= _on_set(data, how, out, digests, overlap)
+    if others:
+        figures |= model.setup.task.on_benchmarks(model.scorer, model.saved, others)
+        digests |= {f"{PLACE}{name}": one.digest for name, one in others.items()}
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / DATA, digests)
+        write_json(out / METRICS, figures)
+        if overlap:
+            write_json(out / OVERLAP, overlap)
+    return figures
+
+
+def _on_set(
+    data: str | None, how: _Judging, out: Path | None, digests: dict[str, str], overlap: dict[str, Any]
+) -> dict[str, Any]:
+    """Judge on one set and return the figures; its digest and what it has in common with training are filled in."""
+    model = how.model
     recipe, task = model.recipe, model.setup.task
     entry = data or recipe.data.user
     if entry is None:
         raise UserError("--data", "the run has no user; name a prepared set")
     name, part = without_part(entry)
     source, meant = without_selection(name)
-    path = resolve(source, cache, workers=recipe.runtime.threads, say=course)
+    path = resolve(source, how.cache, workers=recipe.runtime.threads, say=how.course)
     prepared = PreparedSet.open(path)
-    check_bytes(path, cache, whole=verify, say=say)
+    check_bytes(path, how.cache, whole=how.verify, say=how.say)
     if prepared.size != recipe.input.size:
         raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
     task.check_set(prepared, recipe, entry)
     for line in notice_of_set(prepared.crop, entry):
-        say(line)
+        how.say(line)
     if data is not None:
-        check_for_model(model.saved.crops, prepared.crop, entry, allow_mixed_crops)
+        check_for_model(model.saved.crops, prepared.crop, entry, how.allow_mixed_crops)
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), meant, entry)
-    overlap = None
     if data is not None:  # of its own user's it was known when it was trained
-        overlap = look_for_overlap({**_trained_on(model, cache), USER: (view,)}, cache, say).about(USER)
-        for line in check_apart(overlap, allow_overlap, prepared.name):
-            say(line)
+        found = look_for_overlap({**_trained_on(model, how.cache), USER: (view,)}, how.cache, how.say).about(USER)
+        for line in check_apart(found, how.allow_overlap, prepared.name):
+            how.say(line)
+        overlap |= found.as_json(how.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    figures = {"method": recipe.method.name, "user": prepared.name, "seed": recipe.runtime.seed}
-    figures |= task.rejudge(model.scorer, model.saved, view, prepared.name, out)
-    if out is not None:
-        write_json(out / DATA, {"data.user": prepared.digest + (f" {part}" if part else "")})
-        write_json(out / METRICS, figures)
-        if overlap is not None:
-            write_json(out / OVERLAP, overlap.as_json(allow_overlap))
+    figures = {"user": prepared.name, **task.rejudge(model.scorer, model.saved, view, prepared.name, out)}
+    digests["data.user"] = prepared.digest + (f" {part}" if part else "")
     return figures
+
+
+def _opened(benchmarks: Mapping[str, str], how: _Judging, overlap: dict[str, Any]) -> dict[str, Benchmark]:
+    """Open the benchmarks that are named, and say first what is wrong with them."""
+    model = how.model
+    for name, entry in benchmarks.items():
+        check_entry(entry, f"{PLACE}{name}", model.recipe.input.size)
+    found = model.setup.task.open_benchmarks(benchmarks, model.recipe, how.cache, how.course)
+    if how.verify:
+        verify_sets([one.entry for one in found.values()], how.cache, how.say)
+    overlap["benchmarks"] = check_unseen(
+        found, _trained_on(model, how.cache), model.saved.crops, how.cache, how.say,
+        allow_mixed_crops=how.allow_mixed_crops, allow_overlap=how.allow_overlap,
+    )  # fmt: skip
+    return found
 
 
 def _trained_on(model: FinishedModel, cache: Path) -> dict[str, list[View]]:

@@ -27,7 +27,6 @@ from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.weights import named_weights
 from fedvisage.report.page import write_report
-from fedvisage.report.tensorboard import write_events
 from fedvisage.runs import environment
 from fedvisage.runs import train as training
 from fedvisage.runs.directory import (
@@ -43,13 +42,17 @@ from fedvisage.runs.directory import (
     write_once,
     write_or_compare,
 )
+from fedvisage.runs.layout import Choice, as_begun, decided, settled
 from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
 from fedvisage.tasks.opened import Opened, check_entries, verify_sets
-from fedvisage.tasks.overlap import OVERLAP, check_apart, look_for_overlap
+from fedvisage.tasks.overlap import OVERLAP, USER, check_apart, look_for_overlap
+from fedvisage.tasks.recognition.benchmarks import check_unseen
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
+from fedvisage.tracking.telling import telling
+from fedvisage.tracking.tensorboard import write_events
 
 Training = Callable[[Setup, Path, Opened, Reporter], Trained]
 """How a run trains: with all sites in this process, with other machines, or not at all."""
@@ -111,12 +114,35 @@ def run(
     on, or of one site that are also another's, are refused unless ``allow_overlap``; with ``verify`` every byte of the
     sets is read and compared with its digest.
     """
-    method = method or find(recipe.method)
+    with telling(recipe, out, reporter) as trackers:
+        metrics = _run(
+            recipe, out, cache, reporter, method or find(recipe.method), resume, wire, training, opening,
+            allow_mixed_crops, allow_overlap, verify,
+        )  # fmt: skip
+        trackers.finish(metrics)
+    return metrics
+
+
+def _run(
+    recipe: Recipe,
+    out: Path,
+    cache: Path,
+    reporter: Reporter,
+    method: Method,
+    resume: bool,
+    wire: Wire,
+    training: Training | None,
+    opening: Opening | None,
+    allow_mixed_crops: bool,
+    allow_overlap: bool,
+    verify: bool,
+) -> dict[str, Any]:
+    """Train and judge, once all is settled."""
     task = task_of(method)
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
     if unfinished and recipe.data.public is not None:  # which is made next
         _check_files(recipe, whole=opening is None)
-    recipe = task.filled(recipe, cache, reporter)
+    recipe = as_begun(task.filled(recipe, cache, reporter), out)
     done = finished(out, recipe, resume)
     if done is not None:
         reporter.say(f"{out} is finished already; nothing to do")
@@ -131,8 +157,11 @@ def run(
         verify_sets(recipe.data.entries, cache, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter)
     check_alike(data.crops, allow_mixed_crops)
-    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, reporter.say)
+    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
+    choice = decided(setup, cache, reporter.say)
+    recipe = settled(recipe, choice)
+    setup = set_up(recipe, method)
     out.mkdir(parents=True, exist_ok=True)
     with locked(out), needing_room(out), taken_back(out):
         if (done := finished(out, recipe, resume=True)) is not None:
@@ -141,7 +170,7 @@ def run(
         write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
-        write_once(out / ENVIRONMENT, json_text(environment.describe(setup.compute, recipe.runtime.threads)))
+        write_once(out / ENVIRONMENT, json_text(_surroundings(setup, choice)))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
         trained = (training or _here(wire))(setup, out, data, reporter)
@@ -152,6 +181,12 @@ def run(
     for sentence in exceptions(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
+
+
+def _surroundings(setup: Setup, choice: Choice | None) -> dict[str, Any]:
+    """Return what the bytes depend on besides the recipe, and the times by which the layout was chosen, if any were."""
+    seen = environment.describe(setup.compute, setup.recipe.runtime.threads)
+    return seen if choice is None else {**seen, "seconds_of_a_step": choice.seconds}
 
 
 def _crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
@@ -165,13 +200,20 @@ def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) ->
     return task.open(recipe, method, cache, say)
 
 
-def _checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, say: Say) -> dict[str, Any]:
+def _checked_overlap(
+    data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, mixed: bool, say: Say
+) -> dict[str, Any]:
     """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
     allowed = allowed or ((out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True)
     overlap = look_for_overlap(data.places, cache, say)
     for line in check_apart(overlap, allowed, recipe.data.user_name):
         say(f"note: {line}")
-    return overlap.as_json(allowed)
+    told = overlap.as_json(allowed)
+    if data.benchmarks:
+        trained_on = {place: views for place, views in data.places.items() if place != USER}
+        told["benchmarks"] = check_unseen(data.benchmarks, trained_on, _crops_trained_on(data), cache, say,
+                                          allow_mixed_crops=mixed, allow_overlap=allowed)  # fmt: skip
+    return told
 
 
 def _check_files(recipe: Recipe, whole: bool) -> None:

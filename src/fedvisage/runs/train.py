@@ -106,7 +106,8 @@ def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
     tree = copy.deepcopy(recipe)
     tree.pop("title")
-    tree.pop("report", None)
+    for key in ("report", "tracking"):
+        tree.pop(key, None)
     tree["method"].pop("name")
     for key in JUDGING:
         tree["evaluation"].pop(key, None)

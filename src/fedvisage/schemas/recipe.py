@@ -21,6 +21,7 @@ NAMED_NETWORK: Schema = {"type": "object", "properties": {"name": {"enum": list(
 SHORT_FORMS: Mapping[type[Section], Mapping[str, Schema]] = {
     Federation: {"combine": {"enum": list(get_args(Rule))}, "secure": {"type": "boolean"}},
     Evaluation: {"adapt": {"enum": ["none", *ADAPTATIONS]}},
+    Recipe: {"tracking": {"type": "string"}},
     Training: {"batch": {"type": "integer", "minimum": 2}},
     fedma.Options: {"matching": {"const": "none"}},
 }

@@ -48,6 +48,17 @@ class People:
     counted: dict[str, int]
 
 
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """A further set to judge a recognition model on: its images, and where it lies, with lists beside it."""
+
+    entry: str
+    path: Path
+    view: View
+    crop: CropRecord | None
+    digest: str
+
+
 @dataclass(frozen=True)
 class Opened:
     """All data of a run in this process."""
@@ -62,6 +73,8 @@ class Opened:
     """How each set was cropped, by its place in the recipe."""
     places: Places = field(default_factory=dict)
     """All pictures, by whose they are; methods that merge the sites have theirs apart here."""
+    benchmarks: dict[str, Benchmark] = field(default_factory=dict)
+    """Recognition: further sets to judge the model on."""
 
 
 def open_set(entry: str, place: str, recipe: Recipe, cache: Path, say: Callable[[str], None]) -> PreparedSet:
@@ -87,6 +100,7 @@ def check_entries(recipe: Recipe) -> None:
     """Refuse data entries that cannot be opened, each by its key, before the first is opened or rendered."""
     entries: dict[str, str | None] = {f"sites.{name}": entry for name, entry in sorted(recipe.data.sites.items())}
     entries |= {"user": recipe.data.user, "public": recipe.data.public}
+    entries |= {f"benchmarks.{name}": entry for name, entry in sorted((recipe.data.benchmarks or {}).items())}
     for key, entry in entries.items():
         if entry is not None:
             check_entry(entry, f"recipe.data.{key}", recipe.input.size)

@@ -92,7 +92,7 @@ class Scorer:
 
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""
-        ready = prepare(images, self.recipe.input.colour, self.compute.device)
+        ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
         generator = torch_rng(self.recipe.runtime.seed, "inference", device=self.compute.device.type)
         with torch.inference_mode(), self.compute.autocast():
             found = self.method.user(Member(self.net, ready, generator, self.recipe)).float()
@@ -116,7 +116,7 @@ class Scorer:
 
     def _through(self, function: Callable[[Member], Tensor], view: View, positions: NDArray[np.int64]) -> Tensor:
         images = view.batch(positions).images
-        ready = prepare(images, self.recipe.input.colour, self.compute.device)
+        ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
         generator = torch_rng(self.recipe.runtime.seed, "inference", int(positions[0]), device=self.compute.device.type)
         with self.compute.autocast():
             return function(Member(self.net, ready, generator, self.recipe))

@@ -8,7 +8,7 @@ import torch
 
 from fedvisage.federation.desk import Workspace
 from fedvisage.federation.method import Method
-from fedvisage.nn.precision import Compute, choose
+from fedvisage.nn.precision import Compute, Layout, choose
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.scoring import Scorer
@@ -34,7 +34,11 @@ class Setup:
 
 
 def set_up(recipe: Recipe, method: Method) -> Setup:
-    """Look up what a recipe needs, and give this process the recipe's threads."""
+    """Look up what a recipe needs, and give this process the recipe's threads.
+
+    A layout that is still to be decided (:mod:`fedvisage.tasks.layout`) is the one that nobody has to measure.
+    """
     torch.set_num_threads(recipe.runtime.threads)
-    compute = choose(recipe.runtime.device, recipe.runtime.precision)
+    layout: Layout = "first" if recipe.runtime.layout == "first" else "last"
+    compute = choose(recipe.runtime.device, recipe.runtime.precision, layout)
     return Setup(recipe, method, task_of(method), compute)

@@ -23,7 +23,7 @@ from fedvisage.nn.precision import Compute
 from fedvisage.progress import Say
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.model import SavedModel
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import Benchmark, Opened
 from fedvisage.tasks.scoring import Scorer
 
 
@@ -97,6 +97,16 @@ class Task(Protocol):
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
         """Judge a finished model on other data; with a directory, write the files from which the figures follow."""
+        ...
+
+    def open_benchmarks(
+        self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
+    ) -> dict[str, Benchmark]:
+        """Open further sets to judge a finished model on, by their names."""
+        ...
+
+    def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
+        """Judge a finished model on these."""
         ...
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:

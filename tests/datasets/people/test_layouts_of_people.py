@@ -28,6 +28,8 @@ PEOPLE = {
     "cfp": {"cfp/001": 3, "cfp/002": 3},
     "agedb": {"agedb/AnnAy": 2, "agedb/BobBe": 2},
     "rfw": {f"rfw/{race}-m.0{who}": 2 for race in ("African", "Asian", "Caucasian", "Indian") for who in (0, 1)},
+    "ijb-b": {f"ijb-b/{who}": 3 for who in (100, 101, 102)},
+    "ijb-c": {f"ijb-c/{who}": 3 for who in (100, 101, 102)},
 }  # fmt: skip
 """Who is in each small copy, with how many photographs."""
 

@@ -23,6 +23,7 @@ from fedvisage.datasets.make import all_kinds
 from fedvisage.datasets.pretend import pretend
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.protocols.ocim import KINDS
+from fedvisage.datasets.protocols.people import PEOPLE
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.errors import UserError
 from fedvisage.methods import read_method
@@ -280,7 +281,7 @@ def test_celeba_spoof(sets: Sets) -> None:
 def test_the_page_has_a_row_for_each() -> None:
     page = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
     table = page[page.index("| protocols |") :].split("\n\n")[0]
-    assert re.findall(r"`([^`]+)`", "".join(row.split("|")[1] for row in table.splitlines())) == list(PROTOCOLS)
+    assert re.findall(r"`([^`]+)`", "".join(row.split("|")[1] for row in table.splitlines())) == [*PROTOCOLS, *PEOPLE]
 
 
 def test_the_list_has_a_line_for_each_and_a_name_that_is_unknown_is_told() -> None:

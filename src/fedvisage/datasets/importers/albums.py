@@ -6,7 +6,7 @@ Of each person's photographs a share is kept for testing, by a stream; of the pe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -153,9 +153,11 @@ def write_people(
         shots = (shot for person in rest for shot in album.shots(person))
         with closing(spread(partial(develop, alignment=alignment), shots, workers, torch=False)) as developed:
             for person in rest:
-                own = zip(album.shots(person), islice(developed, album.counts[person]), strict=True)
-                out.note(**_write_person(out, person, album.counts[person], own, course, division, person in away))
-                done += album.counts[person]
+                count = album.counts[person]
+                own = zip(album.shots(person), islice(developed, count), strict=True)
+                draw = partial(_splits_of, album, person, division, person in away)
+                out.note(**_write_person(out, person, count, own, course, division.least, draw))
+                done += count
                 if progress:
                     progress(done, whole)
         report = IdentityReport(
@@ -174,8 +176,8 @@ def _write_person(
     count: int,
     shots: Iterable[tuple[Shot, Developed]],
     course: _Course,
-    division: Division,
-    away: bool,
+    least: int,
+    draw: Callable[[int], Sequence[str]],
 ) -> Record:
     """Write a person's photographs, if there are enough that can be read, and return what is to be noted.
 
@@ -193,15 +195,15 @@ def _write_person(
             if course.distinct and done.digest:
                 contents.setdefault(done.digest, course.seen[done.digest][0])
 
-    rng, left_out = numpy_rng(division.seed, "import", person), 0
+    left_out = 0
     if course.distinct:
         pictures = [*taken()]
-        left_out = len(pictures) if len(pictures) < division.least else 0
-        splits = draw_splits(0 if left_out else len(pictures), division.test, away, rng)
-        for (_, shot, aligned), split in zip(pictures, splits, strict=False):
+        left_out = len(pictures) if len(pictures) < least else 0
+        kept = [] if left_out else pictures
+        for (_, shot, aligned), split in zip(kept, draw(len(kept)), strict=True):
             _add(out, shot, aligned, split)
     else:
-        splits = draw_splits(count, division.test, away, rng)
+        splits = draw(count)
         for number, shot, aligned in taken():
             _add(out, shot, aligned, splits[number])
     single = int(out.count == before + 1)
@@ -209,6 +211,13 @@ def _write_person(
     course.people_out += left_out > 0
     course.photographs_out += left_out
     return {"person": person, "skipped": skipped, "contents": contents, "single": single, "left_out": left_out}
+
+
+def _splits_of(album: Album, person: str, division: Division, away: bool, count: int) -> Sequence[str]:
+    """Return the splits of a person's photographs: those that are given, or else drawn by a stream of their own."""
+    if album.splits is not None:
+        return album.splits(person, count)
+    return draw_splits(count, division.test, away, numpy_rng(division.seed, "import", person))
 
 
 def _add(out: Writer, shot: Shot, aligned: Aligned, split: str) -> None:

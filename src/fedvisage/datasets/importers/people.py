@@ -9,15 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedvisage.data.beside import OF_TEMPLATES, PAIRS, list_beside
 from fedvisage.data.crops import CropRecord
 from fedvisage.data.journal import EVERY
 from fedvisage.data.pairs import text_of_pairs
+from fedvisage.data.templates import TemplateLists, write_lists
 from fedvisage.datasets.importers.albums import Division, IdentityReport, write_people
 from fedvisage.datasets.importers.cropping import Crop, record_of
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.report import printable
 from fedvisage.datasets.importers.shots import Alignment, alignment_of
 from fedvisage.datasets.people.album import Album
+from fedvisage.datasets.people.choosing import PARTS, Choice, choose, order_digest
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.errors import UserError
 from fedvisage.files import write_atomically
@@ -36,6 +39,7 @@ class PeopleReport(IdentityReport):
     expected: tuple[int, int] | None = None
     notes: tuple[str, ...] = ()
     pairs: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
@@ -49,7 +53,7 @@ class PeopleReport(IdentityReport):
         if any(count < most for count, most, _ in both):
             said.append("this is an incomplete copy: a whole one has more")
         lines[1:1] = [*said, *self.notes]
-        return lines + [f"pairs: {one}" for one in self.pairs]
+        return lines + [f"pairs: {one}" for one in self.pairs] + [f"templates: {one}" for one in self.templates]
 
 
 def import_people(
@@ -66,6 +70,9 @@ def import_people(
     least: int = 1,
     max_bad: float = 0.05,
     seed: int = 0,
+    split: str = "",
+    people: int = 0,
+    most: int = 0,
     workers: int = 1,
     every: float = EVERY,
     progress: Progress | None = None,
@@ -73,16 +80,23 @@ def import_people(
 ) -> PeopleReport:
     """Import a dataset into an identity set and return what was imported and what was skipped.
 
-    Nobody of a benchmark is held out. Its lists of pairs lie beside the set, as ``NAME-pairs.txt``.
+    Nobody of a benchmark is held out. Its lists of pairs lie beside the set, as ``NAME-pairs.txt``, and so do those of
+    templates.
     """
     crop = "none" if layout.aligned else crop
+    boxes = boxes_of(layout, crop, boxes)
     alignment, record = _alignment(layout, crop, boxes, size)
-    division = division_of(layout, test, heldout, least, seed)
-    album = layout.scan(layout, source)
+    choice = _choice(layout, Choice(split, people, most, least, seed))
+    division = division_of(layout, test, heldout, least, seed, split)
+    whole = layout.scan(layout, source)
+    album = choose(whole, choice)
     if boxes == "dataset":
         _check_points(album, source, layout)
-    lists = {_beside(destination, which): text_of_pairs(folds) for which, folds in sorted(album.pairs.items())}
-    for path in lists:
+    lists = {
+        list_beside(destination, PAIRS, which): text_of_pairs(folds) for which, folds in sorted(album.pairs.items())
+    }
+    templates = album.templates or TemplateLists()
+    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, which) for which in templates.named)):
         if path.exists():
             raise UserError(str(path), "already exists; choose another destination or remove it first")
     plain = write_people(
@@ -91,7 +105,8 @@ def import_people(
         destination,
         name=name,
         size=size,
-        origin=f"people {printable(source.resolve().name)} {settings_of_people(layout, crop, boxes, division)}",
+        origin=f"people {printable(source.resolve().name)} {settings_of_people(layout, crop, boxes, division, choice)}"
+        + (f" order={order_digest(whole)}" if choice.part and whole.in_order else ""),
         alignment=alignment,
         record=record,
         points=crop == "face",
@@ -104,6 +119,7 @@ def import_people(
     )
     for path, text in lists.items():
         write_atomically(path, text.encode())
+    written = write_lists(destination, templates)
     return PeopleReport(
         **vars(plain),
         kind=layout.kind,
@@ -111,17 +127,37 @@ def import_people(
         expected=album.expected,
         notes=album.notes,
         pairs=tuple(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
+        templates=tuple(
+            f"{list_beside(destination, OF_TEMPLATES, which)} ({counted(count, 'line')})"
+            for which, count in written.items()
+        ),
     )
 
 
-def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division) -> str:
+def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division, choice: Choice) -> str:
     """Return how the line ends that says in a set how it was made: all that was chosen."""
-    return f"kind={layout.kind} crop={crop} {division.text}" + (" boxes=dataset" if boxes == "dataset" else "")
+    by_boxes = " boxes=dataset" if boxes == "dataset" else ""
+    return f"kind={layout.kind} crop={crop} {division.text}{by_boxes}{choice.text}"
 
 
-def division_of(layout: Layout, test: float, heldout: float, least: int, seed: int) -> Division:
-    """Return how photographs are divided; nobody of a benchmark is held out."""
-    return Division(test, 0.0 if layout.benchmark else heldout, least, seed)
+def division_of(layout: Layout, test: float, heldout: float, least: int, seed: int, split: str) -> Division:
+    """Return how photographs are divided; nobody of a benchmark is held out, and a published part is not divided."""
+    return Division(0.0, 0.0, seed=seed) if split else Division(test, 0.0 if layout.benchmark else heldout, least, seed)
+
+
+def boxes_of(layout: Layout, crop: str, boxes: str) -> str:
+    """Return whether faces are sought; crops in which a detector may find none are always aligned by their points."""
+    return "dataset" if layout.by_points and crop == "face" else boxes
+
+
+def _choice(layout: Layout, choice: Choice) -> Choice:
+    """Refuse parts that are not known, or of a benchmark, which asks for all."""
+    if choice.part not in ("", *PARTS):
+        raise UserError("--split", f"{choice.part!r} is no known part; choose one of {', '.join(PARTS)}")
+    if layout.benchmark and choice.text:
+        raise UserError("--split" if choice.part else "--people" if choice.people else "--most",
+                        f"leaves out what the lists of {layout.title} ask for; leave it out")  # fmt: skip
+    return choice
 
 
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
@@ -139,10 +175,6 @@ def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Align
 def _check_points(album: Album, source: Path, layout: Layout) -> None:
     if all(one.points is None for person in album.counts for one in album.shots(person)):
         raise UserError(str(source), f"has no list with points of {layout.title}; leave --boxes dataset out")
-
-
-def _beside(destination: Path, which: str) -> Path:
-    return destination.with_name(f"{destination.name}-pairs{f'-{which.lower()}' if which else ''}.txt")
 
 
 def _count(text: str) -> int:

@@ -30,6 +30,10 @@ _PLAIN_MODES = ("1", "L", "P", "RGB")
 _TRANSPARENT_MODES = ("LA", "PA", "RGBA")
 
 
+class TooLarge(BadFile):
+    """A picture with more bytes or pixels than are taken; nothing of it was decoded."""
+
+
 def open_picture(path: Path) -> npt.NDArray[np.uint8]:
     """Read an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
     try:
@@ -39,21 +43,24 @@ def open_picture(path: Path) -> npt.NDArray[np.uint8]:
         raise BadFile(f"cannot be read: {error.strerror or error}") from None
 
 
-def read_picture(content: bytes) -> npt.NDArray[np.uint8]:
-    """Decode the content of an image file into H×W×3 RGB bytes; raise BadFile if that is impossible."""
+def read_picture(content: bytes, pixels: int = PIXEL_LIMIT) -> npt.NDArray[np.uint8]:
+    """Decode the content of an image file into H×W×3 RGB bytes; raise BadFile if that is impossible.
+
+    A picture of more than ``pixels`` is not decoded.
+    """
     _check_length(len(content))
     try:
         with warnings.catch_warnings():
             # Pillow warns of large images; the limit below is stricter, and nothing is decoded before it.
             warnings.simplefilter("ignore")
             with Image.open(io.BytesIO(content), formats=_formats_of(content)) as image:
-                _check(image)
+                _check(image, pixels)
                 image.load()
                 return np.array(_upright_rgb(image))
     except (BadFile, MemoryError):
         raise
     except Image.DecompressionBombError:
-        raise BadFile(f"more than {PIXEL_LIMIT // 1_000_000} million pixels") from None
+        raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels") from None
     except UnidentifiedImageError:
         raise BadFile("not an image of a known format") from None
     except Exception as error:  # Pillow's decoders raise whatever their parsers do on damaged bytes
@@ -62,7 +69,7 @@ def read_picture(content: bytes) -> npt.NDArray[np.uint8]:
 
 def _check_length(count: int) -> None:
     if count > BYTES_LIMIT:
-        raise BadFile(f"larger than {BYTES_LIMIT >> 20} MiB")
+        raise TooLarge(f"larger than {BYTES_LIMIT >> 20} MiB")
 
 
 def _formats_of(content: bytes) -> tuple[str, ...]:
@@ -78,10 +85,10 @@ def _formats_of(content: bytes) -> tuple[str, ...]:
     return ("HEIF",)
 
 
-def _check(image: Image.Image) -> None:
+def _check(image: Image.Image, pixels: int) -> None:
     width, height = image.size
-    if width * height > PIXEL_LIMIT:
-        raise BadFile(f"more than {PIXEL_LIMIT // 1_000_000} million pixels ({width}×{height})")
+    if width * height > pixels:
+        raise TooLarge(f"more than {pixels / 1_000_000:g} million pixels ({width}×{height})")
     if min(width, height) < SIDE_MINIMUM:
         raise BadFile(f"smaller than {SIDE_MINIMUM} pixels ({width}×{height})")
     # Phones write MPO: a JPEG with a second picture behind it (depth, a preview); the first is the photograph.

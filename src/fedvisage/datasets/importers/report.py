@@ -47,7 +47,7 @@ class ImportReport:
 
     def json(self) -> str:
         """Return the report as it is kept in the set."""
-        from fedvisage.files import json_text  # which loads torch's file format
+        from fedvisage.files import json_text
 
         return json_text(asdict(self))
 

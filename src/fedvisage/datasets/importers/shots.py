@@ -63,23 +63,14 @@ def alignment_of(crop: Crop, size: int) -> Alignment:
     return Alignment(crop, size)
 
 
-def make_aligner(crop: Crop, size: int, threads: int = 1) -> Callable[[Image], Aligned]:
-    """Return the function that makes an aligned crop of a photograph, or says why it cannot.
-
-    `threads` are for the detector.
-    """
-    alignment_of(crop, size)
+@cache
+def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
+    """Return what makes an aligned crop: once in each process, as the weights of the detector take a second to load."""
     if crop == "face":
-        detect = make_detector(threads)
+        detect = make_detector()
         return lambda image: _found_and_aligned(image, detect, size)
     cropper = make_cropper(crop, size)
     return lambda image: (cropper(image).image, None)
-
-
-@cache
-def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
-    """Make it once in each process: the weights of the detector take a second to load."""
-    return make_aligner(crop, size)
 
 
 def _found_and_aligned(image: Image, detect: Callable[[Image], list], size: int) -> Aligned:  # type: ignore[type-arg]

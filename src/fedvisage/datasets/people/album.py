@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.data.pairs import PairList
+from fedvisage.data.templates import TemplateLists
 from fedvisage.datasets.importers.pictures import BYTES_LIMIT
 from fedvisage.datasets.importers.report import BadFile, Skipped
 
@@ -66,7 +67,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Album:
-    """The photographs of a dataset, by person, who are few enough to be counted; and its lists of pairs by name."""
+    """The photographs of a dataset by person, who are few enough to be counted; its pairs by name, or its templates."""
 
     counts: Mapping[str, int]
     shots: Callable[[str], Sequence[Shot]]
@@ -76,6 +77,11 @@ class Album:
     columns: tuple[str, ...] = ()
     expected: tuple[int, int] | None = None
     """People and photographs of a whole copy, where that is known; 0 is not known."""
+    templates: TemplateLists | None = None
+    in_order: bool = False
+    """Whether people stand in `counts` in the order in which they come in the dataset."""
+    splits: Callable[[str, int], Sequence[str]] | None = None
+    """The split of each of a person's photographs, where it is not drawn when the set is written."""
 
     def __len__(self) -> int:
         """Count the photographs."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvisage.datasets.people import benchmarks, bin, folders, rec, rfw
+from fedvisage.datasets.people import benchmarks, bin, folders, ijb, rec, rfw
 from fedvisage.datasets.people.layout import Layout
 
 LAYOUTS: dict[str, Layout] = {
@@ -19,5 +19,7 @@ LAYOUTS: dict[str, Layout] = {
         benchmarks.CFP,
         benchmarks.AGEDB,
         rfw.LAYOUT,
+        ijb.B,
+        ijb.C,
     )
 }

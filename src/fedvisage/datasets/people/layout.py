@@ -35,6 +35,8 @@ class Layout:
     """Whether it is there to judge models: nobody of it is held out."""
     points: bool = False
     """Whether five points of each photograph come with it."""
+    by_points: bool = False
+    """Whether its photographs are always aligned by these: they are crops in which a detector may find no face."""
     counts: tuple[int, int] | None = None
     """People and photographs of a whole copy."""
     sign: str = ""

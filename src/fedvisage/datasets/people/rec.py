@@ -46,13 +46,15 @@ def scan(layout: Layout, source: Path) -> Album:
     whose = printable(path.parent.resolve().name)[:100]
     names = [f"{whose}/{person:07d}" for person in people.tolist()]
     where = dict(zip(names, zip(first.tolist(), counts.tolist(), strict=True), strict=True))
+    appearing = np.argsort(keys[order[first]], kind="stable").tolist()
 
     def shots(name: str) -> Sequence[Shot]:
         begin, count = where[name]
         return _Shots(path, records, keys, order[begin : begin + count], name)
 
     expected = _expected(path.with_name(PROPERTY), len(order) if _has_identities(records) else 0)
-    return Album({name: count for name, (_, count) in where.items()}, shots, notes=notes, expected=expected)
+    in_order = {names[place]: where[names[place]][1] for place in appearing}
+    return Album(in_order, shots, notes=notes, expected=expected, in_order=True)
 
 
 class _Shots(Sequence[Shot]):

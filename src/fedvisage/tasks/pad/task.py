@@ -21,7 +21,7 @@ from fedvisage.progress import Say
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
 from fedvisage.tasks.model import SavedModel
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import Benchmark, Opened
 from fedvisage.tasks.pad import heldout, judge
 from fedvisage.tasks.pad.data import open_data
 from fedvisage.tasks.pad.features import write_features
@@ -44,6 +44,9 @@ class Pad:
         if recipe.data.public is not None or recipe.training.pretrain is not None or recipe.evaluation.recognition:
             raise UserError("recipe.method", f"{method.name} detects attacks; data.public, training.pretrain and "
                             "evaluation.recognition are for recognition")  # fmt: skip
+        if recipe.data.benchmarks is not None:
+            raise UserError("recipe.data.benchmarks", f"are for recognition, and {method.name} detects attacks; use "
+                            "`fedvisage evaluate RUN --data SET`")  # fmt: skip
 
     def check_real(self, recipe: Recipe) -> None:
         """Accept all: nothing of this task needs to see two sites at once."""
@@ -97,6 +100,16 @@ class Pad:
         if out is not None:
             write_scores(out / SCORES, judged.scores)
         return judged.figures
+
+    def open_benchmarks(
+        self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
+    ) -> dict[str, Benchmark]:
+        """Refuse what is for recognition."""
+        raise UserError("--benchmark", "this model detects attacks; judge it on one set after another, with --data")
+
+    def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
+        """Return nothing: none is ever opened."""
+        return {}
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:
         """Return error rates by level and species."""

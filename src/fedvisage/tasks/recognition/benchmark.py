@@ -94,11 +94,11 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         "groups": by_group,
     }
     if listed is not None:
-        figures["listed_pairs"] = _listed_figures(str(settings.pairs), listed)
+        figures["listed_pairs"] = listed_figures(str(settings.pairs), listed)
     return JudgedGeneric(figures, pairs, view.items.tolist(), counts, listed)
 
 
-def _listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
+def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
     """Return what metrics.json says of a list of pairs: its name, what there was of it, and the figures."""
     return {
         "list": Path(path).name,

@@ -13,7 +13,7 @@ import numpy as np
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.sources import SYNTHETIC, Part, resolve, without_part
+from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
 from fedvisage.metrics.listed_pairs import pairs_among
@@ -21,6 +21,8 @@ from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import Opened, People, SiteData, merged, open_set
 from fedvisage.tasks.overlap import PUBLIC, SITE, USER, Places
+from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks
+from fedvisage.tasks.recognition.shares import share_of
 
 
 def check_recognition(recipe: Recipe, method: Declared) -> None:
@@ -102,6 +104,10 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
         public, heldout = view(recipe.data.public, PUBLIC, "train"), view(recipe.data.public, PUBLIC, "heldout")
     shown = _places(sites, public, heldout, user)
     _check_nobody_twice(shown)
+    benchmarks = open_benchmarks(recipe.data.benchmarks, recipe, cache, say)
+    for name, one in benchmarks.items():
+        trained_on = {place: views for place, views in shown.items() if place != USER}
+        _check_nobody_twice({**trained_on, f"{PLACE}{name}": (one.view,)})
     counted = {name: sum(_check_site(site, place, recipe, method)[name] for place, site in sites.items())
                for name in ("without_test_images", "with_one_test_image")}  # fmt: skip
     apart = {place.removeprefix(SITE): site for place, site in sites.items()}
@@ -112,19 +118,12 @@ def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str]
     digests = {place: _digest(opened, entry) for place, entry in places.items()}
     digests |= {USER: _digest(opened, recipe.data.user)} if recipe.data.user is not None else {}
     digests |= {PUBLIC: _digest(opened, recipe.data.public)} if recipe.data.public is not None else {}
+    digests |= {f"{PLACE}{name}": one.digest for name, one in benchmarks.items()}
     people = People(public, strangers, apart, counted)
     named = {**places, USER: recipe.data.user, PUBLIC: recipe.data.public}
     crops = {place: opened[without_part(entry.strip())[0]].crop for place, entry in named.items() if entry is not None}
-    return Opened(merged(apart) if method.pooled else apart, user, digests, people, crops=crops, places=shown)
-
-
-def share_of(view: View, part: Part | None) -> View:
-    """Return the images of a share of a set's people; which people follows from the whole set, not from a split."""
-    if part is None:
-        return view
-    everybody = np.unique(view.slices[0].set.rows.subject)
-    share = np.arange(len(everybody)) % part.of + 1
-    return view.of_people(everybody[(share >= part.number) & (share <= part.last)])
+    sites = merged(apart) if method.pooled else apart
+    return Opened(sites, user, digests, people, crops=crops, places=shown, benchmarks=benchmarks)
 
 
 def _digest(opened: Mapping[str, PreparedSet], entry: str) -> str:

@@ -22,6 +22,7 @@ from fedvisage.metrics.threshold import Histogram, Threshold, auc_from_histogram
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.recognition.benchmark import JudgedGeneric, judge_generic
+from fedvisage.tasks.recognition.benchmarks import judge_benchmarks
 from fedvisage.tasks.recognition.personal import personal_figures, personal_of_merged
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Trained
@@ -53,6 +54,8 @@ def judge_run(scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict
     if scorer.method.pooled and data.people is not None:
         personal = personal_of_merged(scorer, saved.finished, data.people)
     figures = judge(out, scorer, saved.finished, data.user, saved.thresholds)
+    if data.benchmarks:
+        figures["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, saved.thresholds)
     return {
         **threshold_figures(recipe, saved.thresholds),
         **figures,

@@ -27,7 +27,7 @@ from fedvisage.nn.embedder import Centres, face_network
 from fedvisage.nn.inputs import as_float
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.partial import Classes, Sampler
-from fedvisage.nn.precision import LAYOUT, Compute
+from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Pretrain, Recipe
 from fedvisage.streams import numpy_rng, scoped, torch_rng
 
@@ -77,7 +77,7 @@ def _train(
         for number, positions in enumerate(order(public, rng, size=settings.batch, sampling="shuffled")):
             stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, number)
             images = as_float(public.batch(positions).images.to(compute.device))
-            images = augment(images, None, recipe.training.augment, stream)[0].contiguous(memory_format=LAYOUT)
+            images = augment(images, None, recipe.training.augment, stream)[0].contiguous(memory_format=compute.layout)
             labels = torch.tensor([classes[str(name)] for name in public.subjects[positions]], device=compute.device)
             with compute.autocast():
                 features = net["model"](images)
@@ -117,4 +117,6 @@ def _digest(recipe: Recipe, data: str, compute: Compute) -> str:
         "device": str(compute.device),
         "torch": torch.__version__,
     }
+    if recipe.runtime.layout == "first":  # what was kept before there was the key is found
+        decides["layout"] = "first"
     return hashlib.sha256(json_key(decides).encode()).hexdigest()[:16]

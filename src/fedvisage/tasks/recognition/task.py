@@ -19,9 +19,10 @@ from fedvisage.progress import Say
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
 from fedvisage.tasks.model import SavedModel
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import Benchmark, Opened
 from fedvisage.tasks.overlap import PUBLIC
 from fedvisage.tasks.recognition import heldout, judge
+from fedvisage.tasks.recognition.benchmarks import judge_benchmarks, open_benchmarks
 from fedvisage.tasks.recognition.data import check_recognition, filled, open_data
 from fedvisage.tasks.recognition.personal import collect_personal
 from fedvisage.tasks.recognition.pretraining import pretrained
@@ -97,6 +98,18 @@ class Recognising:
         """Judge the generic model on another identity set."""
         figures = {"task": self.name, **judge.threshold_figures(scorer.recipe, saved.thresholds)}
         return figures | judge.judge(out, scorer, saved.finished, view, saved.thresholds)
+
+    def open_benchmarks(
+        self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
+    ) -> dict[str, Benchmark]:
+        """Open identity sets, with the lists that lie beside them."""
+        return open_benchmarks(entries, recipe, cache, say)
+
+    def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
+        """Judge the generic model by the lists of each."""
+        figures = {"task": self.name, **judge.threshold_figures(scorer.recipe, saved.thresholds)}
+        judged = judge_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
+        return figures | {"benchmarks": judged}
 
     def summary(self, figures: Mapping[str, Any]) -> list[str]:
         """Return verification and identification rates, generic and personal."""

@@ -1,0 +1,186 @@
+"""Some of a dataset's people, some photographs of each, and FedFR's division of MS1MV2 among clients and the public.
+
+FedFR (Liu et al. 2022) takes 10,000 people with 100 photographs each: 6,000 are public, and 4,000 are at the clients,
+who train on 60 photographs of each and test with 40. Here the people who have so many are put into a drawn order, whose
+first two fifths are for clients; 100 photographs of each are drawn.
+
+The authors' released code divides otherwise, and can be followed only on the very file, because it goes by the order in
+which people come in it. Python's own generator shuffles them from the seed 100. Of the first half, those with 101 to
+109 photographs are at clients, the first 4,000 of them: they test with the first 40 photographs of each and train on
+the others. Of the second half, those with 61 to 79 are public, the first 6,000.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fedvisage.datasets.people.album import Album, Shot
+from fedvisage.errors import UserError
+from fedvisage.streams import numpy_rng
+
+PHOTOGRAPHS, TESTED = 100, 40
+CLIENTS, PUBLIC = 4000, 6000
+SITES = 40
+SEED = 100
+MS1MV2 = 85_742
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is taken of an album: all of it, or so many people, and so many photographs of each; or a known part."""
+
+    part: str = ""
+    people: int = 0
+    most: int = 0
+    least: int = 1
+    seed: int = 0
+
+    @property
+    def text(self) -> str:
+        """Return it as the line of a set's source says it: nothing for all."""
+        said = {"split": self.part, "people": self.people, "most": self.most}
+        return "".join(f" {name}={value}" for name, value in said.items() if value)
+
+
+def choose(album: Album, choice: Choice) -> Album:
+    """Return the chosen part of an album."""
+    if choice.part:
+        return PARTS[choice.part](album, choice)
+    people = [person for person, count in album.counts.items() if count >= choice.least]
+    if choice.people:
+        people = _so_many(_drawn(people, choice.seed), choice.people, f"with {choice.least} photographs or more")
+    if not (choice.people or choice.most):
+        return album
+    return _of(album, people, choice.most or max(album.counts.values()), choice.seed)
+
+
+def order_digest(album: Album) -> str:
+    """Return a digest of who comes in which order with how many photographs: what the released division goes by."""
+    return hashlib.sha256(repr([*album.counts.items()]).encode()).hexdigest()[:16]
+
+
+def _paper_clients(album: Album, choice: Choice) -> Album:
+    order = _with_enough(album, choice)
+    people = _so_many(order[: 2 * len(order) // 5], choice.people or CLIENTS, f"with {PHOTOGRAPHS} photographs or more")
+    chosen = _of(album, people, choice.most or PHOTOGRAPHS, choice.seed)
+    return replace(chosen, splits=_drawn_splits(choice))
+
+
+def _paper_public(album: Album, choice: Choice) -> Album:
+    order = _with_enough(album, choice)
+    people = _so_many(order[2 * len(order) // 5 :], choice.people or PUBLIC, f"with {PHOTOGRAPHS} photographs or more")
+    chosen = _of(album, people, choice.most or PHOTOGRAPHS, choice.seed)
+    return replace(chosen, splits=lambda _, count: ["train"] * count)
+
+
+def _with_enough(album: Album, choice: Choice) -> list[str]:
+    least = choice.most or PHOTOGRAPHS
+    return _drawn([person for person, count in album.counts.items() if count >= least], choice.seed)
+
+
+def _drawn_splits(choice: Choice) -> Callable[[str, int], Sequence[str]]:
+    """Return what draws which photographs of a person are tested with: 40 of 100."""
+
+    def splits(person: str, count: int) -> list[str]:
+        tested = numpy_rng(choice.seed, "fedfr", "test", person).permutation(count)[: count * TESTED // PHOTOGRAPHS]
+        return ["test" if place in tested else "train" for place in range(count)]
+
+    return splits
+
+
+def _released_clients(album: Album, choice: Choice) -> Album:
+    order = _shuffled(album)
+    fit = [person for person in order[: len(order) // 2] if 100 < album.counts[person] < 110]
+    people = _so_many(fit, choice.people or CLIENTS, "with 101 to 109 photographs in the first half")
+    chosen = _of(album, people, max(album.counts.values()), choice.seed)
+    named = _renamed(chosen, {person: _place(rank, len(people)) for rank, person in enumerate(people)})
+    return replace(_as_released(named, album), splits=lambda _, count: ["test"] * TESTED + ["train"] * (count - TESTED))
+
+
+def _released_public(album: Album, choice: Choice) -> Album:
+    order = _shuffled(album)
+    fit = [person for person in order[len(order) - len(order) // 2 :] if 60 < album.counts[person] < 80]
+    people = _so_many(fit, choice.people or PUBLIC, "with 61 to 79 photographs in the second half")
+    chosen = _of(album, people, max(album.counts.values()), choice.seed)
+    return replace(_as_released(chosen, album), splits=lambda _, count: ["train"] * count)
+
+
+def _shuffled(album: Album) -> list[str]:
+    """Return everybody in the order of the released code."""
+    if not album.in_order:
+        raise UserError("--split", "fedfr-released goes by the order of people in a .rec file; import kind rec")
+    order = list(album.counts)
+    random.Random(SEED).shuffle(order)
+    return order
+
+
+def _as_released(album: Album, whole: Album) -> Album:
+    """Say so where the division cannot be the authors'."""
+    if len(whole.counts) == MS1MV2:
+        return album
+    note = f"MS1MV2 has {MS1MV2:,} people, and this file {len(whole.counts):,}: the division is not the authors'"
+    return replace(album, notes=(*album.notes, note))
+
+
+def _place(rank: int, people: int) -> int:
+    """Number a person so that ``part=7/40`` of the set has the people of the seventh client, who follow each other."""
+    if people % SITES:
+        return rank
+    each = people // SITES
+    return rank % each * SITES + rank // each
+
+
+def _drawn(people: Sequence[str], seed: int) -> list[str]:
+    """Put people into a drawn order, which does not depend on the order that they come in."""
+    names = sorted(people)
+    return [names[place] for place in numpy_rng(seed, "import", "people").permutation(len(names)).tolist()]
+
+
+def _so_many(people: Sequence[str], wanted: int, who: str) -> list[str]:
+    if len(people) < wanted:
+        raise UserError("--people", f"there are {len(people):,} people {who}, and {wanted:,} are asked for; ask for"
+                        " fewer, or give the whole dataset")  # fmt: skip
+    return list(people[:wanted])
+
+
+def _of(album: Album, people: Sequence[str], most: int, seed: int) -> Album:
+    """Keep these people, with so many photographs of each at most, which are drawn and stay in order."""
+
+    def shots(person: str) -> Sequence[Shot]:
+        every, count = album.shots(person), album.counts[person]
+        if count <= most:
+            return every
+        drawn = numpy_rng(seed, "import", "photographs", person).permutation(count)[:most]
+        return [every[place] for place in sorted(drawn.tolist())]
+
+    counts = {person: min(album.counts[person], most) for person in people}
+    note = f"{len(people):,} of {len(album.counts):,} people are taken, and {sum(counts.values()):,} photographs"
+    return replace(album, counts=counts, shots=shots, expected=None, notes=(*album.notes, note))
+
+
+def _renamed(album: Album, places: Mapping[str, int]) -> Album:
+    """Call people by the number that they get, before the name that they had."""
+    earlier = {_numbered(person, place): person for person, place in places.items()}
+
+    def shots(person: str) -> Sequence[Shot]:
+        every, count = album.shots(earlier[person]), album.counts[earlier[person]]
+        return [replace(every[place], person=person) for place in range(count)]
+
+    return replace(album, counts={name: album.counts[person] for name, person in earlier.items()}, shots=shots)
+
+
+def _numbered(person: str, place: int) -> str:
+    folder, slash, name = person.rpartition("/")
+    return f"{folder}{slash}{place:06d}-{name}"
+
+
+PARTS: Mapping[str, Callable[[Album, Choice], Album]] = {
+    "fedfr-clients": _paper_clients,
+    "fedfr-public": _paper_public,
+    "fedfr-released-clients": _released_clients,
+    "fedfr-released-public": _released_public,
+}
+"""Known parts of datasets of people, by name."""

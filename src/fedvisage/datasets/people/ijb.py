@@ -1,0 +1,268 @@
+"""IJB-B and IJB-C as InsightFace repacks them: loose crops, five points of each, and what templates are compared.
+
+A list says of each crop its template and its medium (a photograph or a video), another one where the five points are
+and how sure a detector was of them. Who a template shows stands in the lists of galleries and probes. The frames and
+boxes of the original distribution are not read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedvisage.data.templates import COLUMNS, TemplateLists, read_table
+from fedvisage.datasets.importers import pictures
+from fedvisage.datasets.importers.report import Skipped, printable
+from fedvisage.datasets.people.album import Album, Shot, WholeFile
+from fedvisage.datasets.people.layout import Layout
+from fedvisage.datasets.people.lists import named
+from fedvisage.datasets.scanners.tree import Tree, ending_of, unusable, walk
+from fedvisage.errors import UserError
+from fedvisage.progress import counted
+
+CROPS = "loose_crop"
+
+Numbers = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class _Crops:
+    """What the lists say of each crop, row by row."""
+
+    names: Sequence[str]
+    template: Numbers
+    media: Numbers
+    points: NDArray[np.float64]
+    confidence: Sequence[str]
+
+
+def scan(layout: Layout, source: Path) -> Album:
+    """List the crops of the templates, and what the lists ask of these."""
+    tree, short = walk(source), layout.kind.replace("-", "")
+    crops = _crops(tree, layout, short)
+    files, skipped = _files(tree, crops, layout)
+    lists = _lists(tree, short)
+    whose = _people(lists, tree)
+    _check_pairs(lists, whose, tree, short)
+    here = np.array([place for place, name in enumerate(crops.names) if name in files], np.int64)
+    people = {number: _name(layout, number, whose) for number in np.unique(crops.template[here]).tolist()}
+    names = np.array([people[number] for number in crops.template[here].tolist()])
+    order = np.argsort(names, kind="stable")
+    distinct, first = np.unique(names[order], return_index=True)
+    rows = dict(zip(distinct.tolist(), np.split(here[order], first[1:]), strict=True))
+
+    def shots(person: str) -> Sequence[Shot]:
+        return [_shot(crops, place, tree.path(files[crops.names[place]]), person) for place in rows[person].tolist()]
+
+    counts = {person: len(places) for person, places in rows.items()}
+    return Album(
+        counts, shots, skipped, templates=lists, notes=_notes(lists, people), columns=COLUMNS, expected=layout.counts
+    )
+
+
+def _crops(tree: Tree, layout: Layout, short: str) -> _Crops:
+    """Read template and medium of each crop, and its points and the detector's confidence."""
+    found = {what: named(tree, f"{short}_{what}.txt") for what in ("face_tid_mid", "name_5pts_score")}
+    if missing := [f"{short}_{what}.txt" for what, name in found.items() if name is None]:
+        wanted = f"{CROPS}/1.jpg and {', '.join(missing)}"
+        raise UserError(str(tree.root), f"is no {layout.title}: looked for {wanted}; {tree.listing()}{tree.hints()}")
+    media, faces = (_fields(tree, str(name), count) for name, count in zip(found.values(), (3, 12), strict=True))
+    if media.keys() != faces.keys():
+        one = min(media.keys() ^ faces.keys())
+        raise UserError(str(tree.root), f"{one} stands in one of {' and '.join(map(str, found.values()))} only;"
+                        " take all lists from one copy")  # fmt: skip
+    numbers = _as_numbers([media[name] for name in media], tree.path(str(found["face_tid_mid"])))
+    places = _as_numbers([faces[name] for name in media], tree.path(str(found["name_5pts_score"])))
+    ids, confidence = numbers.astype(np.int64), places[:, 10]
+    if (ids != numbers).any() or (ids < 0).any() or (confidence < 0).any():
+        raise UserError(str(tree.root), "templates and media must have whole numbers, and a detector's score cannot be"
+                        " below 0")  # fmt: skip
+    scores = [faces[name][10] for name in media]
+    return _Crops(list(media), ids[:, 0], ids[:, 1], places[:, :10].reshape(-1, 5, 2), scores)
+
+
+def _fields(tree: Tree, name: str, count: int) -> dict[str, list[str]]:
+    """Read a list of crops: what follows the name of each."""
+    found: dict[str, list[str]] = {}
+    for number, line in tree.lines(name):
+        crop, *rest = line.split()
+        if len(rest) != count - 1 or crop in found:
+            fault = f"names {printable(crop)} again" if crop in found else f"must have {count} fields"
+            raise UserError(f"{tree.path(name)}, line {number}", fault)
+        found[crop] = rest
+    if not found:
+        raise UserError(str(tree.path(name)), "is empty")
+    return found
+
+
+def _as_numbers(rows: list[list[str]], path: Path) -> NDArray[np.float64]:
+    try:
+        values = np.array(rows, np.float64)
+    except ValueError as error:
+        raise UserError(str(path), f"has something else than numbers behind a name: {error}") from None
+    if not np.isfinite(values).all():
+        raise UserError(str(path), "has numbers that are not finite")
+    return values
+
+
+def _files(tree: Tree, crops: _Crops, layout: Layout) -> tuple[dict[str, str], tuple[Skipped, ...]]:
+    """Return where the crops lie, by their names in the lists, and what is not there or in no list."""
+    lying = {file.rpartition("/")[2]: file for file in tree.files if f"/{file}".split("/")[-2] == CROPS}
+    wanted, files, skipped = set(crops.names), {}, []
+    for name, file in lying.items():
+        if ending_of(file) not in pictures.ENDINGS:
+            continue
+        fault = unusable(tree.path(file), file, tree.root, pictures.ENDINGS)
+        if name not in wanted or fault is not None:
+            skipped.append(Skipped(printable(file), fault or "no list names it"))
+        else:
+            files[name] = file
+    skipped += [Skipped(printable(name), "a list names it, and it is not there") for name in crops.names
+                if name not in lying]  # fmt: skip
+    if not files:
+        raise UserError(str(tree.root), f"has none of the crops of {layout.title} that its lists name: looked for"
+                        f" {CROPS}/{printable(crops.names[0])}; {tree.listing()}{tree.hints()}")  # fmt: skip
+    return files, tuple(skipped)
+
+
+def _lists(tree: Tree, short: str) -> TemplateLists:
+    """Read the lists of pairs, galleries and probes that there are."""
+    pairs = named(tree, f"{short}_template_pair_label.txt")
+    galleries = {
+        which.lower(): _persons(tree, name)
+        for which in ("G1", "G2", "S1", "S2")
+        if (name := named(tree, f"{short}_1N_gallery_{which}.csv"))
+    }
+    probes = named(tree, f"{short}_1N_probe_mixed.csv")
+    listed = None if pairs is None else read_table(tree.path(pairs), 3)
+    return TemplateLists(listed, galleries, None if probes is None else _persons(tree, probes))
+
+
+def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
+    """Read templates and persons from a table whose first two columns they are; a template may have several lines."""
+    rows = []
+    for at, (number, line) in enumerate(tree.lines(name)):
+        fields = [one.strip(' "') for one in line.split(",")[:2]]
+        if at == 0 and not fields[0].isdecimal():
+            continue  # the names of columns
+        if len(fields) < 2 or not all(one.isdecimal() and len(one) < 10 for one in fields):
+            raise UserError(f"{tree.path(name)}, line {number}", "must begin with a template and a person, as numbers")
+        rows.append((int(fields[0]), int(fields[1])))
+    if not rows:
+        raise UserError(str(tree.path(name)), "names no template")
+    return np.array(list(dict.fromkeys(rows)), np.int32)
+
+
+def _people(lists: TemplateLists, tree: Tree) -> dict[int, int]:
+    """Return who each template shows, as far as lists say."""
+    whose: dict[int, int] = {}
+    tables = [*lists.galleries.values(), *(() if lists.probes is None else (lists.probes,))]
+    for template, person in (row for table in tables for row in table.tolist()):
+        if whose.setdefault(template, person) != person:
+            raise UserError(str(tree.root), f"has lists in which template {template} is of {whose[template]} and of"
+                            f" {person}; take all lists from one copy")  # fmt: skip
+    return whose
+
+
+def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, short: str) -> None:
+    """Refuse a list of pairs that calls two people one, or one two."""
+    if lists.pairs is None or not whose:
+        return
+    most = int(max(lists.pairs[:, :2].max(), max(whose)))
+    if most >= 1 << 26:
+        raise UserError(str(tree.root), f"has a template with the number {most}, which is larger than any")
+    person = np.full(most + 1, -1, np.int32)
+    person[list(whose)] = list(whose.values())
+    one, other = person[lists.pairs[:, 0]], person[lists.pairs[:, 1]]
+    wrong = np.flatnonzero((one >= 0) & (other >= 0) & ((one == other) != (lists.pairs[:, 2] == 1)))
+    if len(wrong):
+        first, second, same = lists.pairs[wrong[0]].tolist()
+        said = "one person, and the lists of galleries and probes two" if same else "two people, and these lists one"
+        place = f"{tree.path(str(named(tree, f'{short}_template_pair_label.txt')))}, line {wrong[0] + 1}"
+        raise UserError(place, f"says that templates {first} and {second} are {said}")
+
+
+def _name(layout: Layout, template: int, whose: Mapping[int, int]) -> str:
+    """Name the person of a template; whom no list names is somebody of their own."""
+    return f"{layout.kind}/{whose[template]}" if template in whose else f"{layout.kind}/template-{template}"
+
+
+def _shot(crops: _Crops, place: int, path: Path, person: str) -> Shot:
+    said = (str(crops.template[place]), str(crops.media[place]), crops.confidence[place])
+    extra = dict(zip(COLUMNS, said, strict=True))
+    return Shot(f"{CROPS}/{crops.names[place]}", person, WholeFile(path), extra=extra, points=crops.points[place])
+
+
+def _notes(lists: TemplateLists, people: Mapping[int, str]) -> tuple[str, ...]:
+    said = [counted(len(people), "template")]
+    if lists.pairs is not None:
+        said.append(f"{len(lists.pairs):,} pairs of them, {int(lists.pairs[:, 2].sum()):,} of one person")
+    for name, table in lists.named.items():
+        if table is not lists.pairs:
+            said.append(f"{len(table):,} in {name.replace('-', ' ')}")
+    if not lists.named:
+        return (said[0], "no list of pairs, galleries or probes lies beside the crops, so nothing can be asked of them")
+    return (", ".join(said),)
+
+
+def _pack(short: str, galleries: tuple[str, str], root: Path) -> None:
+    """Write a small copy: three people with two templates each, of two crops of one medium and of one of another."""
+    from fedvisage.datasets.pretend import looks  # which needs the renderer
+
+    media, faces, crops = [], [], root / CROPS
+    crops.mkdir(parents=True)
+    (root / "meta").mkdir()
+    for number in range(9):
+        person, turn = divmod(number, 3)
+        images, points = looks(person, "bonafide")
+        Image.fromarray(images[turn]).save(crops / f"{number + 1}.jpg", quality=92)
+        media.append(f"{number + 1}.jpg {2 * person + 1 + (turn == 2)} {10 * person + (turn == 2)}\n")
+        where = " ".join(f"{value:.3f}" for value in points[turn].ravel().tolist())
+        faces.append(f"{number + 1}.jpg {where} 0.9{number}\n")
+    pairs = ((1, 2, 1), (1, 4, 0), (3, 4, 1), (3, 6, 0), (5, 6, 1), (5, 2, 0))
+    head = "TEMPLATE_ID,SUBJECT_ID\r\n"
+    texts = {
+        "face_tid_mid.txt": "".join(media),
+        "name_5pts_score.txt": "".join(faces),
+        "template_pair_label.txt": "".join(f"{one} {other} {same}\n" for one, other, same in pairs),
+        f"1N_gallery_{galleries[0]}.csv": f"{head}1,100\r\n3,101\r\n",
+        f"1N_gallery_{galleries[1]}.csv": f"{head}5,102\r\n",
+        "1N_probe_mixed.csv": f"{head}2,100\r\n4,101\r\n6,102\r\n",
+    }
+    for name, text in texts.items():
+        (root / "meta" / f"{short}_{name}").write_bytes(text.encode())
+
+
+def _layout(letter: str, galleries: tuple[str, str], counts: tuple[int, int], page: str) -> Layout:
+    short = f"ijb{letter}"
+    return Layout(
+        kind=f"ijb-{letter}",
+        title=f"IJB-{letter.upper()}",
+        page=page,
+        expects=f"""\
+loose_crop/1.jpg                       crops, which are aligned by the five points that came with them
+meta/{short}_face_tid_mid.txt           1.jpg 1 69544: a crop, its template, its medium
+meta/{short}_name_5pts_score.txt        1.jpg, ten numbers, how sure a detector was
+meta/{short}_template_pair_label.txt    1 2 0: two templates, and whether they are of one person
+meta/{short}_1N_gallery_{{{",".join(galleries)}}}.csv, {short}_1N_probe_mixed.csv""",
+        scan=scan,
+        sign=r"(?:^|/)[0-9]+$",
+        list_beside=f"meta/{short}_face_tid_mid.txt",
+        benchmark=True,
+        points=True,
+        by_points=True,
+        counts=counts,
+        columns=COLUMNS,
+        pack=partial(_pack, short, galleries),
+    )
+
+
+NIST = "https://www.nist.gov/programs-projects/face-challenges"
+B = _layout("b", ("S1", "S2"), (1_845, 227_630), NIST)
+C = _layout("c", ("G1", "G2"), (3_531, 469_375), NIST)

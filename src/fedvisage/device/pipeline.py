@@ -1,0 +1,137 @@
+"""From a picture to a decision: faces, their quality, living or attack, and who it is, on a machine without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.datasets.importers.cropping import crop_face, make_detector
+from fedvisage.device.checked import (
+    ATTACK,
+    BONA_FIDE,
+    NO_DECISION,
+    Box,
+    Checked,
+    CheckedFace,
+    Embedding,
+    PadVerdict,
+    Search,
+)
+from fedvisage.device.exported import Exported
+from fedvisage.device.quality import SMALL, Quality, Settings, measure
+from fedvisage.device.running import Running, Watched
+from fedvisage.errors import UserError
+from fedvisage.faces.align import align
+from fedvisage.faces.detection import Face, digest
+from fedvisage.faces.upright import Found, find
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.tasks.pad.prediction import probability
+
+Image = NDArray[np.uint8]
+
+
+class Pipeline:
+    """Checks pictures with exported models: of attack detection, of recognition, or of both.
+
+    Attacks come first: no embedding is made of a face that is an attack, or of which nothing could be decided.
+    """
+
+    def __init__(
+        self,
+        pad: Path | str | Exported | None = None,
+        recognition: Path | str | Exported | None = None,
+        *,
+        settings: Settings | None = None,
+        search: Search | None = None,
+    ) -> None:
+        """Open exported directories, or take models that are open; ``search`` finds people by their embeddings."""
+        self.settings = settings or Settings()
+        self.pad = _opened(pad, "pad", self.settings.threads)
+        self.recognition = _opened(recognition, "recognition", self.settings.threads)
+        self.detector_digest = digest()
+        self._search = search
+        self._find = make_detector(self.settings.threads)
+        self._threshold = None if self.pad is None else _threshold(self.pad)
+
+    def detect(self, image: Image) -> list[Face]:
+        """Return the faces of a picture, the largest first."""
+        return find(image, self._find).faces
+
+    def check(self, image: Image, *, report: bool = False) -> Checked:
+        """Say what a picture (uint8, H×W×3, RGB) shows.
+
+        ``report`` makes embeddings, and searches for them, whatever was decided; a face that cannot be judged has none.
+        """
+        found = find(image, self._find)
+        alone = len(found.faces) == 1
+        seen = [(face, measure(found.picture, face, alone, self.settings)) for face in found.faces]
+        faces = [self._checked(found, number, face, quality, report) for number, (face, quality) in enumerate(seen)]
+        return Checked(tuple(faces), found.turned)
+
+    def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
+        """Check pictures of one camera, one after another, with a running mean over the last frames of a face."""
+        running = Running(self.settings.window)
+        for frame in frames:
+            yield running.add(self.check(frame))
+
+    def embed(self, image: Image, face: Face) -> Embedding:
+        """Return the unit embedding of a face of a picture that stands upright, as it is, with no question asked."""
+        if self.recognition is None:
+            raise UserError("recognition", "no recognition model was given")
+        aligned, _ = align(image, face.points, self.recognition.size)
+        embedding: Embedding = self.recognition.run(aligned[None])[0].astype(np.float32, copy=False)
+        return embedding
+
+    def _checked(self, found: Found, number: int, face: Face, quality: Quality, report: bool) -> CheckedFace:
+        verdict, quality = self._judged(found.picture, face, quality)
+        x, y, width, height = found.boxes[number]
+        box = Box(x, y, width, height, round(face.confidence, 6))
+        points = tuple((float(x), float(y)) for x, y in np.round(_as_it_came(found, face), 1))
+        checked = CheckedFace(box, points, quality, verdict)
+        passed = verdict is None or verdict.decision == BONA_FIDE or report
+        if self.recognition is None or not quality.ok or not passed:
+            return checked
+        embedding = self.embed(found.picture, face)
+        matches = () if self._search is None else tuple(self._search(embedding))
+        return replace(checked, embedding=embedding, matches=matches)
+
+    def _judged(self, picture: Image, face: Face, quality: Quality) -> tuple[PadVerdict | None, Quality]:
+        """Return what attack detection says, and the quality: a crop that would be enlarged is of too small a face."""
+        if self.pad is None or self._threshold is None:
+            return None, quality
+        cropped = crop_face(picture, [face], self.pad.size)
+        if cropped.upscaled and SMALL not in quality.reasons:
+            quality = replace(quality, reasons=(*quality.reasons, SMALL))
+        logit = float(self.pad.run(cropped.image[None])[0]) if quality.ok else None
+        return verdict(logit, self._threshold), quality
+
+
+def verdict(logit: float | None, threshold: Threshold) -> PadVerdict:
+    """Decide by a logit; without one, nothing is decided."""
+    decided = NO_DECISION if logit is None else BONA_FIDE if logit >= threshold.value else ATTACK
+    score = None if logit is None else probability(logit)
+    return PadVerdict(decided, score, probability(threshold.value), logit, threshold.value, threshold.rule)
+
+
+def _threshold(pad: Exported) -> Threshold:
+    if pad.threshold is None:
+        raise UserError(str(pad.directory), "has no threshold to decide by; export a run whose sites chose one")
+    return pad.threshold
+
+
+def _as_it_came(found: Found, face: Face) -> NDArray[np.float64]:
+    height, width = found.picture.shape[:2]
+    return np.array([width, height]) - face.points if found.turned else face.points
+
+
+def _opened(given: Path | str | Exported | None, task: str, threads: int) -> Exported | None:
+    if given is None:
+        return None
+    exported = given if isinstance(given, Exported) else Exported.open(Path(given), threads=threads)
+    if exported.task != task:
+        raise UserError(str(exported.directory), f"is a model of {exported.task}, and one of {task} is wanted")
+    return exported

@@ -1,0 +1,134 @@
+"""The SQLite file of a gallery: made, opened as what a stranger may have written, and every failure said in one line.
+
+`secure_delete` has SQLite overwrite with zeros what is deleted, and the journal is one that is deleted after each
+change: in a write-ahead log, deleted rows would live on. A file that others switched to such a log is switched back.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import quote
+
+from fedvisage.errors import UserError
+from fedvisage.gallery.keys import SCHEMA
+from fedvisage.gallery.refusals import Busy, Exists, NoRoom
+
+APPLICATION = 0x66764741
+"""Which program a file is of, by SQLite's own mark: "fvGA"."""
+
+PAGE = 8192
+"""Bytes of a page: a template of 512 numbers and what is beside it fit three times."""
+
+PATIENCE = 5.0
+"""Seconds to wait for another process that writes."""
+
+TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TABLE models (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, size INTEGER NOT NULL)",
+    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, created TEXT NOT NULL, seed BLOB)",
+    "CREATE TABLE persons (id TEXT PRIMARY KEY, collection INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,"
+    " tag BLOB NOT NULL, key BLOB NOT NULL, name BLOB NOT NULL, created TEXT NOT NULL, revision INTEGER NOT NULL,"
+    " UNIQUE (collection, tag))",
+    "CREATE TABLE faces (id TEXT PRIMARY KEY, person TEXT NOT NULL REFERENCES persons ON DELETE CASCADE,"
+    " model INTEGER NOT NULL REFERENCES models, template BLOB NOT NULL, created TEXT NOT NULL, pad_score REAL)",
+    "CREATE INDEX faces_of_persons ON faces (person)",
+)
+
+_AGAIN = "put back a whole copy of it"
+
+
+def create_file(path: Path, rows: dict[str, bytes]) -> None:
+    """Make an empty gallery with some rows of its table ``meta``."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise Exists(str(path), "exists already; a gallery is never written over") from None
+    except OSError as error:
+        raise UserError(str(path), f"cannot be written ({error.strerror})") from None
+    try:
+        with said_plainly(path):
+            made = _connect(path, PATIENCE)
+            made.execute(f"PRAGMA page_size = {PAGE}")
+            made.execute("BEGIN IMMEDIATE")
+            made.execute(f"PRAGMA application_id = {APPLICATION}")
+            made.execute(f"PRAGMA user_version = {SCHEMA}")
+            for table in TABLES:
+                made.execute(table)
+            made.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
+            made.execute("COMMIT")
+            made.close()
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def open_file(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
+    """Open a gallery's file after a look at whether it is one, whole, and of this version."""
+    if not path.is_file():
+        raise UserError(str(path), "is no plain file" if path.exists() else "does not exist; see `gallery create`")
+    with said_plainly(path):
+        opened = _connect(path, patience)
+        try:
+            _check(opened, path)
+            if _number(opened, "PRAGMA secure_delete = ON") != 1:
+                raise UserError(str(path), "this SQLite cannot overwrite what is deleted; use another build")
+            (journal,) = opened.execute("PRAGMA journal_mode = DELETE").fetchone()
+            if journal != "delete":
+                raise Busy(f"{path}: another process holds it with a write-ahead log; end it first")
+            opened.execute("PRAGMA foreign_keys = ON")
+            opened.execute("PRAGMA trusted_schema = OFF")
+        except BaseException:
+            opened.close()
+            raise
+        return opened
+
+
+@contextmanager
+def said_plainly(path: Path) -> Iterator[None]:
+    """Turn what SQLite says into one line."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise UserError(str(path), f"is damaged; {_AGAIN}") from None
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise Busy(f"{path}: is locked by another process; try again, or end that one") from None
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise NoRoom(f"{path}: the disk is full, or fails; nothing was changed") from None
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            raise UserError(str(path), "cannot be written; see to its and its folder's permissions") from None
+        if code == sqlite3.SQLITE_NOTADB:
+            raise UserError(str(path), "is no SQLite file, so no gallery") from None
+        raise UserError(str(path), f"is damaged ({error}); {_AGAIN}") from None
+
+
+def _connect(path: Path, patience: float) -> sqlite3.Connection:
+    # One connection is shared by a service's threads, which take turns by the gallery's lock.
+    return sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=patience, isolation_level=None,
+        check_same_thread=False,
+    )  # fmt: skip
+
+
+def _check(opened: sqlite3.Connection, path: Path) -> None:
+    """Refuse what is no gallery, another version's, cut off, or has tables (or triggers) that ours do not have."""
+    if _number(opened, "PRAGMA application_id") != APPLICATION:
+        raise UserError(str(path), "is an SQLite file, but no gallery")
+    if (version := _number(opened, "PRAGMA user_version")) != SCHEMA:
+        raise UserError(str(path), f"is a gallery of version {version}, this program reads {SCHEMA}; use that version")
+    whole = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
+    if path.stat().st_size < whole:
+        raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {whole:,} bytes; {_AGAIN}")
+    found = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+    if found != set(TABLES):
+        raise UserError(str(path), f"has other tables than a gallery; {_AGAIN}")
+
+
+def _number(opened: sqlite3.Connection, query: str) -> int:
+    (value,) = opened.execute(query).fetchone()
+    return int(value)

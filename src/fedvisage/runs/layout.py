@@ -1,0 +1,210 @@
+"""Which layout and number format a network's steps are fastest in: measured before a run begins, where its recipe asks.
+
+With ``runtime.layout: auto`` a step of the run's own network is timed with the channels first and last in memory, and
+in both number formats where the device has both and the recipe leaves the choice. What was decided goes into the run's
+resolved recipe: a resumed run, the sites of a federation and whoever runs that recipe again compute alike, and nobody
+measures twice. A choice is remembered in the user's cache by network, batch and processor.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from fedvisage import recipe as recipes
+from fedvisage.errors import UserError
+from fedvisage.federation.declared import Member
+from fedvisage.files import json_key, locked, read_json, write_json
+from fedvisage.methods import read_method
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.precision import LAYOUTS, Compute, Layout, has_fast_bf16
+from fedvisage.progress import Say
+from fedvisage.recipe import Recipe
+from fedvisage.runs import environment
+from fedvisage.runs.directory import RECIPE
+from fedvisage.streams import scoped, torch_rng
+from fedvisage.tasks.setup import Setup
+
+Precision = Literal["fp32", "bf16"]
+
+MARGIN = 0.2
+"""Share of the time that another setting must save: without it, noise would choose between equals."""
+IMAGES = 4
+"""Images of a step that is timed, at most: what is faster for these is faster for more."""
+LEAST, REPEATS, PATIENCE = 2, 4, 0.5
+"""Timed steps of each setting, at least and at most, and the seconds after which there is none beyond the least."""
+WAIT = 600.0
+"""Seconds for which another process may measure the same."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One way to compute."""
+
+    layout: Layout
+    precision: Precision
+
+    def __str__(self) -> str:
+        """Return both in words."""
+        return f"channels {self.layout}, {self.precision}"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was decided, and the seconds that a step took in each setting."""
+
+    layout: Layout
+    precision: Precision
+    seconds: dict[str, float]
+
+    def __post_init__(self) -> None:
+        """Refuse what no measurement wrote."""
+        timed = isinstance(self.seconds, dict) and all(type(value) is float for value in self.seconds.values())
+        if self.layout not in LAYOUTS or self.precision not in ("fp32", "bf16") or not timed:
+            raise ValueError("is no choice of a layout")
+
+
+def as_begun(recipe: Recipe, out: Path) -> Recipe:
+    """Return a recipe with the choice that the run in a directory began with, if there is one."""
+    if recipe.runtime.layout != "auto" or not (out / RECIPE).is_file():
+        return recipe
+    try:
+        begun = recipes.load(out / RECIPE, [], read_method).runtime
+    except UserError:
+        return recipe  # whoever looks at the directory next will say what is wrong with it
+    if begun.layout is None:
+        return recipe
+    asked = recipe.runtime.precision
+    return _with(recipe, begun.layout, begun.precision if asked == "auto" else asked)
+
+
+def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choice] | None = None) -> Choice | None:
+    """Return the setting for a run whose recipe leaves it open: as it is remembered, or by ``measure``."""
+    if setup.recipe.runtime.layout != "auto":
+        return None
+    directory = cache / "layouts"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{_digest(setup)}.json"
+    with locked(directory, WAIT):
+        choice = _remembered(path)
+        if choice is None:
+            choice = (measure or measured)(setup)
+            write_json(path, asdict(choice))
+    times = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in sorted(choice.seconds.items()))
+    say(f"layout: channels {choice.layout}, {choice.precision} ({times})")
+    return choice
+
+
+def settled(recipe: Recipe, choice: Choice | None) -> Recipe:
+    """Return a recipe that says what was decided."""
+    return recipe if choice is None else _with(recipe, choice.layout, choice.precision)
+
+
+def measured(setup: Setup, clock: Callable[[], float] | None = None) -> Choice:
+    """Time steps of a run's network in each setting, in turn, and return the fastest.
+
+    What disturbs a step only adds to its time, so the least counts. The setting that runs have without a measurement
+    stays, unless another one is faster by more than noise.
+    """
+    settings, clock = candidates(setup), clock or _clock(setup.compute.device)
+    seconds, net = dict.fromkeys(settings, float("inf")), _network(setup)
+    for setting in settings:
+        _step(setup, setting, net)()  # the first one prepares kernels
+    began = time.monotonic()
+    for repeat in range(REPEATS):
+        if repeat >= LEAST and time.monotonic() - began > PATIENCE:
+            break
+        for setting in settings:
+            step, start = _step(setup, setting, net), clock()
+            step()
+            seconds[setting] = min(seconds[setting], clock() - start)
+    usual, fastest = settings[0], min(settings, key=lambda setting: seconds[setting])
+    chosen = fastest if seconds[fastest] < (1 - MARGIN) * seconds[usual] else usual
+    return Choice(chosen.layout, chosen.precision, {str(one): round(value, 6) for one, value in seconds.items()})
+
+
+def candidates(setup: Setup) -> list[Setting]:
+    """Return the settings that a recipe leaves open on a device, the one that it would have unmeasured first."""
+    usual: Precision = "bf16" if setup.compute.half else "fp32"
+    both = setup.recipe.runtime.precision == "auto" and has_fast_bf16(setup.compute.device)
+    formats = sorted({usual, *(("fp32", "bf16") if both else ())}, key=lambda one: one != usual)
+    return [Setting(layout, precision) for precision in formats for layout in ("last", "first")]
+
+
+def _with(recipe: Recipe, layout: str, precision: str) -> Recipe:
+    runtime = recipe.runtime.model_copy(update={"layout": layout, "precision": precision})
+    return recipe.model_copy(update={"runtime": runtime})
+
+
+def _network(setup: Setup) -> nn.ModuleDict:
+    with scoped(setup.recipe.runtime.seed, "initial weights"):
+        return setup.method.network(setup.recipe).train()
+
+
+def _step(setup: Setup, setting: Setting, net: nn.ModuleDict) -> Callable[[], None]:
+    """Return a step in a setting: what the method passes images through, and gradients back; no weight changes."""
+    recipe, method = setup.recipe, setup.method
+    compute = Compute(setup.compute.device, setting.precision == "bf16", LAYOUTS[setting.layout])
+    count, size = min(recipe.training.batch.default, IMAGES), recipe.input.size
+    shape = count, CHANNELS[recipe.input.colour], size, size
+    drawn = torch.rand(shape, generator=torch_rng(recipe.runtime.seed, "layout", "images"))
+    images = drawn.to(compute.device).contiguous(memory_format=compute.layout)
+
+    net.zero_grad(set_to_none=True)
+    compute.place(net)
+
+    def step() -> None:
+        generator = torch_rng(recipe.runtime.seed, "layout", device=compute.device.type)
+        with scoped(recipe.runtime.seed, "layout", "library draws"):
+            with compute.autocast():
+                passed: Tensor = (method.step or method.user)(Member(net, images, generator, recipe))
+            loss = passed.float().square().mean()
+            if loss.requires_grad:
+                loss.backward()  # type: ignore[no-untyped-call]
+
+    return step
+
+
+def _clock(device: torch.device) -> Callable[[], float]:
+    """Return a clock: on a processor its time, which other programs disturb least; of a GPU, when it has done all."""
+    if device.type == "cpu":
+        return time.process_time
+
+    def clock() -> float:
+        torch.cuda.synchronize(device)
+        return time.perf_counter()
+
+    return clock
+
+
+def _remembered(path: Path) -> Choice | None:
+    """Return an earlier choice; what cannot be read is measured again."""
+    if not path.exists():
+        return None
+    try:
+        return Choice(**read_json(path))
+    except (UserError, TypeError, ValueError):
+        return None
+
+
+def _digest(setup: Setup) -> str:
+    """Name what decides how long a step takes."""
+    tree, network = recipes.tree_of(setup.recipe), setup.method.network
+    machine = environment.describe(setup.compute, setup.recipe.runtime.threads)
+    decides: dict[str, Any] = {
+        "network": f"{network.__module__}.{network.__qualname__}",
+        "options": {key: value for key, value in tree["method"].items() if key != "name"},
+        "input": tree["input"],
+        "batch": tree["training"]["batch"]["default"],
+        "precision": tree["runtime"]["precision"],
+        "machine": {key: machine[key] for key in ("fedvisage", "processor", "cpu_capability", "device", "threads")},
+        "torch": machine["packages"]["torch"],
+    }
+    return hashlib.sha256(json_key(decides).encode()).hexdigest()[:16]

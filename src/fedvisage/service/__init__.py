@@ -1,0 +1,1 @@
+"""What exported models and a gallery say, for other programs: over HTTP."""

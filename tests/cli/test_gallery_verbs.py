@@ -1,0 +1,84 @@
+"""The verbs of a gallery, as docs/gallery.md shows them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+from tests.documented import ROOT
+from typer.testing import CliRunner, Result
+
+from fedvisage.cli import app
+from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+from fedvisage.errors import UserError
+from fedvisage.gallery.refusals import NotEnrolled, Unknown, WrongKey
+from fedvisage.service.engine import open_engine
+
+PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, ["gallery", *map(str, words)])
+
+
+def said(*words: object) -> str:
+    result = call(*words)
+    assert result.exception is None, result.exception
+    return result.stdout
+
+
+def test_a_gallery_is_made_listed_turned_to_another_key_and_kept_from_the_old_one(here: Path) -> None:
+    assert "door.key" in said("create", "door.gallery", "--key", "door.key")
+    assert "staff" in said("create", "door.gallery", "--key", "door.key", "--collection", "staff", "--renewable")
+    listed = json.loads(said("list", "door.gallery", "--key", "door.key", "--json"))
+    assert [(one["name"], one["renewable"]) for one in listed] == [("default", False), ("staff", True)]
+    assert "new.key" in said("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
+    assert isinstance(call("list", "door.gallery", "--key", "door.key").exception, WrongKey)
+    assert isinstance(call("remove", "door.gallery", "anna", "--key", "new.key").exception, Unknown)
+    error = call("list", "door.gallery").exception
+    assert isinstance(error, UserError)
+    assert error.place == "--key"
+
+
+def test_every_verb_that_the_page_shows_can_be_called_so() -> None:
+    shown = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
+    assert len(shown) >= 6
+    for line in shown:
+        _, _, verb, *words = shlex.split(line)
+        known = set(re.findall(r"--[a-z-]+", call(verb, "--help").stdout))
+        assert {word for word in words if word.startswith("--")} <= known
+
+
+def test_pictures_go_through_exported_models_before_anybody_is_enrolled(
+    here: Path, pad: Path, recognition: Path
+) -> None:
+    """A toy model decides as it does: whatever it says of a face, the verb does the same."""
+    face = photograph_person(album(Identities(images=1, size=112), 0), 112)[0][0]
+    picture = np.full((240, 240, 3), (120, 110, 90), np.uint8)
+    Image.fromarray(picture).save("wall.png")
+    picture[20:220, 20:220] = cv2.resize(face, (200, 200))
+    Image.fromarray(picture).save("face.png")
+    said("create", "door.gallery", "--key", "door.key")
+    models = ("--pad", pad, "--recognition", recognition, "--key", "door.key")
+    error = call("enrol", "door.gallery", "anna", "wall.png", *models).exception
+    assert isinstance(error, NotEnrolled)
+    assert (error.place, "no face" in error.message) == ("wall.png", True)
+    assert isinstance(call("search", "door.gallery", "wall.png", *models).exception, UserError)
+    decision = open_engine(pad, recognition).check(picture).decision
+    result = call("enrol", "door.gallery", "anna", "face.png", *models)
+    if decision == "bona_fide":
+        assert json.loads(said("search", "door.gallery", "face.png", *models, "--json"))[0]["decision"] == "match"
+    else:
+        assert "attack" in str(result.exception)

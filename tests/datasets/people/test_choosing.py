@@ -1,0 +1,215 @@
+"""Parts of datasets of people: drawn ones, and FedFR's, against the steps that its authors released."""
+
+from __future__ import annotations
+
+import io
+import random
+import shutil
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+from tests.toy import SIZE, run_toy, tree
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.make import Importing, import_dataset
+from fedvisage.datasets.people.album import Album, Shot, WholeFile
+from fedvisage.datasets.people.choosing import Choice, choose, order_digest
+from fedvisage.datasets.people.records import write_record
+from fedvisage.datasets.protocols.catalogue import describe_protocol
+from fedvisage.errors import UserError
+from fedvisage.report.page import write_report
+
+COUNTS = [103, 70] * 6
+"""Photographs of each person of a small file."""
+
+
+def album(people: int, low: int, high: int, in_order: bool = True) -> Album:
+    """Return people in an order that is not that of their names."""
+    rng = np.random.default_rng(people)
+    names = [f"faces/{label:07d}" for label in rng.permutation(people)]
+    counts = dict(zip(names, rng.integers(low, high, people).tolist(), strict=True))
+
+    def shots(person: str) -> Sequence[Shot]:
+        return [Shot(f"{person}/{number}", person, WholeFile(Path("none"))) for number in range(counts[person])]
+
+    return Album(counts, shots, in_order=in_order)
+
+
+def released(counts: dict[str, int], clients: int, public: int) -> tuple[list[str], list[str]]:
+    """Follow the released scripts: people in order, shuffled from the seed 100, halves, and their bounds."""
+    random.seed(100)
+    order = list(counts)
+    random.shuffle(order)
+    fit = [one for one in order[: int(len(order) * 0.5)] if 110 > counts[one] > 100]
+    others = [one for one in order[len(order) - int(len(order) * 0.5) :] if 80 > counts[one] > 60]
+    return fit[:clients], others[:public]
+
+
+@pytest.mark.parametrize("people", [400, 401])
+def test_the_released_division_is_that_of_the_released_scripts(people: int) -> None:
+    whole = album(people, 55, 115)
+    clients, public = released(dict(whole.counts), 10, 20)
+    made = choose(whole, Choice("fedfr-released-clients", people=10))
+    assert [name.partition("-")[2] for name in made.counts] == [one.rpartition("/")[2] for one in clients]
+    for name, earlier in zip(made.counts, clients, strict=True):
+        shots = made.shots(name)
+        assert [one.name for one in shots] == [one.name for one in whole.shots(earlier)]
+        assert {one.person for one in shots} == {name}
+        assert made.splits is not None
+        assert made.splits(name, len(shots)) == ["test"] * 40 + ["train"] * (len(shots) - 40)
+    other = choose(whole, Choice("fedfr-released-public", people=20))
+    assert list(other.counts) == public
+    assert other.splits is not None
+    assert set(other.splits(public[0], 61)) == {"train"}
+    assert "not the authors'" in other.notes[-1]
+
+
+def test_a_share_of_forty_is_a_released_client() -> None:
+    """Client 0 has the first people of the list, client 1 those that follow."""
+    whole = album(2000, 101, 110)
+    expected, _ = released(dict(whole.counts), 80, 0)
+    made = choose(whole, Choice("fedfr-released-clients", people=80))
+    in_order = sorted(made.counts)
+    for client in range(40):
+        mine = [in_order[place] for place in range(80) if place % 40 == client]
+        assert [one.partition("-")[2] for one in mine] == [
+            one.rpartition("/")[2] for one in expected[2 * client : 2 * client + 2]
+        ]
+
+
+def test_the_papers_division_has_sixty_and_forty_photographs_of_people_who_are_clients_or_public() -> None:
+    whole = album(300, 90, 130, in_order=False)
+    enough = {person for person, count in whole.counts.items() if count >= 100}
+    clients = choose(whole, Choice("fedfr-clients", people=40))
+    public = choose(whole, Choice("fedfr-public", people=60))
+    assert (len(clients.counts), len(public.counts)) == (40, 60)
+    assert not clients.counts.keys() & public.counts.keys()
+    assert clients.counts.keys() | public.counts.keys() <= enough
+    assert clients.splits is not None
+    for person in clients.counts:
+        names = [one.name for one in clients.shots(person)]
+        assert len(names) == len(set(names)) == 100
+        assert names == [one.name for one in whole.shots(person) if one.name in names], "in their order"
+        split = clients.splits(person, 100)
+        assert (split.count("train"), split.count("test")) == (60, 40)
+    assert len({tuple(clients.splits(person, 100)) for person in clients.counts}) > 30, "drawn for each person"
+    again = choose(by_name(whole), Choice("fedfr-clients", people=40))
+    assert again.counts == clients.counts, "the order of the names does not matter"
+
+
+def by_name(whole: Album) -> Album:
+    counts = OrderedDict(sorted(whole.counts.items()))
+    return Album(counts, whole.shots)
+
+
+def test_some_people_and_photographs_are_drawn() -> None:
+    whole = album(50, 3, 12)
+    made = choose(whole, Choice(people=20, most=5, least=4))
+    assert len(made.counts) == 20
+    assert all(count == min(5, whole.counts[person]) for person, count in made.counts.items())
+    assert min(whole.counts[person] for person in made.counts) >= 4
+    assert choose(whole, Choice()) is whole
+    other = choose(whole, Choice(people=20, most=5, least=4, seed=1))
+    assert other.counts.keys() != made.counts.keys()
+
+
+@pytest.mark.parametrize(
+    ("choice", "in_order", "word"),
+    [
+        (Choice("fedfr-released-clients"), True, "4,000 are asked for"),
+        (Choice("fedfr-public"), True, "6,000 are asked for"),
+        (Choice("fedfr-released-public"), False, r"kind rec"),
+        (Choice(people=51), True, "50 people"),
+    ],
+)
+def test_parts_that_there_are_not_are_refused(choice: Choice, in_order: bool, word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        choose(album(50, 3, 12, in_order), choice)
+
+
+def write_rec(root: Path, counts: Sequence[int]) -> None:
+    """Write a file without records of identities, in which people come from the last label to the first."""
+    root.mkdir()
+    rng, records = np.random.default_rng(0), list[bytes]()
+    for label in reversed(range(len(counts))):
+        for _ in range(counts[label]):
+            content = io.BytesIO()
+            Image.fromarray(rng.integers(0, 255, (SIZE, SIZE, 3)).astype(np.uint8)).save(content, "PNG")
+            records.append(write_record(0, (label,), len(records), content.getvalue()))
+    (root / "train.rec").write_bytes(b"".join(records))
+
+
+@pytest.fixture(scope="module")
+def faces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("fedfr") / "faces"
+    write_rec(root, COUNTS)
+    return root
+
+
+def made(faces: Path, place: Path, part: str) -> PreparedSet:
+    options = Importing(size=SIZE, split=f"fedfr-released-{part}", people=2)
+    said = import_dataset("rec", faces, place / part, print, name="", options=options)
+    assert any("2 of 12 people are taken" in line for line in said)
+    return PreparedSet.open(place / part)
+
+
+def test_both_parts_of_a_file_are_imported_apart(faces: Path, tmp_path: Path) -> None:
+    appearing = {f"{label:07d}": COUNTS[label] for label in reversed(range(12))}
+    clients, public = released(appearing, 2, 2)
+    ours = made(faces, tmp_path, "clients")
+    assert sorted({who.partition("-")[2] for who in ours.rows.subject.tolist()}) == sorted(clients)
+    whose = {who.partition("-")[2]: who for who in ours.rows.subject.tolist()}[clients[0]]
+    split = ours.rows.split[ours.rows.subject == whose].tolist()
+    assert split == ["test"] * 40 + ["train"] * 63, "the first photographs are tested with"
+    theirs = made(faces, tmp_path, "public")
+    assert {who.rpartition("/")[2] for who in theirs.rows.subject.tolist()} == set(public)
+    assert set(theirs.rows.split.tolist()) == {"train"}
+    digest = order_digest(Album({f"faces/{name}": count for name, count in appearing.items()}, lambda _: ()))
+    assert "split=fedfr-released-public people=2" in theirs.source
+    assert f"order={digest}" in theirs.source
+
+
+def test_the_protocol_is_a_recipe_in_which_impostors_are_all_other_clients_test_photographs(
+    faces: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Two clients stand for forty. Each has one person: 40 · 39 / 2 genuine pairs, and 40 · 40 with the other."""
+    for part in ("clients", "public"):
+        made(faces, tmp_path, part)
+    shutil.copytree(sets["U"].with_name("people-U"), tmp_path / "ijbc")
+    said = "\n".join(describe_protocol("fedfr-released", tmp_path))
+    assert f"data import rec DIRECTORY {tmp_path / 'clients'} --size 112 --split fedfr-released-clients" in said
+    content = yaml.safe_load(said.replace("[1-40]", "[1-2]").replace("/40", "/2"))
+    plain = tree(sets, "fedfr", training__rounds=1)
+    recipe = {**plain, "data": content["data"], "evaluation": content["evaluation"]}
+    metrics = run_toy(recipe, tmp_path / "run")
+    assert metrics["personalised"]["impostors"] == "pooled"
+    for own in metrics["personalised"]["sites"].values():
+        assert (own["genuine_pairs"], own["impostor_pairs"]) == (780, 1600)
+        assert (own["probes_of_own_people"], own["probes_of_strangers"]) == (40, 40)
+    assert metrics["benchmarks"]["ijbc"]["identities"] == 3
+    assert metrics["user"] is None
+    assert "Impostors are the other sites" in write_report(tmp_path / "run").read_text()
+    with pytest.raises(UserError, match=r"^--user"):
+        describe_protocol("fedfr", tmp_path, "C")
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "word"),
+    [
+        ("rec", {"split": "fedfr"}, "^--split: 'fedfr' is no known part"),
+        ("lfw", {"people": 3}, "^--people: leaves out"),
+        ("oulu-npu", {"most": 3}, "^--most: is for known datasets of people"),
+        ("identities", {"split": "fedfr-public"}, "^--split: is for known datasets"),
+    ],
+)
+def test_parts_are_for_training_sets_of_people(
+    kind: str, options: dict[str, object], word: str, tmp_path: Path
+) -> None:
+    (tmp_path / "d").mkdir()
+    with pytest.raises(UserError, match=word):
+        import_dataset(kind, tmp_path / "d", tmp_path / "s", print, name="", options=Importing(**options))  # type: ignore[arg-type]

@@ -1,0 +1,131 @@
+"""IJB-B and IJB-C as they are repacked: whose each crop is, its template, and lists that must not contradict them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.templates import read_lists
+from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.make import pretend_dataset
+from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.errors import UserError
+from fedvisage.faces.align import align
+
+CROPS = [  # name, person, template, medium, confidence, as the small copy has them
+    ("1", 100, 1, 0, "0.90"), ("2", 100, 1, 0, "0.91"), ("3", 100, 2, 1, "0.92"),
+    ("4", 101, 3, 10, "0.93"), ("5", 101, 3, 10, "0.94"), ("6", 101, 4, 11, "0.95"),
+    ("7", 102, 5, 20, "0.96"), ("8", 102, 5, 20, "0.97"), ("9", 102, 6, 21, "0.98"),
+]  # fmt: skip
+GALLERIES = {"ijb-b": ("s1", "s2"), "ijb-c": ("g1", "g2")}
+
+
+@pytest.fixture(scope="module", params=GALLERIES)
+def copy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    root = tmp_path_factory.mktemp(request.param) / "IJB"
+    pretend_dataset(request.param, root)
+    return request.param, root
+
+
+def imported(kind: str, source: Path, place: Path) -> PreparedSet:
+    import_people(LAYOUTS[kind], source, place, name="I", size=112, max_bad=0.5)
+    return PreparedSet.open(place)
+
+
+def test_each_crop_has_its_person_template_and_medium_and_is_aligned_by_its_points(
+    copy: tuple[str, Path], tmp_path: Path
+) -> None:
+    kind, source = copy
+    made = imported(kind, source, tmp_path / "set")
+    rows = made.rows
+    further = [rows.further[name].tolist() for name in ("template", "media", "confidence")]
+    assert sorted(zip(rows.item.tolist(), rows.subject.tolist(), *further, strict=True)) == [
+        (f"loose_crop/{name}.jpg", f"{kind}/{person}", str(template), str(media), confidence)
+        for name, person, template, media, confidence in CROPS
+    ]
+    assert str(made.crop) == "faces by the dataset's points, aligned by five points"
+    (line,) = (one for one in (source / "meta").glob("*_5pts_score.txt"))
+    fields = line.read_text().splitlines()[4].split()
+    points = np.array(fields[1:11], np.float64).reshape(5, 2)
+    expected, _ = align(np.asarray(Image.open(source / "loose_crop" / fields[0])), points, 112)
+    assert np.array_equal(made.images[rows.item.tolist().index("loose_crop/5.jpg")], expected)
+
+
+def test_lists_lie_beside_the_set_as_numbers(copy: tuple[str, Path], tmp_path: Path) -> None:
+    kind, source = copy
+    imported(kind, source, tmp_path / "set")
+    first, second = GALLERIES[kind]
+    assert {name: table.tolist() for name, table in read_lists(tmp_path / "set").named.items()} == {
+        "pairs": [[1, 2, 1], [1, 4, 0], [3, 4, 1], [3, 6, 0], [5, 6, 1], [5, 2, 0]],
+        f"gallery-{first}": [[1, 100], [3, 101]],
+        f"gallery-{second}": [[5, 102]],
+        "probes": [[2, 100], [4, 101], [6, 102]],
+    }
+    with pytest.raises(UserError, match=r"templates-pairs\.txt: already exists"):
+        imported(kind, source, tmp_path / "set")
+
+
+def changed(tmp_path: Path, file: str, old: str, new: str) -> Path:
+    pretend_dataset("ijb-c", tmp_path / "IJBC")
+    path = tmp_path / "IJBC" / "meta" / f"ijbc_{file}"
+    content = path.read_bytes().decode()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1).encode())
+    return tmp_path / "IJBC"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "word"),
+    [
+        ("face_tid_mid.txt", "1.jpg 1 0\n", "1.jpg 1\n", "line 1.*3 fields"),
+        ("face_tid_mid.txt", "2.jpg 1 0\n", "1.jpg 1 0\n", r"line 2.*names 1\.jpg again"),
+        ("face_tid_mid.txt", "9.jpg 6 21\n", "", r"9\.jpg stands in one"),
+        ("face_tid_mid.txt", "2.jpg 1 0\n", "2.jpg 1.5 0\n", "whole numbers"),
+        ("name_5pts_score.txt", " 0.93", " nan", "not finite"),
+        ("name_5pts_score.txt", " 0.93", " sure", "something else than numbers"),
+        ("name_5pts_score.txt", " 0.93", " -1", "below 0"),
+        ("template_pair_label.txt", "1 4 0", "1 4 1", "line 2.*1 and 4 are one person.*two"),
+        ("template_pair_label.txt", "1 2 1", "1 2 0", "line 1.*1 and 2 are two people.*one"),
+        ("template_pair_label.txt", "1 2 1", "1 2 -1", "1 for one person or 0"),
+        ("template_pair_label.txt", "1 2 1", "1 2", "whole numbers"),
+        ("1N_probe_mixed.csv", "2,100", "2,101", "template 2 is of"),
+        ("1N_probe_mixed.csv", "2,100", "1,101", "template 1 is of 100 and of 101"),
+        ("1N_probe_mixed.csv", "2,100", "2;100", "line 2.*template and a person"),
+    ],
+)
+def test_lists_that_contradict_themselves_or_each_other_are_refused(
+    file: str, old: str, new: str, word: str, tmp_path: Path
+) -> None:
+    source = changed(tmp_path, file, old, new)
+    if "template 2 is of" in word:
+        word = "line 1.*1 and 2 are one person"  # the pair says so, and nothing else names template 2
+    with pytest.raises(UserError, match=word):
+        import_people(LAYOUTS["ijb-c"], source, tmp_path / "set", name="I", size=112)
+    assert [one.name for one in tmp_path.iterdir()] == ["IJBC"]
+
+
+def test_lists_with_a_line_for_each_image_of_a_template_and_further_columns_are_read(tmp_path: Path) -> None:
+    source = changed(tmp_path, "1N_gallery_G1.csv", "1,100\r\n", '"1","100",a.jpg\r\n1,100,b.jpg\r\n')
+    made = LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], source)
+    assert made.templates is not None
+    assert made.templates.galleries["g1"].tolist() == [[1, 100], [3, 101]]
+
+
+def test_crops_that_are_missing_or_in_no_list_are_counted_and_whom_no_list_names_is_somebody(tmp_path: Path) -> None:
+    source = changed(tmp_path, "1N_probe_mixed.csv", "6,102\r\n", "")
+    crops = source / "loose_crop"
+    (crops / "4.jpg").rename(crops / "10.jpg")
+    (source / "meta" / "ijbc_1N_gallery_G2.csv").unlink()
+    album = LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], source)
+    assert album.counts == {"ijb-c/100": 3, "ijb-c/101": 2, "ijb-c/template-5": 2, "ijb-c/template-6": 1}
+    assert [(one.path, one.reason) for one in album.skipped] == [
+        ("loose_crop/10.jpg", "no list names it"), ("4.jpg", "a list names it, and it is not there"),
+    ]  # fmt: skip
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    pretend_dataset("ijb-b", tmp_path / "IJBB")
+    with pytest.raises(UserError, match=r"is no IJB-C: looked for .*ijbc_face_tid_mid"):
+        LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], tmp_path / "IJBB")

@@ -1,0 +1,94 @@
+"""docs/device.md is run: its commands and its Python; and exported models predict what runs predict."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.documented import ROOT
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+
+PAGE = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, flags=re.DOTALL | re.MULTILINE)
+
+
+@pytest.fixture
+def place(pad_run: Path, photographs: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(pad_run, tmp_path / "runs" / "first")
+    (tmp_path / "photos").mkdir()
+    for name in ("one", "two", "turned", "wall"):
+        Image.fromarray(photographs[name]).save(tmp_path / "photos" / f"{name}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def said(*words: str) -> str:
+    result = CliRunner().invoke(app, list(words))
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_the_commands_and_the_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = [shlex.split(line)[1:] for line in blocks("console")[0].splitlines()]
+    exported, predicted, watched = (said(*words) for words in lines)
+    assert "MB" in exported
+    assert len(predicted.splitlines()) == 5
+    assert [json.loads(line)["frame"] for line in watched.splitlines()] == [0, 1, 2, 3]
+    for code in blocks("python"):
+        exec(compile(code, "docs/device.md", "exec"), {})
+    assert capsys.readouterr().out.split()[0] in ("bona_fide", "attack")
+
+
+def test_an_exported_model_predicts_what_its_run_predicts(place: Path, pad: Path) -> None:
+    with_run, without = (json.loads(said("predict", str(model), "photos", "--json")) for model in ("runs/first", pad))
+    assert with_run["threshold"] == without["threshold"]
+    for one, other in zip(with_run["images"], without["images"], strict=True):
+        assert one.pop("probability") == pytest.approx(other.pop("probability"), abs=1e-4)
+        assert one.pop("logit") == pytest.approx(other.pop("logit"), abs=1e-3)
+        assert one == other
+
+
+def test_an_exported_model_compares_what_its_run_compares(
+    place: Path, recognition_run: Path, recognition: Path
+) -> None:
+    words = ("photos/one.png", "--against", "photos", "--json")
+    with_run, without = (json.loads(said("predict", str(model), *words)) for model in (recognition_run, recognition))
+    expected = {one.pop("path"): one for one in with_run["matches"]}
+    assert sorted(one["path"] for one in without["matches"]) == sorted(expected)
+    for one in without["matches"]:  # near ties may stand the other way round
+        other = expected[one.pop("path")]
+        assert one.pop("similarity") == pytest.approx(other.pop("similarity"), abs=1e-4)
+        assert one == other
+
+
+@pytest.mark.parametrize(
+    ("words", "word"),
+    [
+        (("watch", "photos"), "--pad"),
+        (("watch", "nowhere", "--pad", "PAD"), "nowhere"),
+        (("watch", "runs", "--pad", "PAD"), "no images"),
+        (("watch", "runs/first/model.json", "--pad", "PAD"), "model.json"),
+        (("predict", "PAD", "photos", "--member", "A"), "--member"),
+        (("predict", "PAD", "photos/one.png", "--against", "photos"), "--against"),
+        (("export", "runs/first", "photos"), "photos"),
+        (("export", "runs/first", "out", "--data", "nowhere"), "nowhere"),
+    ],
+)
+def test_wrong_calls_end_in_one_line_that_names_the_place(
+    place: Path, pad: Path, words: tuple[str, ...], word: str
+) -> None:
+    result = CliRunner().invoke(app, [str(pad) if one == "PAD" else one for one in words])
+    assert type(result.exception).__name__ == "UserError"
+    assert word in str(result.exception)
+    assert len(str(result.exception).splitlines()) == 1

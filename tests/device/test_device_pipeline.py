@@ -1,0 +1,181 @@
+"""The pipeline on pictures: boxes, quality, decisions, embeddings, and what is not asked of an attack."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedvisage.datasets.importers.cropping import crop_face, make_detector
+from fedvisage.device import Box, Checked, CheckedFace, Exported, Match, PadVerdict, Pipeline, Settings
+from fedvisage.device.quality import Quality
+from fedvisage.device.running import Running
+from fedvisage.errors import UserError
+from fedvisage.faces.align import align
+from fedvisage.files import json_text
+
+Photographs = dict[str, np.ndarray]
+
+
+def deciding(pad: Path, decision: str) -> Exported:
+    """Return the model with a threshold beside which every face is of one kind."""
+    model = Exported.open(pad)
+    point = model.description.threshold
+    assert point is not None
+    value = -50.0 if decision == "bona_fide" else 50.0
+    threshold = point.model_copy(update={"value": value})
+    return replace(model, description=model.description.model_copy(update={"threshold": threshold}))
+
+
+def test_a_face_gets_the_score_of_its_crop(pad: Path, photographs: Photographs) -> None:
+    model, picture = Exported.open(pad), photographs["one"]
+    checked = Pipeline(pad).check(picture)
+    crop = crop_face(picture, make_detector()(picture), model.size)
+    logit = float(model.run(crop.image[None])[0])
+    (face,) = checked.faces
+    assert face.pad is not None
+    assert face.pad.logit == pytest.approx(logit, abs=1e-5)
+    assert face.pad.score == pytest.approx(1 / (1 + np.exp(-logit)))
+    assert model.threshold is not None
+    assert checked.decision == ("bona_fide" if logit >= model.threshold.value else "attack")
+    assert face.pad.operating_point == "source-eer"
+    assert 20 <= face.box.x <= 220 - face.box.width
+    assert face.quality.ok
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("two", "several"), ("blurred", "blurred"), ("small", "small"), ("wall", "no face")]
+)
+def test_what_cannot_be_judged_is_an_answer_of_its_own(
+    pad: Path, photographs: Photographs, name: str, word: str
+) -> None:
+    checked = Pipeline(pad).check(photographs[name])
+    assert checked.decision == "no_decision"
+    assert any(word in reason for reason in checked.reasons)
+    assert all(face.pad is not None and face.pad.score is None for face in checked.faces)
+
+
+def test_every_face_of_a_picture_can_be_judged(pad: Path, photographs: Photographs) -> None:
+    checked = Pipeline(pad, settings=Settings(several=True)).check(photographs["two"])
+    assert [face.pad is not None and face.pad.score is not None for face in checked.faces] == [True, True]
+    assert checked.faces[0].box.width > checked.faces[1].box.width
+
+
+def test_a_face_upside_down_has_its_box_in_the_picture_as_it_came(pad: Path, photographs: Photographs) -> None:
+    pipeline = Pipeline(pad)
+    upright, turned = (pipeline.check(photographs[name]) for name in ("one", "turned"))
+    assert turned.turned
+    box, other = upright.faces[0].box, turned.faces[0].box
+    assert (480 - other.x - other.width, 240 - other.y - other.height) == pytest.approx((box.x, box.y), abs=0.2)
+    eye, same = upright.faces[0].points[0], turned.faces[0].points[0]
+    assert (480 - same[0], 240 - same[1]) == pytest.approx(eye, abs=0.2)
+
+
+def test_an_attack_is_not_recognised_unless_that_is_asked_for(
+    pad: Path, recognition: Path, photographs: Photographs
+) -> None:
+    asked = list[np.ndarray]()
+
+    def search(embedding: np.ndarray) -> list[Match]:
+        asked.append(embedding)
+        return [Match("someone", 0.5, 0.4, "match", "fmr")]
+
+    refused = Pipeline(deciding(pad, "attack"), recognition, search=search)
+    (face,) = refused.check(photographs["one"]).faces
+    assert (face.embedding, face.matches, asked) == (None, (), [])
+    (face,) = refused.check(photographs["one"], report=True).faces
+    assert face.pad is not None
+    assert (face.pad.decision, [match.person for match in face.matches]) == ("attack", ["someone"])
+    (face,) = Pipeline(deciding(pad, "bona_fide"), recognition, search=search).check(photographs["one"]).faces
+    assert face.embedding is not None
+    assert len(asked) == 2
+    assert refused.check(photographs["blurred"], report=True).faces[0].embedding is None
+
+
+def test_an_embedding_is_of_the_aligned_face(recognition: Path, photographs: Photographs) -> None:
+    picture, model = photographs["one"], Exported.open(recognition)
+    (face,) = Pipeline(recognition=recognition).check(picture).faces
+    aligned, _ = align(picture, make_detector()(picture)[0].points, model.size)
+    assert face.embedding is not None
+    assert face.embedding == pytest.approx(model.run(aligned[None])[0], abs=1e-5)
+    assert np.linalg.norm(face.embedding) == pytest.approx(1, abs=1e-4)
+
+
+def test_values_are_plain_and_hold_no_template(pad: Path, recognition: Path, photographs: Photographs) -> None:
+    checked = Pipeline(deciding(pad, "bona_fide"), recognition).check(photographs["one"])
+    values = json.loads(json_text(checked.as_values()))
+    assert values["decision"] == "bona_fide"
+    assert values["faces"][0]["quality"]["ok"]
+    assert "embedding" not in json.dumps(values)
+
+
+def test_models_of_the_wrong_task_are_refused(pad: Path, recognition: Path) -> None:
+    with pytest.raises(UserError, match="pad is wanted"):
+        Pipeline(recognition)
+    with pytest.raises(UserError, match="recognition is wanted"):
+        Pipeline(recognition=pad)
+
+
+def frame(score: float | None, x: float = 0.0) -> Checked:
+    """Return a frame's check with one face at a place, or none."""
+    if score is None:
+        return Checked(())
+    verdict = PadVerdict("bona_fide" if score >= 0.5 else "attack", score, 0.5, 0.0, 0.0, "source-eer")
+    quality = Quality((), 100.0, 1.0, 0.0, 0.0)
+    return Checked((CheckedFace(Box(x, 0, 100, 100, 1.0), (), quality, verdict),))
+
+
+def test_the_mean_runs_over_the_last_frames() -> None:
+    running, scores = Running(3), [0.9, 0.1, 0.2, 0.3, 0.9]
+    said = [running.add(frame(score)) for score in scores]
+    means = [np.mean(scores[max(0, end - 3) : end]) for end in range(1, 6)]
+    assert [one.verdict.score for one in said if one.verdict] == pytest.approx(means)
+    assert [one.frames for one in said] == [1, 2, 3, 3, 3]
+    assert [one.decision for one in said] == ["bona_fide" if mean >= 0.5 else "attack" for mean in means]
+
+
+def test_another_face_begins_a_mean_of_its_own() -> None:
+    running = Running(10)
+    for _ in range(5):
+        running.add(frame(0.9))
+    swapped = running.add(frame(0.2, x=300))
+    assert (swapped.frames, swapped.decision) == (1, "attack")
+
+
+def test_a_frame_without_a_face_ends_a_mean() -> None:
+    running = Running(10)
+    running.add(frame(0.9))
+    assert running.add(frame(None)).decision == "no_decision"
+    assert running.add(frame(0.2)).frames == 1
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+import numpy as np
+from PIL import Image
+from fedvisage.cli import app
+from fedvisage.device import Pipeline
+picture = np.asarray(Image.open(sys.argv[3]))
+print(Pipeline(sys.argv[1], sys.argv[2]).check(picture, report=True).faces[0].embedding.shape)
+app(["predict", sys.argv[1], sys.argv[3], "--json"], standalone_mode=False)
+app(["predict", sys.argv[2], sys.argv[3], "--against", sys.argv[3]], standalone_mode=False)
+app(["watch", sys.argv[3], "--pad", sys.argv[1]], standalone_mode=False)
+"""
+
+
+def test_no_torch_is_needed(pad: Path, recognition: Path, photographs: Photographs, tmp_path: Path) -> None:
+    from PIL import Image
+
+    Image.fromarray(photographs["one"]).save(tmp_path / "one.png")
+    words = [sys.executable, "-c", WITHOUT_TORCH, str(pad), str(recognition), str(tmp_path / "one.png")]
+    result = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "(16,)" in result.stdout
+    assert "same person" in result.stdout
+    assert '"frame": 0' in result.stdout

@@ -1,0 +1,103 @@
+"""The console between a server and a browser: who may fetch it, and what the server tells it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from tests.report.standing import usual
+from tests.toy import recipe_of, tree
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.errors import UserError
+from fedvisage.nvflare.console import Board, served
+from fedvisage.nvflare.run_log import LAST, RunLog, last_lines
+from fedvisage.nvflare.server_program import progress
+
+
+@pytest.fixture
+def address() -> Iterator[tuple[str, int]]:
+    board = Board("fed.example.org:8002")
+    board.put(usual())
+    with served(board, 0) as url:
+        yield str(urlsplit(url).hostname), int(urlsplit(url).port or 0)
+
+
+def fetched(address: tuple[str, int], path: str = "/", host: str = "", verb: str = "GET") -> tuple[int, str, str]:
+    connection = http.client.HTTPConnection(*address, timeout=10)
+    connection.request(verb, path, headers={"Host": host or f"127.0.0.1:{address[1]}"})
+    reply = connection.getresponse()
+    body, policy = reply.read().decode(), str(reply.getheader("Content-Security-Policy"))
+    connection.close()
+    return reply.status, body, policy
+
+
+def test_a_browser_on_this_machine_gets_the_page(address: tuple[str, int]) -> None:
+    for host in ("", f"localhost:{address[1]}"):
+        status, body, policy = fetched(address, host=host)
+        assert status == 200
+        assert "faces-0a1b2c3d4e5f" in body
+        assert policy.startswith("default-src 'none'")
+
+
+@pytest.mark.parametrize(
+    ("path", "host", "verb", "expected"),
+    [("/", "evil.example:80", "GET", 421), ("/", "localhost", "GET", 421), ("/../etc/passwd", "", "GET", 404),
+     ("/?a", "", "GET", 404), ("/", "", "POST", 501)],
+)  # fmt: skip
+def test_another_name_path_or_verb_gets_none(
+    address: tuple[str, int], path: str, host: str, verb: str, expected: int
+) -> None:
+    """A page elsewhere could make a browser ask by a name that points to this machine."""
+    status, body, _ = fetched(address, path, host, verb)
+    assert status == expected
+    assert "faces-0a1b2c3d4e5f" not in body
+
+
+def test_it_listens_where_no_other_machine_reaches_it(address: tuple[str, int]) -> None:
+    assert address[0] == "127.0.0.1"
+    others = {str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None, socket.AF_INET)}
+    for other in others - {"127.0.0.1"}:
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((other, address[1]), timeout=5).close()
+
+
+def test_a_taken_port_is_told_in_a_line(address: tuple[str, int]) -> None:
+    with pytest.raises(UserError, match="cannot be used"), served(Board(""), address[1]):
+        pass
+
+
+def test_a_status_is_given_in_one_way(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["status", str(tmp_path), "--json", "--serve", "8080"])
+    assert isinstance(done.exception, UserError)
+    assert "--serve" in done.exception.message
+
+
+def test_the_server_tells_a_console_the_last_lines_of_the_runs_log_and_what_was_spent(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    recipe = recipe_of(tree(sets, "privacyface"))
+    log = RunLog(tmp_path, "a-run")
+    for number in range(1, 400):
+        log.say(f"line {number} " + "x" * 1000)
+    with (tmp_path / "log.jsonl").open("a") as file:
+        file.write('{"time": "2026')  # about to be written
+    cost = {"total": {"epsilon": 1.5, "delta": 0.01, "tight_epsilon": 1.2}, "releases": [], "noise": "derived"}
+    (tmp_path / "ledger.jsonl").write_text(json.dumps({"site": "A", "cost": cost}) + "\n")
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1}\n{"round": 2}\n')
+    told = progress(tmp_path, recipe, "", {"after": 1, "more": True}, None)
+    assert [row["round"] for row in told["rounds"]] == [2]
+    assert (told["spent"]["epsilon"], told["spent"]["site"]) == (1.5, "A")
+    assert told["budget"] == {"epsilon": 1000.0, "delta": 0.5}
+    lines = [line["message"] for line in told["log"]]
+    assert [line.split()[1] for line in lines] == [str(number) for number in range(400 - len(lines), 400)]
+    assert 1 < len(lines) <= LAST
+    assert max(map(len, lines)) <= 300
+    assert set(progress(tmp_path, recipe, "", {"after": 1}, None)) == {"of", "rounds"}
+    assert last_lines(tmp_path / "nowhere") == []

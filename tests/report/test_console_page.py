@@ -1,0 +1,89 @@
+"""The operator's page: what it says of a federation, and that no word on it does anything."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tests.report.standing import EVIL, NOW, hostile, usual
+from tests.report.test_page_in_browser import CHROMIUM, measured
+
+from fedvisage.report.console import Standing, page
+
+
+class Elements(HTMLParser):
+    """Collects the elements of a page with their attributes, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words += data.split()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def test_it_says_who_is_there_how_far_runs_are_what_was_spent_and_what_failed() -> None:
+    text = Elements(page(usual(), 5, NOW)).text
+    for words in (
+        *("fed.example.org:8002", "3 s ago", "bank 4 s ago 2027-08-01", "border ends on 2026-12-05, in 12 days"),
+        *("faces-0a1b2c3d4e5f running", "round 7 of 30, about 8 min left", "80.0 MB", "84.0 MB"),
+        *("ε 2.4, δ 1e-06 spent of ε 8, δ 1e-05", "phone did not answer within 600 s", "second-99aa waiting"),
+        *("7 2 of 3 0.5700 6.10 8.0 MB 12.0 MB 20.0", "2026-11-23 09:27:00"),
+    ):
+        assert words in text
+
+
+def test_it_fetches_itself_and_nothing_else() -> None:
+    for text in (page(usual(), 5, NOW), page(hostile(), 5, NOW)):
+        elements = Elements(text).found
+        assert ("meta", {"http-equiv": "refresh", "content": "5"}) in elements
+        assert not {tag for tag, _ in elements} & {"script", "img", "link", "iframe", "object", "base", "form", "a"}
+        assert not [name for _, attributes in elements for name in attributes if name.startswith("on")]
+        (policy,) = [one["content"] for _, one in elements if one.get("http-equiv") == "Content-Security-Policy"]
+        assert str(policy).startswith("default-src 'none'")
+        assert not re.search(r"url\(|@import", text)
+
+
+def test_words_from_elsewhere_are_shown_as_words_and_cut() -> None:
+    text = page(hostile(), 5, NOW)
+    assert EVIL.split("\x1b")[0] in Elements(text).text
+    assert "\x1b" not in text
+    assert "x" * 200 not in text
+
+
+def test_an_answer_that_is_none_of_ours_is_told_as_that() -> None:
+    strange = replace(usual(), status={"sites": [{"name": 3}], "runs": "many"})
+    assert "answer cannot be read" in page(strange, 5, NOW)
+
+
+def test_it_shows_what_it_knew_when_the_server_is_silent_and_says_so() -> None:
+    silent = replace(usual(), trouble="the server did not answer within 20 s")
+    text = Elements(page(silent, 5, NOW + timedelta(minutes=10))).text
+    assert "No answer now. the server did not answer within 20 s" in text
+    assert "10 min ago" in text
+    assert "bank" in text
+    assert "first time" in page(Standing("fed.example.org:8002", {}, {}), 5, NOW)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium on the PATH to lay the page out")
+@pytest.mark.parametrize("width", [390, 1400])
+def test_nothing_reaches_beyond_the_edge(tmp_path: Path, width: int) -> None:
+    for standing in (usual(), hostile()):
+        (tmp_path / "console.html").write_text(page(standing, 60, NOW))
+        found = measured(tmp_path / "console.html", width, tmp_path)
+        assert found["width"] == width
+        assert found["needed"] <= width
+        assert found["holes"] == 0

@@ -1,0 +1,255 @@
+"""Several benchmarks of one model: by the lists beside each set, in a run and of a finished model, without training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.toy import SETTLED, SIZE, recipe_of, run_toy, tree
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.data.templates import TemplateLists, write_lists
+from fedvisage.errors import UserError
+from fedvisage.metrics.templates import nearest_tar
+from fedvisage.report.page import write_report
+from fedvisage.runs.rejudge import evaluate
+from fedvisage.tasks.finished import FinishedModel, open_model
+from fedvisage.tasks.naming import named_benchmarks
+from fedvisage.tasks.recognition import templates
+
+RACES = ("north", "south")
+FAR = 0.1
+
+
+def write_set(path: Path, names: list[str], who: list[str], groups: list[str], **further: list[str]) -> Path:
+    rng, count = np.random.default_rng(sum(map(ord, path.name))), len(names)
+    with Writer(path, name=path.name, size=SIZE, source="noise", identities=True, further=tuple(further)) as out:
+        images = rng.integers(0, 255, (count, SIZE, SIZE, 3)).astype(np.uint8)
+        out.add(images, label=[1] * count, species=["bonafide"] * count, subject=who, video=names, frame=[0] * count,
+                split=["test"] * count, item=names, group=groups, further=further)  # fmt: skip
+    return path
+
+
+def write_listed(root: Path) -> Path:
+    """Write a set of two groups with a list of pairs for each, as an import of RFW does."""
+    people = [f"{race}-{person}" for race in RACES for person in "abcd"]
+    names = [f"{who}/{who}_{number:04d}.png" for who in people for number in (1, 2)]
+    owners = [who for who in people for _ in (1, 2)]
+    path = write_set(root / "listed", names, owners, [who.partition("-")[0] for who in owners])
+    for race in RACES:
+        lines = [f"{race}-{one}\t1\t2\n{race}-{one}\t1\t{race}-{other}\t2\n" for one, other in ("ab", "bc", "cd", "da")]
+        path.with_name(f"listed-pairs-{race}.txt").write_text("".join(lines))
+    return path
+
+
+def write_templates(root: Path, people: int = 8) -> Path:
+    """Write a set with two templates a person, the first of three images of two media, the second of one image."""
+    rows = [(person, 2 * person + (image == 3), image // 2) for person in range(people) for image in range(4)]
+    names = [f"loose_crop/{number}.jpg" for number in range(len(rows))]
+    path = write_set(
+        root / "ijb", names, [f"ijb/{person}" for person, _, _ in rows], ["all"] * len(rows),
+        template=[str(one) for _, one, _ in rows], media=[str(one) for _, _, one in rows],
+        confidence=[f"0.{5 + number % 5}" for number in range(len(rows))],
+    )  # fmt: skip
+    pairs = [(2 * one, 2 * other + 1, int(one == other)) for one in range(people) for other in range(people)]
+    enrolled = np.array([(2 * person, 100 + person) for person in range(people)], np.int32)
+    probes = np.array([(2 * person + 1, 100 + person) for person in range(people)], np.int32)
+    galleries = {"g1": enrolled[::2], "g2": enrolled[1::2]}
+    write_lists(path, TemplateLists(np.array(pairs, np.int32), galleries, probes))
+    return path
+
+
+@pytest.fixture(scope="module")
+def benchmarks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("benchmarks")
+    return {"rfw": write_listed(root), "ijb": write_templates(root)}
+
+
+def content(sets: Mapping[str, Path], **data: Any) -> dict[str, Any]:
+    found = tree(sets, "fedavg", training__rounds=1, training__pretrain=None, evaluation__every=0)
+    found["data"] |= {"public": None, "public_identities": None, **data}
+    return found
+
+
+@pytest.fixture(scope="module")
+def finished(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("plain") / "run"
+    run_toy(content(sets), out)
+    return out
+
+
+@pytest.fixture(scope="module")
+def model(finished: Path) -> FinishedModel:
+    return open_model(finished)
+
+
+def as_text(benchmarks: Mapping[str, Path]) -> dict[str, str]:
+    return {name: str(path) for name, path in benchmarks.items()}
+
+
+def test_a_run_judges_on_all_as_a_finished_model_does_and_nothing_else_changes(
+    sets: Mapping[str, Path], finished: Path, model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
+) -> None:
+    metrics = run_toy(content(sets, benchmarks=as_text(benchmarks)), tmp_path / "run")
+    again = evaluate(model, None, tmp_path, tmp_path / "again", benchmarks=as_text(benchmarks))
+    assert metrics["benchmarks"] == again["benchmarks"]
+    assert "generic" not in again, "only what was asked for is judged"
+    assert json.loads((tmp_path / "again" / "data.json").read_text()).keys() == {
+        "data.benchmarks.ijb", "data.benchmarks.rfw"
+    }  # fmt: skip
+    for name in SETTLED:
+        same = (tmp_path / "run" / name).read_bytes() == (finished / name).read_bytes()
+        assert same == (name not in ("recipe.yaml", "model.json")), name
+    assert "benchmarks" not in (finished / "recipe.yaml").read_text()
+    plain = json.loads((finished / "metrics.json").read_text())
+    assert plain["generic"] == metrics["generic"]
+    page = write_report(tmp_path / "run").read_text()
+    for words in ("lists of pairs", "skewed error ratio", "conservative", "rank 1"):
+        assert words in page
+    told = "\n".join(model.setup.task.summary(again))
+    assert "rfw: south, 8 pairs" in told
+    assert "ijb: published: TAR@FAR" in told
+
+
+def features_of(model: FinishedModel, path: Path) -> tuple[np.ndarray, PreparedSet]:
+    found = PreparedSet.open(path)
+    model.scorer.load(model.saved.finished)
+    return model.scorer.embeddings(View.of(found)).numpy().astype(np.float64), found
+
+
+def by_hand(model: FinishedModel, path: Path, published: bool) -> dict[int, np.ndarray]:
+    """Return each template step by step: weighted images, means of media, their mean, unit length."""
+    features, found = features_of(model, path)
+    whose = {name: found.rows.further[name] for name in ("template", "media", "confidence")}
+    joined = {}
+    for template in sorted({int(one) for one in whose["template"]}):
+        media: dict[str, list[np.ndarray]] = {}
+        for place in np.flatnonzero(whose["template"] == str(template)):
+            vector = features[place]
+            vector = vector * float(whose["confidence"][place]) if published else vector / np.linalg.norm(vector)
+            media.setdefault(str(whose["media"][place]), []).append(vector)
+        total = np.mean([np.mean(some, axis=0) for some in media.values()], axis=0)
+        joined[template] = total / np.linalg.norm(total)
+    return joined
+
+
+@pytest.mark.parametrize("portion", [1, 8192])
+def test_templates_are_compared_in_both_readings(
+    model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path, portion: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(templates, "PORTION", portion)
+    found = evaluate(model, None, tmp_path, benchmarks=as_text(benchmarks))["benchmarks"]["ijb"]
+    counts = {name: found[name] for name in ("templates", "pairs", "genuine_pairs", "pairs_left_out", "probes")}
+    assert counts == {"templates": 16, "pairs": 64, "genuine_pairs": 8, "pairs_left_out": 0, "probes": 8}
+    assert (found["galleries"], found["searches_left_out"]) == ({"g1": 4, "g2": 4}, 0)
+    for reading in ("published", "conservative"):
+        own = by_hand(model, benchmarks["ijb"], reading == "published")
+        matrix = np.array([[own[2 * one] @ own[2 * other + 1] for other in range(8)] for one in range(8)])
+        same = np.eye(8, dtype=bool)
+        if reading == "published":
+            tar = nearest_tar(matrix.ravel(), same.ravel(), (FAR,))[FAR]
+        else:
+            lines = [line for line in [*matrix.ravel(), 9.0] if (matrix[~same] >= line).mean() <= FAR]
+            tar = max((matrix[same] >= line).mean() for line in lines)
+        assert found["readings"][reading]["tar_at_far"] == {"1e-1": pytest.approx(tar)}
+        parts = [range(8)] if reading == "published" else [range(0, 8, 2), range(1, 8, 2)]
+        firsts = [np.mean([matrix[one, one] == max(matrix[other, one] for other in part) for one in part])
+                  for part in parts]  # fmt: skip
+        assert found["readings"][reading]["rank"]["1"] == pytest.approx(np.mean(firsts))
+
+
+def test_what_templates_lack_is_left_out_and_counted(model: FinishedModel, tmp_path: Path) -> None:
+    path = write_templates(tmp_path)
+    extra = {"pairs": "0 99 0\n", "gallery-g1": "98 9\n", "probes": "99 9\n"}
+    for name, line in extra.items():
+        with path.with_name(f"ijb-templates-{name}.txt").open("a") as file:
+            file.write(line)
+    found = evaluate(model, None, tmp_path, benchmarks={"I": str(path)})["benchmarks"]["I"]
+    assert (found["pairs"], found["pairs_left_out"], found["searches_left_out"]) == (64, 1, 2)
+    for name in ("gallery-g1", "gallery-g2", "probes"):
+        path.with_name(f"ijb-templates-{name}.txt").unlink()
+    alone = evaluate(model, None, tmp_path, benchmarks={"I": str(path)})["benchmarks"]["I"]
+    assert alone["readings"]["conservative"]["tar_at_far"] == found["readings"]["conservative"]["tar_at_far"]
+    assert alone["readings"]["conservative"]["rank"] == {}
+    assert "probes" not in alone
+
+
+def test_lists_of_groups_have_a_spread(model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path) -> None:
+    found = evaluate(model, None, tmp_path, benchmarks=as_text(benchmarks))["benchmarks"]["rfw"]
+    assert {name: (one["pairs"], one["folds"]) for name, one in found["lists"].items()} == dict.fromkeys(RACES, (8, 4))
+    north, south = (found["lists"][race]["accuracy"] for race in RACES)
+    assert found["spread"]["mean"] == pytest.approx((north + south) / 2)
+    assert found["spread"]["std"] == pytest.approx(abs(north - south) / 2**0.5)
+    alone = evaluate(model, str(benchmarks["rfw"]), tmp_path)
+    listed = open_model(model.directory, pairs=benchmarks["rfw"].with_name("listed-pairs-north.txt"))
+    once = evaluate(listed, str(benchmarks["rfw"]), tmp_path)["generic"]["listed_pairs"]
+    assert found["lists"]["north"] == once, "as with --data and --pairs"
+    assert "benchmarks" not in alone
+
+
+def test_a_set_without_lists_is_judged_as_a_user_is(model: FinishedModel, tmp_path: Path) -> None:
+    people = write_set(
+        tmp_path / "plain", [f"{n}.png" for n in range(8)], [f"who{n // 2}" for n in range(8)], ["g"] * 8
+    )
+    found = evaluate(model, None, tmp_path, benchmarks={"plain": str(people)})["benchmarks"]["plain"]
+    assert found["generic"] == evaluate(model, str(people), tmp_path)["generic"]
+
+
+def test_benchmarks_that_are_trained_on_or_ask_about_others_are_refused_before_training(
+    sets: Mapping[str, Path], model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path
+) -> None:
+    own = str(sets["A"].with_name("people-A"))
+    with pytest.raises(UserError, match=r"^data\.benchmarks\.own: has identity"):
+        run_toy(content(sets, benchmarks={"own": own}), tmp_path / "run")
+    with pytest.raises(UserError, match=r"^data\.benchmarks\.own: shares .* with site A"):
+        evaluate(model, None, tmp_path, benchmarks={"own": own})
+    path = write_templates(tmp_path / "other")
+    path.with_name("ijb-templates-probes.txt").write_text("900 1\n")
+    with pytest.raises(UserError, match=r"^data\.benchmarks\.I: the list probes beside it names none of its 16"):
+        run_toy(content(sets, benchmarks={"I": str(path)}), tmp_path / "run")
+    path.with_name("ijb-templates-probes.txt").write_text("1 1 1\n")
+    with pytest.raises(UserError, match=r"ijb-templates-probes\.txt: must have a template and a person"):
+        run_toy(content(sets, benchmarks={"I": str(path)}), tmp_path / "run")
+    with pytest.raises(UserError, match=r"^recipe\.data\.benchmarks\.I: "):
+        run_toy(content(sets, benchmarks={"I": str(tmp_path / "nowhere")}), tmp_path / "run")
+    with pytest.raises(UserError, match=r"benchmark name 'a b'"):
+        recipe_of(content(sets, benchmarks={"a b": own}))
+    assert not (tmp_path / "run").exists()
+
+
+def test_attack_detection_has_one_set_at_a_time(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^recipe\.data\.benchmarks: are for recognition"):
+        run_toy(tree(sets, training__rounds=1, data__benchmarks={"x": str(sets["U"])}), tmp_path / "run")
+
+
+def test_benchmarks_on_the_command_line_have_a_name_or_their_directorys() -> None:
+    assert named_benchmarks(["sets/lfw", "a=sets/rfw part=1/2", "b=synth: people identities=4"]) == {
+        "lfw": "sets/lfw", "a": "sets/rfw part=1/2", "b": "synth: people identities=4",
+    }  # fmt: skip
+    for texts, word in ((["x/lfw", "y/lfw"], "both called lfw"), (["synth: people images=2"], "needs a name"),
+                        (["a="], "names no set")):  # fmt: skip
+        with pytest.raises(UserError, match=word):
+            named_benchmarks(texts)
+
+
+def test_a_template_of_which_no_detector_was_sure_is_refused(model: FinishedModel, tmp_path: Path) -> None:
+    path = write_set(tmp_path / "t", ["a.png"], ["A"], ["g"], template=["5"], media=["1"], confidence=["0"])
+    write_lists(path, TemplateLists(np.array([[5, 5, 1]], np.int32)))
+    with pytest.raises(UserError, match=r"^data\.benchmarks\.t: has a template, 5"):
+        evaluate(model, None, tmp_path, benchmarks={"t": str(path)})
+
+
+def test_the_command_line_judges_on_several_sets(finished: Path, benchmarks: dict[str, Path], tmp_path: Path) -> None:
+    words = ["evaluate", str(finished), "--cache", str(tmp_path), "--out", str(tmp_path / "out"), "--quiet"]
+    words += ["--benchmark", str(benchmarks["ijb"]), "--benchmark", f"races={benchmarks['rfw']}"]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "races: north, 8 pairs" in result.output
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["benchmarks"].keys() == {"ijb", "races"}
