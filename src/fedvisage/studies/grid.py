@@ -86,7 +86,8 @@ def placed(cell: Cell, places: Mapping[Source, Path]) -> Cell:
     """Return a cell whose data entries name the directories where the sets were found."""
     data, size = dict(cell.resolved["data"]), cell.recipe.input.size
     data["sites"] = {site: _located(entry, size, places) for site, entry in data["sites"].items()}
-    data["benchmarks"] = {name: _located(entry, size, places) for name, entry in data.get("benchmarks", {}).items()}
+    if data.get("benchmarks"):
+        data["benchmarks"] = {name: _located(entry, size, places) for name, entry in data["benchmarks"].items()}
     data |= {key: _located(data[key], size, places) for key in ("user", "public") if data.get(key) is not None}
     return replace(cell, resolved={**cell.resolved, "data": data})
 
