@@ -160,7 +160,7 @@ def test_all_imports_people_beside_attacks(pretended: Path, tmp_path: Path) -> N
         (root / kind).unlink()
         pretend_dataset(kind, root / kind)
     pretend_dataset("casia-fasd", root / "casia")
-    options = Importing(size=48, frames="1", crop="centre", workers=2, enroll=True)
+    options = Importing(size=48, frames="1", crop="centre", enroll=True)
     said = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
     names = {path.name for path in (tmp_path / "sets").iterdir() if path.is_dir()}
     (pairs,) = (name for name in names if name.startswith("bin-bin-"))
