@@ -3,9 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
+# One more than there are cores: tests of federations wait for each other's processes.
+TESTERS ?= 3
 MINUTES ?= 60
 
-.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel clean
+.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -18,12 +20,12 @@ demo: setup
 	$(BIN)/fedvisage demo --resume
 
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTERS) --dist loadscope --no-loadscope-reorder
 	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
 # The loop while writing: every room's own tests, without those that run whole recipes or processes again and again.
 quick: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope -m "not slow and not distributed and not whole"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not slow and not distributed and not whole"
 
 test-slow: setup
 	$(BIN)/python -m pytest -m "slow and not distributed"
@@ -50,8 +52,8 @@ distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs deploy
+	$(BIN)/ruff format --check src tests benchmarks docs deploy
 	$(BIN)/mypy
 
 reference: setup
@@ -66,6 +68,10 @@ benchmark: setup
 wheel: setup
 	rm -rf build dist
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
+
+# RELEASE=--fetch installs dependencies from the package index, as users do.
+release-check: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.release $(RELEASE)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -23,11 +23,13 @@ from benchmarks import (
     imports,
     memory,
     overhead,
+    paper,
     precision,
     predict,
     privacyface,
     recognition,
     secure,
+    service,
     softmax,
     split,
     startup,
@@ -66,9 +68,12 @@ MEASURES = (
     recognition.measure_against_scikit_learn,
     softmax.measure,
     face_step.measure,
+    paper.measure_fedgpad,
+    paper.measure_fedfr,
     recognition.measure_sites,
     gallery.measure,
     gallery.measure_renewable,
+    service.measure,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step

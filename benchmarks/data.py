@@ -5,16 +5,21 @@ from __future__ import annotations
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from benchmarks.measurement import Measurement, rendered
+from benchmarks.measurement import Measurement, in_turn, processor_seconds, rendered
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.rendered.sets import parse_synthesis, synthesise
+from fedvisage.nn.augment import augment
+from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.nn.precision import LAYOUT, choose
 from fedvisage.nn.resnet import ResNet18, resnet18
+from fedvisage.recipe import Augment
 
 
 def measure_rendering(cache: Path) -> Measurement:
@@ -41,28 +46,39 @@ def _render(domain: str) -> tuple[int, float]:
 
 
 def measure_reading(cache: Path) -> Measurement:
-    """Read random batches of a prepared set, against what one ResNet-18 step consumes."""
+    """Read random batches of a prepared set and do to them what training does, against what a ResNet-18 step consumes.
+
+    That is all but the network: floats, every augmentation of the demo's recipes, six channels.
+    """
     view = View.of(PreparedSet.open(rendered(cache, "O", 24, 128)), "train")
-    rng, count = np.random.default_rng(0), 64
-    began = time.perf_counter()
-    for _ in range(50):
-        view.batch(rng.choice(len(view), count, replace=False))
-    reading = 50 * count / (time.perf_counter() - began)
+    rng, count = np.random.default_rng(0), 32
+    options, generator = Augment(flip=0.5, shift=0.05, brightness=0.1, contrast=0.1), torch.Generator().manual_seed(0)
+
+    def read() -> Tensor:
+        return view.batch(rng.choice(len(view), count, replace=False)).images
+
+    def prepared() -> None:
+        changed, _ = augment(as_float(read()), None, options, generator)
+        colour_channels(changed, "rgb+hsv").contiguous(memory_format=LAYOUT)
+
+    bare, whole = in_turn(20, lambda: processor_seconds(read), lambda: processor_seconds(prepared))
+    reading, path = (count / median(seconds) for seconds in (bare, whole))
     compute = choose("cpu", "auto")
     net = resnet18(ResNet18(), "rgb+hsv")
     compute.place(net)
     images = torch.rand(32, 6, 128, 128).contiguous(memory_format=LAYOUT)
-    seconds = []
-    for _ in range(3):
-        began = time.perf_counter()
+
+    def step() -> None:
         with compute.autocast():
             loss = net(images).float().square().mean()
         loss.backward()
-        seconds.append(time.perf_counter() - began)
-    training = len(images) / min(seconds)
+
+    step()
+    (seconds,) = in_turn(5, lambda: processor_seconds(step))
+    training = len(images) / median(seconds)
     return Measurement(
-        "reading a prepared set against training on it (images/s, 128 px)",
+        "reading a prepared set, with all that training does to an image, against training on it (images/s, 128 px)",
         "≥ 10",
-        f"{reading / training:.0f} ({reading:.0f} / {training:.0f} images/s)",
-        reading >= 10 * training,
+        f"{path / training:.0f} ({path:.0f} / {training:.0f} images/s; reading alone {reading:.0f}; medians)",
+        path >= 10 * training,
     )

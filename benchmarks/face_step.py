@@ -81,7 +81,8 @@ def _site(recipe: Recipe, compute: Compute, cache: Path) -> Site:
     site = Site("A", recipe, 1, data.sites["A"].train, net.train(), compute, {}, {}, public=data.people.public)
     site.lent = site.tensors("model", "centres")
     fedfr.own_parameters(site)
-    site.held |= {name: site.frozen(site.lent, "model") for name in ("global", "previous")}
+    before = {f"{face.LOCAL}{name}": value for name, value in site.lent.items() if name.startswith("model.")}
+    site.kept.update(before)
     return site
 
 
@@ -95,6 +96,7 @@ def _view(site: Site) -> View:
 
 def _house(site: Site) -> float:
     own, view = fedfr.own_parameters(site), _view(site)
+    fedfr.hold_frozen(site, view)
     return processor_seconds(lambda: face.train(site, fedfr.loss, view, ("model", "centres"), own))
 
 
@@ -120,7 +122,7 @@ def _plain(site: Site, compute: Compute) -> float:
                 images = prepare(view.batch(positions).images, "rgb", compute.device)
                 with compute.autocast():
                     features, near, far = (net(images).float() for net in (backbone, wanted, unwanted))
-                loss = _losses(features, near, far, public, own, torch.from_numpy(classes[positions]))
+                loss = losses(features, near, far, public, own, torch.from_numpy(classes[positions]))
                 optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -133,7 +135,7 @@ def _missing() -> Tensor:
     raise AssertionError("the site has made what is its own")
 
 
-def _losses(
+def losses(
     features: Tensor, near: Tensor, far: Tensor, public: Tensor, own: list[nn.Parameter], labels: Tensor
 ) -> Tensor:
     """Eq. 7 in plain calls: CosFace over all classes, the contrast, and a binary loss for each local identity."""

@@ -7,7 +7,9 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 from tests.toy import THREADS, make_sets, run_toy, tree
+from typer.testing import CliRunner
 
+from fedvisage.cli import app
 from fedvisage.export.conduct import export
 from fedvisage.tasks.finished import open_model
 
@@ -32,9 +34,10 @@ def pad_run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def pad(pad_run: Path) -> Path:
-    """The same, exported."""
+    """The same, exported by the command."""
     out = pad_run.with_name("pad")
-    export(open_model(pad_run), out, cache=pad_run.with_name("cache"))
+    result = CliRunner().invoke(app, ["export", str(pad_run), str(out)])
+    assert result.exception is None, result.exception
     return out
 
 
@@ -72,9 +75,15 @@ WHOLE = (
 """Below this folder: tests that run whole recipes or processes again and again."""
 
 
+LONG = ("distributed/", "studies/", "contract/", "faults/", "audit/")
+"""Files of tests that take long: begun last, one of them would go on alone."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what ``make quick`` leaves out."""
+    """Mark what ``make quick`` leaves out, and begin with what takes long."""
     root = Path(__file__).parent
+    names = {item.path: item.path.relative_to(root).as_posix() for item in items}
     for item in items:
-        if item.path.relative_to(root).as_posix().startswith(WHOLE):
+        if names[item.path].startswith(WHOLE):
             item.add_marker("whole")
+    items.sort(key=lambda item: not names[item.path].startswith(LONG))

@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +25,15 @@ def blocks(kind: str) -> list[str]:
 
 
 @pytest.fixture
-def place(pad_run: Path, photographs: dict[str, np.ndarray], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def place(
+    sets: Mapping[str, Path],
+    pad_run: Path,
+    photographs: dict[str, np.ndarray],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     shutil.copytree(pad_run, tmp_path / "runs" / "first")
+    shutil.copytree(sets["A"], tmp_path / "sets" / "C")
     (tmp_path / "photos").mkdir()
     for name in ("one", "two", "turned", "wall"):
         Image.fromarray(photographs[name]).save(tmp_path / "photos" / f"{name}.png")
@@ -39,9 +47,13 @@ def said(*words: str) -> str:
     return result.stdout
 
 
+@pytest.mark.slow
 def test_the_commands_and_the_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    lines = [shlex.split(line)[1:] for line in blocks("console")[0].splitlines()]
-    exported, predicted, watched = (said(*words) for words in lines)
+    lines = [shlex.split(line)[1:] for block in blocks("console") for line in block.splitlines()]
+    exported, predicted, watched, small = (said(*words) for words in lines)
+    assert len(small.splitlines()) == 4
+    (judged, as_small) = (said("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
+    assert [line[-9:] for line in judged.splitlines()[1:]] == [line[-9:] for line in as_small.splitlines()[1:]]
     assert "MB" in exported
     assert len(predicted.splitlines()) == 5
     assert [json.loads(line)["frame"] for line in watched.splitlines()] == [0, 1, 2, 3]
@@ -80,6 +92,8 @@ def test_an_exported_model_compares_what_its_run_compares(
         (("watch", "runs", "--pad", "PAD"), "no images"),
         (("watch", "runs/first/model.json", "--pad", "PAD"), "model.json"),
         (("predict", "PAD", "photos", "--member", "A"), "--member"),
+        (("predict", "PAD", "photos", "--int8"), "--int8"),
+        (("predict", "runs/first", "photos", "--int8"), "--int8"),
         (("predict", "PAD", "photos/one.png", "--against", "photos"), "--against"),
         (("export", "runs/first", "photos"), "photos"),
         (("export", "runs/first", "out", "--data", "nowhere"), "nowhere"),

@@ -89,6 +89,7 @@ def test_nothing_in_it_names_a_site_or_a_place_of_this_machine(sets: Mapping[str
         assert not [root for root in roots if root.encode() in content], path
 
 
+@pytest.mark.slow
 def test_features_are_exported_at_unit_length(sets: Mapping[str, Path], tmp_path: Path) -> None:
     compare_graph(untrained(sets, "fedavg"), tmp_path)
 
@@ -190,6 +191,7 @@ def test_an_export_is_refused_when_it_says_another_thing_than_torch() -> None:
         require(measure(of(0.0), of(float("nan")), shown, "pad"))  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_an_export_that_fails_leaves_nothing(pad_run: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
     model = open_model(pad_run)
     swapped = dict(model.saved.finished)

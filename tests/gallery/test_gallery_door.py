@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -113,3 +115,13 @@ def test_figures_are_those_that_counting_by_hand_gives(gallery: Gallery) -> None
     assert "100.00%" in figures.lines()[3]
     with pytest.raises(UserError, match="nobody"):
         evaluate(gallery, ENGINE, "default", pictures[4:10])
+
+
+def test_galleries_and_the_service_need_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from fedvisage.gallery import door, evaluation, search\n"
+        "from fedvisage.metrics import identification\n"
+        "from fedvisage.service import app, engine, running\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -175,6 +175,27 @@ def test_a_turned_key_opens_and_the_old_one_does_not_while_templates_stay(galler
     assert old not in everything(gallery.path.parent)
 
 
+def test_a_key_that_was_turned_by_another_process_writes_and_reads_nothing_more(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    with Gallery(gallery.path, KEY) as other:
+        other.turn_key(new_key())
+        with pytest.raises(WrongKey, match="turned"):
+            gallery.enrol("default", "bob", faces(1), MODEL)
+        with pytest.raises(WrongKey, match="turned"):
+            gallery.search("default", faces(0), MODEL)
+        assert [one.name for one in other.people("default")] == ["anna"]
+
+
+@pytest.mark.parametrize("model", [MODEL, NEWER])
+def test_collections_are_loaded_before_they_are_searched(gallery: Gallery, model: str) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    gallery.add_collection("empty")
+    said = gallery.warm(model)
+    assert ["anna" in line for line in said] == ([] if model == MODEL else [True])
+    gallery.enrol("empty", "bob", faces(1), model)
+    assert gallery.search("empty", faces(1), model)[0][0].name == "bob"
+
+
 def test_a_template_in_another_persons_place_is_refused(gallery: Gallery) -> None:
     gallery.enrol("default", "anna", faces(0), MODEL)
     gallery.enrol("default", "bob", faces(1), MODEL)

@@ -90,3 +90,40 @@ def test_steps_come_every_so_many_rounds_and_stop_at_the_floor() -> None:
     schedule = Schedule(name="step", every=2, factor=0.5, floor=0.2)
     found = [optimizers.rate_factor(schedule, number, 9) for number in range(1, 10)]
     assert found == pytest.approx([1, 1, 0.5, 0.5, 0.25, 0.25, 0.2, 0.2, 0.2])
+
+
+def stepped(settings: Optimizer, layout: torch.memory_format, *, parted: bool) -> torch.Tensor:
+    """Take five steps of a convolution whose gradients lie another way, with the state taken apart on the way."""
+    generator = torch.Generator().manual_seed(0)
+    kernel = nn.Parameter(torch.randn(8, 6, 3, 3, generator=generator).contiguous(memory_format=layout))
+    optimizer = optimizers.build([kernel], settings)
+    for _ in range(5):
+        if parted:
+            state = {name: value.contiguous() for name, value in optimizers.state_of(optimizer).items()}
+            optimizer = optimizers.build([kernel], settings)
+            optimizers.restore(optimizer, state)
+        kernel.grad = torch.randn(8, 6, 3, 3, generator=generator)
+        if kernel.grad.stride() == kernel.stride():
+            kernel.grad = kernel.grad.contiguous(memory_format=torch.channels_last)
+        optimizers.step(optimizer, None)
+    return kernel.detach()
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("parted", [False, True])
+def test_fused_steps_are_plain_steps_however_gradients_and_moments_lie(
+    layout: torch.memory_format, parted: bool
+) -> None:
+    """SGD's to the last bit, Adam's up to rounding."""
+    sgd, adam = ({"name": "sgd", "momentum": 0.9, "weight_decay": 0.01}, {"name": "adam"})
+    for given, exact in ((sgd, True), (adam, False)):
+        plain, fused = (
+            stepped(Optimizer.model_validate({**given, "lr": 0.1, "fused": one}), layout, parted=parted)
+            for one in (None, True)
+        )
+        torch.testing.assert_close(fused, plain, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-6)
+
+
+def test_a_recipe_that_says_nothing_of_fused_steps_is_written_as_before() -> None:
+    assert "fused" not in Optimizer().model_dump()
+    assert Optimizer(fused=True).model_dump()["fused"] is True

@@ -95,12 +95,13 @@ def test_eq_7_weighs_the_three_losses(sets: Mapping[str, Path], tmp_path: Path) 
     weights = {"cosface": 2.0, "contrast": {"weight": 3.0}, "customisation": {"weight": 0.5}}
     site = site_of(sets, tmp_path, **{f"method__{key}": value for key, value in weights.items()})
     fedfr.own_parameters(site)
-    site.held |= {name: site.frozen(site.lent, "model") for name in ("global", "previous")}
+    before = {f"{face.LOCAL}{name}": 1.1 * value for name, value in site.lent.items() if value.is_floating_point()}
+    site.kept.update(before)
+    view = fedfr.with_hard_negatives(site)
+    fedfr.hold_frozen(site, view)
     with torch.no_grad():
-        for value in site.held["previous"].parameters():
-            value.mul_(1.1)
         site.own("Pi", lambda: torch.empty(0)).add_(0.05)
-    batch = next(iter(site.batches_of(fedfr.with_hard_negatives(site))))
+    batch = next(iter(site.batches_of(view)))
     features = face.features_of(site, batch.images)
     parts = [part(site, batch, features) for part in (fedfr.balanced_cosface, fedfr.contrast, fedfr.customisation)]
     assert fedfr.loss(site, batch).item() == pytest.approx(

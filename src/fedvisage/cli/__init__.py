@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli import data, federation, gallery, models, recipes, runs
+from fedvisage.cli import data, federation, gallery, models, recipes, runs, service
 from fedvisage.cli.options import ending_on_sigterm
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
@@ -25,6 +25,7 @@ app = typer.Typer(
 )
 app.add_typer(runs.app)
 app.add_typer(models.app)
+app.add_typer(service.app)
 app.add_typer(federation.app)
 app.add_typer(recipes.shipped, name="recipes", cls=Verbs)
 app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)

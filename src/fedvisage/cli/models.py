@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+Int8 = Annotated[bool, typer.Option("--int8", help="Take the exported directory's graph in 8 bits.")]
+
 
 @app.command("evaluate")
 def evaluate_run(
@@ -115,6 +117,11 @@ def export_model(
         ),
     ] = None,
     member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    int8: Annotated[bool, typer.Option("--int8", help="Write a graph in whole numbers of 8 bits, too.")] = False,
+    calibrate: Annotated[
+        str | None,
+        typer.Option(help="With --int8: a set that a site trained on, whose ranges it takes.", show_default=False),
+    ] = None,
     cache: Cache = CACHE,
     as_json: AsJson = False,
     quiet: Quiet = False,
@@ -124,9 +131,13 @@ def export_model(
     from fedvisage.export.conduct import export
     from fedvisage.tasks.finished import open_model
 
+    if int8 != (calibrate is not None):
+        raise UserError("--int8", "and --calibrate SET go together: ranges and threshold come from a set")
     course = reporter(quiet, log_format, aside=True)
     with interruptible(NOTHING):
-        written = export(open_model(run), directory, data=data, member=member, cache=cache, say=course)
+        written = export(
+            open_model(run), directory, data=data, member=member, calibrate=calibrate, cache=cache, say=course
+        )
     note(*written.notices)
     if as_json:
         print_json(written.as_values())
@@ -142,9 +153,10 @@ def watch_source(
     window: Annotated[int, typer.Option(min=1, help="Frames of a face over which scores are averaged.")] = 10,
     every: Annotated[int, typer.Option(min=1, help="Look at each so-manieth frame only.")] = 1,
     threads: Annotated[int, typer.Option(min=1, help="Threads that compute.")] = 1,
+    int8: Int8 = False,
 ) -> None:
     """Check frames one after another: a JSON object a line, with the decision over the last frames of a face."""
-    from fedvisage.device import Pipeline, Settings
+    from fedvisage.device import Exported, Pipeline, Settings
     from fedvisage.device.sources import every as each
     from fedvisage.device.sources import frames_of
     from fedvisage.files import json_line
@@ -152,7 +164,8 @@ def watch_source(
     if pad is None and recognition is None:
         raise UserError("--pad", "names no model; give --pad DIR, --recognition DIR, or both")
     frames = frames_of(source)
-    pipeline = Pipeline(pad, recognition, settings=Settings(threads=threads, window=window))
+    models = [one and Exported.open(one, threads=threads, int8=int8) for one in (pad, recognition)]
+    pipeline = Pipeline(*models, settings=Settings(threads=threads, window=window))
     for one in pipeline.watch(each(frames, every)):
         typer.echo(json_line(one.as_values()), nl=False)
 
@@ -176,6 +189,7 @@ def predict_images(
     ] = None,
     member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
     crop: Annotated[str, typer.Option(help="How a face is cut out: face (detector), centre or none.")] = "face",
+    int8: Int8 = False,
     exit_code: Annotated[
         bool,
         typer.Option(
@@ -200,7 +214,7 @@ def predict_images(
     others = None if against is None else asked_for([against])
     if others is not None and len(asked.pictures) > 1:
         raise UserError("PATH", "with --against one face is compared; name one image")
-    judge, notices = _judge(model, member, crop)
+    judge, notices = _judge(model, member, crop, int8)
     note(*notices, *(asked if others is None else others).notices)
     with in_steps("images", course) as steps:
         results = judge(asked, others, steps)
@@ -212,7 +226,7 @@ def predict_images(
         raise typer.Exit(results.exit_code)
 
 
-def _judge(directory: Path, member: str, crop: str) -> tuple[Judge, list[str]]:
+def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, list[str]]:
     """Return how the model of a directory judges pictures, and what to know of it; an exported one needs no torch."""
     from fedvisage.device.config import is_export
 
@@ -222,7 +236,7 @@ def _judge(directory: Path, member: str, crop: str) -> tuple[Judge, list[str]]:
 
         if member:
             raise UserError("--member", "an exported directory has one model; leave --member out")
-        exported = Exported.open(directory)
+        exported = Exported.open(directory, int8=int8)
         return (
             lambda asked, others, steps: (
                 device.predict(exported, asked, crop=crop, steps=steps)
@@ -231,6 +245,8 @@ def _judge(directory: Path, member: str, crop: str) -> tuple[Judge, list[str]]:
             )
         ), []
 
+    if int8:
+        raise UserError("--int8", "is for an exported directory; this is a run's")
     from fedvisage.tasks.finished import open_model
     from fedvisage.tasks.pad.predict import predict
     from fedvisage.tasks.recognition.predict import compare_faces

@@ -6,7 +6,7 @@ import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import mkdtemp
@@ -14,11 +14,13 @@ from typing import Any
 
 import torch
 
+from fedvisage.data.batches import View
 from fedvisage.data.manifest import FileEntry
 from fedvisage.device.config import (
     CARD,
     CONFIG,
     GRAPH,
+    INT8_GRAPH,
     PARITY,
     WEIGHTS,
     Config,
@@ -26,13 +28,14 @@ from fedvisage.device.config import (
     Graphs,
     as_values,
 )
-from fedvisage.device.exported import Exported
+from fedvisage.device.exported import Exported, open_session
 from fedvisage.errors import UserError
 from fedvisage.export.card import card, write_card
-from fedvisage.export.crops import pixels, to_compare
+from fedvisage.export.crops import pixels, to_compare, view_of
 from fedvisage.export.graph import Graph, write_graph
 from fedvisage.export.parity import COSINE, LEAST, SCORE, Parity, measure, require
-from fedvisage.export.weights import Chosen, choose, described, reference
+from fedvisage.export.quantised import PLACE, Moved, describe, judge, quantise, splits
+from fedvisage.export.weights import Chosen, choose, described, point_of, reference
 from fedvisage.federation.members import joined
 from fedvisage.files import needing_room, read_json, sync_directory, write_json, write_tensors
 from fedvisage.progress import Say, counted, unheard
@@ -51,6 +54,7 @@ class Written:
     parity: list[Parity]
     compared_on: str
     notices: tuple[str, ...] = ()
+    moved: Moved | None = None
 
     def as_values(self) -> dict[str, Any]:
         """Return it as plain values, for programs."""
@@ -63,13 +67,21 @@ class Written:
         sizes = ", ".join(
             f"{counted(one.batch, 'crop')} at a time: {said}" for one, said in zip(self.parity, worst, strict=True)
         )
-        return [
+        lines = [
             f"{self.directory / GRAPH}: {self.config.float32.file.bytes / 1e6:.1f} MB",
             f"graph and torch on crops of {self.compared_on}, {sizes}",
         ]
+        if self.config.int8 is not None and self.moved is not None:
+            pad, moved = self.config.int8.description.task == "pad", self.moved
+            rates = [f"{one.error if pad else 1 - one.error:.2%}" for one in (moved.float32, moved.int8)]
+            lines += [
+                f"{self.directory / INT8_GRAPH}: {self.config.int8.file.bytes / 1e6:.1f} MB",
+                f"{'HTER' if pad else 'TAR'} on {moved.set}: {rates[0]} in float32, {rates[1]} in int8",
+            ]
+        return lines
 
     def _parity(self) -> dict[str, Any]:
-        return parity_values(self.parity, self.compared_on)
+        return parity_values(self.parity, self.compared_on, self.moved, self.config.float32.description.task)
 
 
 def export(
@@ -78,18 +90,21 @@ def export(
     *,
     data: str | None = None,
     member: str = "",
+    calibrate: str | None = None,
     cache: Path,
     say: Say = unheard,
     threads: int = 1,
 ) -> Written:
     """Write a finished model for devices into a directory that is not there yet, or leave nothing.
 
-    The graph is compared with torch on crops of ``data``, the run's own user unless one is named.
+    The graph is compared with torch on crops of ``data``, the run's own user unless one is named. With ``calibrate``, a
+    set that a site could train on, there is an int8 graph beside it.
     """
     _check_free(out)
     chosen = choose(model, member)
     description = described(model, chosen)
     crops, compared_on = to_compare(model, data, LEAST, cache, say)
+    source = None if calibrate is None else _source(model, chosen, calibrate, cache, say)
     say("writing the graph")
     with _beside(out) as directory:
         config = _with_graph(directory, model, chosen, description)
@@ -97,15 +112,19 @@ def export(
         say("comparing it with torch")
         found = measure(exported.run, lambda part: reference(model, chosen, part), pixels(crops), model.task)
         require(found)
+        moved = None
+        if source is not None:
+            say("writing the int8 graph")
+            config, moved = _with_int8(directory, model, config, exported, source)
         notices = _notices(model, description)
-        written = Written(out, config, found, compared_on, (*model.notices, *notices))
-        write_json(directory / PARITY, parity_values(found, compared_on))
+        written = Written(out, config, found, compared_on, (*model.notices, *notices), moved)
+        write_json(directory / PARITY, parity_values(found, compared_on, moved, model.task))
         write_tensors(directory / WEIGHTS, _weights(chosen))
         write_card(directory / CARD, card(model, config, _figures(model), notices))
     return written
 
 
-def parity_values(found: list[Parity], compared_on: str) -> dict[str, Any]:
+def parity_values(found: list[Parity], compared_on: str, moved: Moved | None, task: str) -> dict[str, Any]:
     """Return how near graph and torch are, as `parity.json` holds it."""
     return {
         "compared_on": compared_on,
@@ -113,7 +132,32 @@ def parity_values(found: list[Parity], compared_on: str) -> dict[str, Any]:
         "allowed": {"score_difference": SCORE, "cosine": COSINE},
         "torch": torch.__version__,
         "onnxruntime": version("onnxruntime"),
+        **({} if moved is None else {"int8": moved.as_values(task)}),
     }
+
+
+def _source(model: FinishedModel, chosen: Chosen, entry: str, cache: Path, say: Say) -> tuple[View, View]:
+    view = view_of(model, entry, PLACE, cache, say)
+    return splits(view, model.task, "" if chosen.threshold is None else chosen.threshold.rule)
+
+
+def _with_int8(
+    directory: Path, model: FinishedModel, config: Config, exported: Exported, source: tuple[View, View]
+) -> tuple[Config, Moved]:
+    """Write the int8 graph with its threshold; its metadata hold that, so they are written when it is chosen."""
+    description, path, (calibration, held) = config.float32.description, directory / INT8_GRAPH, source
+    rule = "" if description.threshold is None else description.threshold.rule
+    quantise(directory / GRAPH, path, calibration)
+    before = judge(exported, held, model.recipe, rule)
+    after = judge(replace(exported, session=open_session(path, path.read_bytes(), 1)), held, model.recipe, rule)
+    moved = Moved(held.slices[0].set.name, len(held), before, after)
+    moved.require(model.task)
+    said = description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)})
+    describe(path, said)
+    config = config.model_copy(update={"int8": Graphs(file=entry_of(path), description=said)})
+    write_json(directory / CONFIG, as_values(config))
+    Exported.open(directory, int8=True)
+    return config, moved
 
 
 def _with_graph(directory: Path, model: FinishedModel, chosen: Chosen, description: Description) -> Config:

@@ -23,7 +23,7 @@ from fedvisage.federation.record.releases import Allowance, Releases
 from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
 from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
-from fedvisage.nn.augment import augment
+from fedvisage.nn.augment import augment, only_mirrored
 from fedvisage.nn.inputs import as_float, colour_channels, prepare
 from fedvisage.nn.precision import Compute
 from fedvisage.privacy.accountant import Charge
@@ -55,6 +55,10 @@ class Batch:
     """What each image shows: ``bonafide``, or the kind of attack."""
     identities: Tensor | None = None
     """Class numbers, int64: the site's own identities, sorted, from 0, then the public ones. Identity sets only."""
+    positions: Positions | None = None
+    """Where the images stand in the view that they are from."""
+    mirrored: Tensor | None = None
+    """Which of them are mirrored, where nothing else was done to any; on the CPU."""
 
 
 @dataclass
@@ -209,18 +213,21 @@ class Site:
 
     def _prepared(self, view: View, positions: Positions, *stream: str | int) -> Batch:
         """Read and augment images of a view, and put them in the form that networks take."""
-        batch = view.batch(positions)
+        batch, options = view.batch(positions), self.recipe.training.augment
+        seed, named = self.recipe.runtime.seed, (self.name, "augment", *stream)
         images, depth = augment(
             as_float(batch.images.to(self.compute.device)),
             None if batch.depth is None else batch.depth.to(self.compute.device),
-            self.recipe.training.augment,
-            torch_rng(self.recipe.runtime.seed, self.name, "augment", *stream),
+            options,
+            torch_rng(seed, *named),
         )
+        mirrored = only_mirrored(len(positions), options, torch_rng(seed, *named))
         ready = colour_channels(images, self.recipe.input.colour).contiguous(memory_format=self.compute.layout)
         classes = None
         if view.of_identities:
             classes = torch.from_numpy(self.classes_of(view.subjects[positions])).to(self.compute.device)
-        return Batch(ready, batch.labels.to(self.compute.device), depth, batch.species, classes)
+        labels = batch.labels.to(self.compute.device)
+        return Batch(ready, labels, depth, batch.species, classes, positions, mirrored)
 
     def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
         """Return class numbers: the site's own identities, sorted, from 0, then the public ones."""

@@ -88,6 +88,20 @@ class Gallery(Records):
                     return Hit(person.id, person.name, form.similarity(product))
         raise Unknown(person.name, "has no face left; enrol one")
 
+    def warm(self, model: str) -> list[str]:
+        """Load all collections, so that the first search need not; return why some cannot be searched by a model."""
+        with self._reading() as read:
+            found = read.execute("SELECT size FROM models WHERE digest = ?", (model,)).fetchone()
+            said = []
+            for one in self.collections():
+                try:
+                    self.load(one.name, model, int(found[0]) if found else 2)
+                except ModelChanged as refused:
+                    said.append(str(refused))
+            if not found:
+                self._loaded.clear()  # nothing of this model is there, so its size is not known
+            return said
+
     def load(self, collection: str, model: str, size: int) -> Loaded:
         """Return a collection in memory, as it is now in the file; templates of another model are refused by name."""
         with self._reading() as read:

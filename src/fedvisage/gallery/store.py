@@ -45,7 +45,7 @@ class Records:
             salt, secret = meta.get("salt"), meta.get("secret")
             if not isinstance(salt, bytes) or not isinstance(secret, bytes):
                 raise UserError(str(path), CHANGED)
-            self._salt, self._wrapping = salt, keys.derived(key, salt, "wrapping")
+            self._salt, self._wrapping, self._secret = salt, keys.derived(key, salt, "wrapping"), secret
             opened = keys.unseal(self._wrapping, secret, "secret")
             if opened is None:
                 raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
@@ -205,13 +205,14 @@ class Records:
 
         with self._writing() as write:
             (secret,) = write.execute("SELECT value FROM meta WHERE name = 'secret'").fetchone()
-            write.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (turned(secret, "secret"),))
+            again = turned(secret, "secret")
+            write.execute("UPDATE meta SET value = ? WHERE name = 'secret'", (again,))
             for name, seed in write.execute("SELECT name, seed FROM collections WHERE seed IS NOT NULL").fetchall():
                 write.execute("UPDATE collections SET seed = ? WHERE name = ?", (turned(seed, "seed", name), name))
             people = write.execute("SELECT id, key FROM persons").fetchall()
             changes = ((turned(key, "key", person), person) for person, key in people)
             write.executemany("UPDATE persons SET key = ? WHERE id = ?", changes)
-        self._wrapping = wrapping
+        self._wrapping, self._secret = wrapping, again
         return len(people)
 
     def _touched(self, collection: int, person: str) -> None:
@@ -231,6 +232,7 @@ class Records:
         with self._reading() as write:
             write.execute("BEGIN IMMEDIATE")
             try:
+                self._check_key()
                 yield write
                 write.execute("COMMIT")
             except BaseException:
@@ -292,8 +294,15 @@ class Records:
         """Decrypt a record; one that was changed, or put in another's place, is refused by its words."""
         opened = keys.unseal(key, sealed, *record)
         if opened is None:
+            self._check_key()
             raise UserError(str(self.path), f"{' '.join(map(str, record[:2]))} {CHANGED}")
         return opened
+
+    def _check_key(self) -> None:
+        """Refuse to go on with a key from which another process turned the gallery."""
+        found = self._opened.execute("SELECT value FROM meta WHERE name = 'secret'").fetchone()
+        if found != (self._secret,):
+            raise WrongKey(str(self.path), "was turned to another key meanwhile; open it again with that one")
 
 
 def _now() -> str:

@@ -16,8 +16,9 @@ Table 2's variant.
 Deviations from the paper: Eq. 6's g(z) is taken as 2((z+1)/2)^t − 1, as in the released code; the printed one does
 not map [−1, 1] onto itself. W and Ω begin with the mean features of each identity, as W does in the released code,
 since the paper does not say; ``centres: random`` is the other choice. Π has no bias. In a site's first turn the
-previous local model is the global one. ``count: sampled`` lets the sampled public images count in a site's weight, as
-in the released code.
+previous local model is the global one, so that Eq. 5 is a constant there and is not worked out. Where images are
+only mirrored, frozen models see each image once a turn, plain and mirrored (:mod:`fedvisage.methods.frozen`).
+``count: sampled`` lets the sampled public images count in a site's weight, as in the released code.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import under
 from fedvisage.methods import averaging
 from fedvisage.methods.classes import classes_of
+from fedvisage.methods.frozen import Frozen
 from fedvisage.methods.models import face
 from fedvisage.metrics.hard_negatives import hard_negatives
 from fedvisage.metrics.similarity import unit
@@ -94,10 +96,27 @@ def balanced_cosface(site: Site, batch: Batch, features: Tensor) -> Tensor:
 
 
 def contrast(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Eq. 5: towards the global model's features of the same images, away from the previous local model's."""
-    with site.autocast():
-        wanted, unwanted = (site.held[name]["model"](batch.images).float() for name in ("global", "previous"))
-    return model_contrastive(features, wanted, unwanted, site.recipe.options(Options).contrast.temperature)
+    """Eq. 5: towards the global model's features of the same images, away from the previous local model's.
+
+    In a site's first turn both are one model: the loss is a constant, log 2, and has no gradient.
+    """
+    temperature = site.recipe.options(Options).contrast.temperature
+    if "previous" not in site.held:
+        same = features.detach()
+        return model_contrastive(same, same, same, temperature)
+    wanted, unwanted = (site.held[name].features(batch) for name in ("global", "previous"))
+    return model_contrastive(features, wanted, unwanted, temperature)
+
+
+def hold_frozen(site: Site, view: View) -> None:
+    """Hold the models that Eq. 5 compares with; of the global one, the features that mining asked for are known."""
+    previous = under(face.LOCAL, site.kept)
+    if not previous:
+        return
+    known = site.held.get("mined")
+    for name, weights, features in (("global", site.lent, known), ("previous", previous, None)):
+        net = site.frozen(weights, "model")["model"]
+        site.held[name] = Frozen(net, site.compute, len(view), features)
 
 
 def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
@@ -161,20 +180,29 @@ def with_hard_negatives(site: Site) -> View:
     assert site.public is not None, "a recipe with public identities has a public set"
     if threshold == -1:
         return View.joined([site.data, site.public])
-    public = unit(site.public_features("model"))
-    local = unit(site.embed(site.net["model"], site.data).numpy())
-    return View.joined([site.data, site.public.subset(hard_negatives(public, local, threshold))])
+    public, local = site.public_features("model"), face.lent_features(site)
+    chosen = hard_negatives(unit(public), unit(local.numpy()), threshold)
+    site.held["mined"] = torch.cat([local, torch.from_numpy(public[chosen])])
+    return View.joined([site.data, site.public.subset(chosen)])
+
+
+def what_to_train(site: Site) -> tuple[View, list[str]]:
+    """Return this round's images, and the names of what belongs to the site alone; both ask for the same features."""
+    threshold, begins = site.recipe.options(Options).hard_negatives, face.begins_with_means(site)
+    if begins or threshold not in (None, -1):
+        site.held[face.LENT] = site.embed(site.net["model"], site.data)
+    own, view = own_parameters(site), with_hard_negatives(site)
+    site.held.pop(face.LENT, None)  # from the first step on, the model is another one
+    return view, own
 
 
 def train(site: Site, message: Message) -> Message:
     """Lines 13 to 29 of Algorithm 1."""
     options = site.recipe.options(Options)
     site.load(message)
-    own = own_parameters(site)
-    view = with_hard_negatives(site)
+    view, own = what_to_train(site)
     if options.contrast.weight:
-        site.held["global"] = site.frozen(message, "model")
-        site.held["previous"] = site.frozen(under(face.LOCAL, site.kept) or message, "model")
+        hold_frozen(site, view)
     parts = ("model",) if options.hard_negatives is None else ("model", "centres")
     face.train(site, loss, view, parts, own)
     statistics = site.statistics()

@@ -23,7 +23,7 @@ def augment(
     What is switched off is skipped and draws nothing.
     """
     if options.flip:
-        chosen = torch.rand(len(images), generator=generator) < options.flip
+        chosen = _to_mirror(len(images), options, generator)
         images = _mirrored(images, chosen)
         depth = None if depth is None else _mirrored(depth[:, None], chosen)[:, 0]
     if options.shift:
@@ -34,6 +34,17 @@ def augment(
         if depth is not None:
             depth = _moved(depth[:, None], (offsets * depth.shape[-1] / size).round().long())[:, 0]
     return _coloured(images, options, generator), depth
+
+
+def only_mirrored(count: int, options: Augment, generator: Generator) -> Tensor | None:
+    """Return which images of a batch :func:`augment` mirrors, given the same stream; None if it changes more."""
+    if any((options.shift, options.brightness, options.contrast, options.saturation, options.hue)):
+        return None
+    return _to_mirror(count, options, generator) if options.flip else torch.zeros(count, dtype=torch.bool)
+
+
+def _to_mirror(count: int, options: Augment, generator: Generator) -> Tensor:
+    return torch.rand(count, generator=generator) < options.flip
 
 
 def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:

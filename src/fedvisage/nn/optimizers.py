@@ -15,16 +15,20 @@ from fedvisage.recipe import Schedule
 
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:
     """Make the optimizer of a recipe, its rate scaled by the schedule's factor."""
-    rate = settings.lr * factor
+    rate, fused = settings.lr * factor, settings.fused
     if settings.name == "adam":
-        return Adam(parameters, lr=rate, weight_decay=settings.weight_decay)
-    return SGD(parameters, lr=rate, weight_decay=settings.weight_decay, momentum=settings.momentum)
+        return Adam(parameters, lr=rate, weight_decay=settings.weight_decay, fused=fused)
+    return SGD(parameters, lr=rate, weight_decay=settings.weight_decay, momentum=settings.momentum, fused=fused)
 
 
 def step(optimizer: Optimizer, clip_norm: float | None) -> None:
     """Step down the gradients that lie in the parameters, cut to a norm when one is given."""
     if clip_norm is not None:
         nn.utils.clip_grad_norm_([p for group in optimizer.param_groups for p in group["params"]], clip_norm)
+    for group in optimizer.param_groups:
+        for parameter in group["params"] if group.get("fused") else ():
+            if parameter.grad is not None:
+                parameter.grad = _laid_out_like(parameter, parameter.grad)
     optimizer.step()
 
 
@@ -59,3 +63,14 @@ def restore(optimizer: Optimizer, tensors: Mapping[str, Tensor]) -> None:
         moments.setdefault(int(index), {})[name] = tensor.clone()
     whole = optimizer.state_dict()
     optimizer.load_state_dict({**whole, "state": moments})
+    for parameter, own in optimizer.state.items():
+        for name, value in own.items():
+            if isinstance(value, Tensor) and value.shape == parameter.shape:
+                own[name] = _laid_out_like(parameter, value)
+
+
+def _laid_out_like(parameter: Tensor, value: Tensor) -> Tensor:
+    """Return values that lie in memory as a parameter does: a fused step reads both as they lie, whatever they are."""
+    if value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, requires_grad=False).copy_(value)

@@ -27,14 +27,19 @@ class Local(Section):
 
 
 class Optimizer(Section):
-    """The sites' optimizer; ``state: fresh`` starts it anew after each aggregation, ``kept`` carries it on."""
+    """The sites' optimizer; ``state: fresh`` starts it anew after each aggregation, ``kept`` carries it on.
 
+    ``fused`` takes a step in one pass over memory. SGD's bytes are the same; Adam's last bits are others.
+    """
+
+    unset: ClassVar[frozenset[str]] = frozenset({"fused"})
     name: Literal["adam", "sgd"] = "adam"
     lr: float = Field(1e-2, gt=0)
     weight_decay: float = Field(0.0, ge=0)
     momentum: float = Field(0.0, ge=0, lt=1)
     clip_norm: float | None = Field(None, gt=0)
     state: Literal["fresh", "kept"] = "fresh"
+    fused: bool | None = None
 
     @model_validator(mode="after")
     def _momentum_is_for_sgd(self) -> Optimizer:

@@ -90,6 +90,23 @@ class Scorer:
             distances.append(meter.scatter or 0.0)
         return float(np.mean(distances))
 
+    def scores_and_scatter(self, finished: Message, view: View) -> tuple[Logits, float]:
+        """Return what ``scores`` and ``scatter`` give together, from one pass: the images go by in mixed batches.
+
+        Not for a method that draws: another batch would draw otherwise.
+        """
+        by_member, distances = [], []
+        for _, member in sorted(members_of(finished).items()):
+            self.load(member)
+            logits = np.empty(len(view))
+            with torch.inference_mode(), StatisticsMeter(self.net) as meter:
+                for positions in mixed_batches(view, numpy_rng(self.recipe.runtime.seed, "scatter"), MIXED):
+                    logits[positions] = as_logits(self.live(view, positions))
+            by_member.append(logits)
+            distances.append(meter.scatter or 0.0)
+        together = mean_score(by_member) if self.method.members == "mean" else by_member[0]
+        return together, float(np.mean(distances))
+
     def score_images(self, images: Tensor) -> Tensor:
         """Score uint8 RGB images of the network's size."""
         ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)

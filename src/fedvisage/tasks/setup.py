@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from fedvisage.federation.desk import Workspace
 from fedvisage.federation.method import Method
 from fedvisage.nn.precision import Compute, Layout, choose
@@ -13,6 +11,7 @@ from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task
+from fedvisage.workers.machine import use_threads
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ def set_up(recipe: Recipe, method: Method) -> Setup:
 
     A layout that is still to be decided (:mod:`fedvisage.tasks.layout`) is the one that nobody has to measure.
     """
-    torch.set_num_threads(recipe.runtime.threads)
+    use_threads(recipe.runtime.threads)
     layout: Layout = "first" if recipe.runtime.layout == "first" else "last"
     compute = choose(recipe.runtime.device, recipe.runtime.precision, layout)
     return Setup(recipe, method, task_of(method), compute)

@@ -8,7 +8,7 @@ import torch
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.record.checkpoint import Checkpoints, Progress
 from fedvisage.federation.record.ledger import JsonLines, read_lines
-from fedvisage.federation.record.store import Shelf, SiteStore
+from fedvisage.federation.record.store import ROOM, Shelf, SiteStore
 
 
 def stored(directory: Path) -> SiteStore:
@@ -72,6 +72,25 @@ def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) ->
         store.save({"number": torch.tensor(7)})
         store.restore(1)
         assert number_in(store) == value
+
+
+@pytest.mark.parametrize(("free", "in_files"), [(4, 0), (3, 3)])
+def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
+    tmp_path: Path, free: int, in_files: int
+) -> None:
+    size = ROOM // 2 + 8
+    shelf = Shelf(free=lambda: free * size)
+    state = {"large": torch.zeros(size, dtype=torch.uint8)}
+    for number in range(4):
+        SiteStore(tmp_path / str(number), shelf).save(state)
+    assert len(list(tmp_path.rglob("working*"))) == in_files
+
+
+def test_beyond_a_few_sites_state_goes_into_files_however_much_memory_there_is(tmp_path: Path) -> None:
+    shelf, state = Shelf(free=lambda: 1 << 40), {"large": torch.zeros(ROOM // 3, dtype=torch.uint8)}
+    for number in range(6):
+        SiteStore(tmp_path / str(number), shelf).save(state)
+    assert {path.parent.name for path in tmp_path.rglob("working*")} == {"4", "5"}
 
 
 def test_a_site_that_did_not_take_part_stays_at_its_generation(tmp_path: Path) -> None:

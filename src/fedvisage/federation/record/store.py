@@ -5,11 +5,14 @@ that site one step ahead; it then sends the generation back, and the site contin
 its last two generations. A site without private state writes nothing.
 
 Between two turns state lies in memory too, as long as the sites of a process have room for it together: split learning
-visits every site every few batches. A site without room puts it into a file; a thousand sites need not fit.
+visits every site every few batches, and FedGPAD after each one. There is room for a few sites, however large, where the
+machine has it; a site without room puts its state into a file, and a thousand sites need not fit. Only a commit has to
+outlive the process.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,27 +22,39 @@ from fedvisage.errors import RunFailed
 from fedvisage.federation.record import sealed
 from fedvisage.federation.wire.message import encode, plain, size_of
 from fedvisage.files import read_tensors, write_atomically
+from fedvisage.workers.machine import free_memory
 
 KEPT = 2
 ROOM = 1 << 27
-"""Bytes of memory for the state of all sites of a process, between their turns."""
+"""Bytes of memory for the state of all sites of a process, between their turns, on any machine."""
+SITES = 4
+"""Sites for whose state there is room however large it is: as many as the papers' federations have."""
+SHARE = 4
+"""And that takes no more than one part in so many of the memory that is free."""
 
 
 @dataclass
 class Shelf:
     """Where the sites of a process share memory for their state; a site without a place on it uses its disk."""
 
-    room: int = ROOM
+    room: int | None = None
+    """Bytes; unless given, what the machine has for a few sites."""
+    free: Callable[[], int] = free_memory
     _states: dict[Path, dict[str, Tensor]] = field(default_factory=dict)
 
     def put(self, owner: Path, state: dict[str, Tensor]) -> bool:
         """Keep copies in the place of what the owner had here, if there is room."""
         self.clear(owner)
-        taken = sum(size_of(other.values()) for other in self._states.values())
-        if taken + size_of(state.values()) > self.room:
+        if not self._fits(size_of(state.values())):
             return False
         self._states[owner] = {name: plain(value) for name, value in state.items()}
         return True
+
+    def _fits(self, wanted: int) -> bool:
+        together = wanted + sum(size_of(other.values()) for other in self._states.values())
+        if self.room is not None:
+            return together <= self.room
+        return together <= ROOM or (together <= SITES * wanted and wanted <= self.free() // SHARE)
 
     def get(self, owner: Path) -> dict[str, Tensor] | None:
         """Return copies, which the owner may change: a visit that fails must find them as they were."""

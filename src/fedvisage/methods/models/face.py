@@ -22,7 +22,7 @@ from fedvisage.data.batches import View
 from fedvisage.errors import UserError
 from fedvisage.federation.declared import Member, Personal
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.averaging import AveragingOptions
 from fedvisage.methods.classes import classes_of, sampling
@@ -36,6 +36,7 @@ PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic a
 LOCAL = "local/"
 """Where the local model stands among a site's private state."""
 OWN_CENTRES = "W"
+LENT = "lent features"
 
 
 class FaceOptions(MethodOptions):
@@ -114,9 +115,23 @@ def own_centres(site: Site, name: str = OWN_CENTRES) -> nn.Parameter:
     return site.own(name, make)
 
 
+def begins_with_means(site: Site) -> bool:
+    """Tell whether the site's class centres are about to be made from mean features."""
+    return site.recipe.options(CosFace).centres == "mean-features" and f"{OWNED}{OWN_CENTRES}" not in site.kept
+
+
 def mean_features(site: Site) -> Tensor:
     """Return the mean feature of each of the site's identities under the model that it was lent, at unit length."""
-    return means_of(normalize(site.embed(site.net["model"], site.data)), site.data)
+    return means_of(normalize(lent_features(site)), site.data)
+
+
+def lent_features(site: Site) -> Tensor:
+    """Return the features of the site's images, in order, under the model that it was lent; asked before any step.
+
+    Who needs them several times in a turn holds them meanwhile, under ``LENT``.
+    """
+    features: Tensor = site.held[LENT] if LENT in site.held else site.embed(site.net["model"], site.data)
+    return features
 
 
 def means_of(features: Tensor, view: View) -> Tensor:

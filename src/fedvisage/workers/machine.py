@@ -1,0 +1,52 @@
+"""What of this machine a process may use: threads, of every library that has some, and memory that is free."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SYSTEM = Path("/")
+NO_LIMIT = 1 << 62
+
+
+def use_threads(count: int) -> None:
+    """Give this process so many threads, torch's and those of each library of linear algebra.
+
+    NumPy and SciPy bring libraries of their own, of which torch knows nothing: without a bound they take every core,
+    and their sums round by how many there are.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits
+
+    torch.set_num_threads(count)
+    threadpool_limits(limits=count, user_api="blas")
+
+
+def free_memory(system: Path = SYSTEM) -> int:
+    """Return how many bytes this process could still have: of the machine, and of a container that it is in."""
+    free = _of_the_machine(system)
+    for limit, used in (
+        ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
+        ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
+    ):
+        most, taken = _number(system / limit), _number(system / used)
+        if most is not None and taken is not None and most < NO_LIMIT:
+            free = min(free, max(0, most - taken))
+    return free
+
+
+def _of_the_machine(system: Path) -> int:
+    path = system / "proc" / "meminfo"
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2  # a guess, on systems that do not say
+
+
+def _number(path: Path) -> int | None:
+    """Return the number in a file of the system's; none if there is no file, or it says that there is no limit."""
+    try:
+        return int(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,117 @@
+"""FedFR asks its frozen models for the features of an image once a turn, and for none that decide nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.federation.lending import site_of
+from torch import Tensor, nn
+
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods import fedfr
+from fedvisage.methods.frozen import Frozen
+from fedvisage.methods.models import face
+from fedvisage.nn.augment import augment, only_mirrored
+from fedvisage.nn.precision import choose
+from fedvisage.recipe import Augment
+
+COMPUTE = choose("cpu", "fp32")
+
+
+class Counting(nn.Module):
+    """A network that tells images apart, and counts how often it saw each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: Counter[tuple[float, ...]] = Counter()
+
+    def forward(self, images: Tensor) -> Tensor:
+        corners = torch.stack([images[:, 0, 0, 0], images[:, 0, 0, -1]], dim=1)
+        self.seen.update(tuple(row) for row in corners.tolist())
+        return corners
+
+
+def later(site: Site) -> Site:
+    """Return a site as if it had trained before: its local model is another one than the global."""
+    other = {f"{face.LOCAL}{name}": 1.1 * value for name, value in site.lent.items() if value.is_floating_point()}
+    site.kept.update(other)
+    return site
+
+
+def batches(images: Tensor, flips: list[list[bool]]) -> list[Batch]:
+    at, labels = np.arange(len(images)), torch.ones(len(images))
+    found = []
+    for row in flips:
+        mirrored = torch.tensor(row)
+        shown = torch.where(mirrored[:, None, None, None], images.flip(-1), images)
+        found.append(Batch(shown, labels, None, np.array(["bonafide"] * len(images)), None, at, mirrored))
+    return found
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_each_image_is_passed_once_plain_and_once_mirrored(known: bool) -> None:
+    images = torch.arange(4 * 12.0).reshape(4, 3, 2, 2)
+    net = Counting()
+    frozen = Frozen(net, COMPUTE, 4, images[:, 0, 0, :] if known else None)
+    flips = [[False] * 4, [True, False, True, False], [True, True, False, False]]
+    for batch in batches(images, flips):
+        expected = torch.stack([batch.images[:, 0, 0, 0], batch.images[:, 0, 0, -1]], dim=1)
+        assert torch.equal(frozen.features(batch), expected)
+    assert set(net.seen.values()) == {1}
+    assert len(net.seen) == (3 if known else 7)  # the last image is never mirrored
+
+
+def test_images_that_are_changed_in_other_ways_are_passed_each_time() -> None:
+    images, net = torch.rand(2, 3, 2, 2), Counting()
+    batch = Batch(images, torch.ones(2), None, np.array(["bonafide"] * 2), None, np.arange(2), None)
+    frozen = Frozen(net, COMPUTE, 2)
+    for _ in range(3):
+        frozen.features(batch)
+    assert set(net.seen.values()) == {3}
+
+
+@pytest.mark.parametrize("options", [{"flip": 0.5}, {}])
+def test_what_is_said_to_be_mirrored_is_what_augmentation_mirrors(options: dict[str, Any]) -> None:
+    images = torch.rand(16, 3, 4, 4)
+    changed, _ = augment(images, None, Augment(**options), torch.Generator().manual_seed(3))
+    said = only_mirrored(16, Augment(**options), torch.Generator().manual_seed(3))
+    assert said is not None
+    assert torch.equal((changed != images).flatten(1).any(dim=1), said)
+    assert said.any() == bool(options)
+
+
+@pytest.mark.parametrize("key", ["shift", "brightness", "contrast", "saturation", "hue"])
+def test_other_changes_are_not_passed_off_as_mirroring(key: str) -> None:
+    assert only_mirrored(4, Augment(flip=0.5, **{key: 0.1}), torch.Generator()) is None
+
+
+def test_frozen_features_are_those_of_a_pass_over_the_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = later(site_of(sets, tmp_path, method__hard_negatives=-0.999))
+    view, _ = fedfr.what_to_train(site)
+    fedfr.hold_frozen(site, view)
+    plain = site.frozen(site.lent, "model")["model"]
+    mirrored = 0
+    for batch in site.batches_of(view, epochs=2):
+        assert batch.mirrored is not None
+        mirrored += int(batch.mirrored.sum())
+        found = site.held["global"].features(batch)
+        assert not found.requires_grad
+        torch.testing.assert_close(found, plain(batch.images), rtol=1e-4, atol=1e-5)
+    assert mirrored
+
+
+def test_in_a_first_turn_the_contrast_is_log_2_without_a_gradient(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    site = site_of(sets, tmp_path)
+    view, _ = fedfr.what_to_train(site)
+    fedfr.hold_frozen(site, view)
+    assert not {"global", "previous"} & set(site.held)
+    batch = next(iter(site.batches_of(view)))
+    value = fedfr.contrast(site, batch, face.features_of(site, batch.images))
+    assert value.item() == pytest.approx(float(np.log(2)))
+    assert not value.requires_grad

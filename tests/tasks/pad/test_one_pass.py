@@ -1,0 +1,63 @@
+"""The sites' held-out images go through a finished model once, whatever the server asks about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tests.toy import opened, recipe_of, run_toy, tree
+from torch import Tensor
+
+from fedvisage.federation.declared import Member
+from fedvisage.methods import METHODS
+from fedvisage.metrics.threshold import histogram
+from fedvisage.nn.precision import choose
+from fedvisage.tasks.model import load
+from fedvisage.tasks.scoring import Scorer
+
+
+def test_a_run_scores_held_out_images_once_in_each_round_that_is_evaluated(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    passed: list[int] = []
+
+    def user(member: Member) -> Tensor:
+        passed.append(len(member.images))
+        return METHODS["fedpad"].user(member)
+
+    content = tree(sets, training__rounds=2)
+    run_toy(content, tmp_path / "run", method=replace(METHODS["fedpad"], user=user))
+    data = opened(content, tmp_path)
+    assert data.user is not None
+    held_out = sum(len(site.heldout) for site in data.sites.values())
+    assert sum(passed) == 2 * held_out + len(data.user)
+
+
+def test_one_pass_gives_the_scores_and_the_scatter_of_two(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, training__rounds=1)
+    run_toy(content, tmp_path / "run")
+    finished, recipe = load(tmp_path / "run").finished, recipe_of(content)
+    scorer, view = (
+        Scorer(METHODS["fedpad"], recipe, choose("cpu", "fp32")),
+        opened(content, tmp_path).sites["A"].heldout,
+    )
+    logits, scatter = scorer.scores_and_scatter(finished, view)
+    (apart,) = scorer.scores(finished, view).values()
+    np.testing.assert_allclose(logits, apart, rtol=1e-5, atol=1e-5)
+    assert scatter == scorer.scatter(finished, view)
+    labels = view.labels.astype("int64")
+    assert histogram(logits, labels).sum() == histogram(apart, labels).sum() == len(view)
+
+
+def test_members_whose_scores_are_averaged_are_averaged_in_one_pass_too(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fused", training__rounds=1)
+    run_toy(content, tmp_path / "run")
+    finished, recipe = load(tmp_path / "run").finished, recipe_of(content)
+    scorer, view = Scorer(METHODS["fused"], recipe, choose("cpu", "fp32")), opened(content, tmp_path).sites["A"].heldout
+    logits, scatter = scorer.scores_and_scatter(finished, view)
+    np.testing.assert_allclose(logits, scorer.scores(finished, view)[""], rtol=1e-5, atol=1e-5)
+    assert scatter == scorer.scatter(finished, view)

@@ -1,0 +1,170 @@
+"""The files in deploy/: what can be tried of them without a container runtime, a cluster or a running systemd."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer.main
+import yaml
+
+from fedvisage import cli
+from fedvisage.files import write_json
+from fedvisage.nvflare.federation_file import read_federation
+from fedvisage.nvflare.holding import held
+
+ROOT = Path(__file__).parents[1]
+DEPLOY = ROOT / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+PROGRAM, VERIFY = "/opt/fedvisage/bin/fedvisage", shutil.which("systemd-analyze")
+HEALTH = ("python", "/opt/fedvisage/health.py", "/kit")
+NOBODY = 10001
+COMPOSE: dict[str, Any] = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+
+
+def instructions(name: str) -> list[str]:
+    """Return what follows an instruction of the Dockerfile, each on one line and without comments."""
+    lines = "\n".join(line for line in DOCKERFILE.splitlines() if not line.startswith("#"))
+    return re.findall(rf"^{name} (.*)$", re.sub(r"\\\n\s*", "", lines), flags=re.MULTILINE)
+
+
+def manifest(path: Path, kind: str) -> dict[str, Any]:
+    (found,) = [one for one in yaml.safe_load_all(path.read_text()) if one["kind"] == kind]
+    return dict(found)
+
+
+def started() -> Iterator[tuple[str, list[str]]]:
+    """Yield every command of the package in these files, with the place where it stands."""
+    for name, service in COMPOSE["services"].items():
+        yield f"compose: {name}", service["command"]
+    for path in UNITS:
+        (line,) = re.findall(r"^ExecStart=(.*)$", path.read_text(), flags=re.MULTILINE)
+        program, *words = line.split()
+        assert program == PROGRAM
+        yield path.name, words
+    for path in MANIFESTS:
+        for container in manifest(path, "Deployment")["spec"]["template"]["spec"]["containers"]:
+            yield path.name, container["args"]
+
+
+@pytest.mark.parametrize(("place", "words"), list(started()), ids=[place for place, _ in started()])
+def test_every_command_is_one_of_the_package(place: str, words: list[str]) -> None:
+    root = typer.main.get_command(cli.app)
+    assert isinstance(root, click.Group) or hasattr(root, "commands")
+    verb = root.commands[words[0]]
+    parsed = verb.make_context(words[0], words[1:])
+    assert str(parsed.params["kit"]).endswith("/kit")
+
+
+@pytest.mark.skipif(VERIFY is None, reason="no systemd-analyze on the PATH")
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_systemd_reads_the_units_and_calls_them_closed(unit: Path, tmp_path: Path) -> None:
+    """Its figure of exposure is 9.6 for a unit that says nothing; what is left here is the network and the files."""
+    copy = tmp_path / unit.name
+    copy.write_text(unit.read_text().replace(PROGRAM, sys.executable))
+    read = subprocess.run([str(VERIFY), "verify", "--man=no", str(copy)], capture_output=True, text=True)
+    assert not [line for line in read.stderr.splitlines() if unit.name in line]
+    judged = [str(VERIFY), "security", "--offline=yes", "--threshold=20", str(unit)]
+    done = subprocess.run(judged, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-500:]
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.name)
+def test_a_unit_leaves_to_a_person_what_only_a_person_can_mend(unit: Path) -> None:
+    text = unit.read_text()
+    assert re.search(r"^RestartPreventExitStatus=2$", text, flags=re.MULTILINE)
+    assert "StateDirectory=fedvisage\n" in text
+    assert not re.search(r"^User=root$", text, flags=re.MULTILINE)
+
+
+def test_the_image_copies_what_is_there_and_runs_as_nobody_with_a_health_check() -> None:
+    for line in instructions("COPY"):
+        sources = [] if line.startswith("--from") else line.split()[:-1]
+        assert all((ROOT / source).exists() for source in sources), line
+    assert instructions("USER") == [f"{NOBODY}:{NOBODY}"]
+    assert instructions("ARG")[-1] == "DEVICE=cpu"
+    (check,) = instructions("HEALTHCHECK")
+    assert yaml.safe_load(check.partition("CMD ")[2]) == list(HEALTH)
+    (entry,) = instructions("ENTRYPOINT")
+    assert yaml.safe_load(entry) == ["tini", "-g", "--", "fedvisage"]
+    assert "[nvflare]" in DOCKERFILE
+
+
+def test_every_member_of_compose_is_closed_and_has_its_own_kit_and_data_that_it_cannot_write() -> None:
+    kits = []
+    for name, service in COMPOSE["services"].items():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["tmpfs"] == ["/tmp"]
+        assert "ports" not in service, "the federation is on one host"
+        mounted = {one.split(":")[1]: one for one in service["volumes"]}
+        kits.append(mounted["/kit"].split(":")[0])
+        if service["command"][0] == "site":
+            assert mounted["/data"] == f"./sets/{name}:/data:ro"
+    assert len(set(kits)) == len(kits)
+    assert set(COMPOSE["volumes"]) == set(COMPOSE["services"]) - {"operator"}
+    federation = read_federation(DEPLOY / "federation.yaml")
+    assert set(federation.sites) == set(COMPOSE["services"]) - {"operator", "server"}
+    assert federation.server.host == "server"
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_a_manifest_is_closed_probed_and_hangs_together(path: Path) -> None:
+    deployment = manifest(path, "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]["type"]) == (1, "Recreate")
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] == NOBODY
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    for container in [*pod["initContainers"], *pod["containers"]]:
+        closed = container["securityContext"]
+        assert closed["readOnlyRootFilesystem"] is True
+        assert closed["allowPrivilegeEscalation"] is False
+        assert closed["capabilities"] == {"drop": ["ALL"]}
+        assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+    (container,) = pod["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["exec"]["command"] == list(HEALTH)
+    policy = manifest(path, "NetworkPolicy")["spec"]
+    assert policy["podSelector"] == deployment["spec"]["selector"]
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    opened = [port["port"] for rule in policy["ingress"] for port in rule["ports"]]
+    assert opened == ([8002] if path.name == "server.yaml" else [])
+
+
+def health(kit: Path) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, str(DEPLOY / "health.py"), str(kit)], capture_output=True, text=True)
+    return done.returncode, done.stderr
+
+
+def test_a_site_is_healthy_while_a_process_holds_its_kit(tmp_path: Path) -> None:
+    assert health(tmp_path)[0] == 1
+    with held(tmp_path):
+        assert health(tmp_path) == (0, "")
+    code, said = health(tmp_path)
+    assert code == 1
+    assert "no process" in said
+
+
+def test_a_server_is_healthy_while_it_takes_connections(tmp_path: Path) -> None:
+    with socket.socket() as listening, held(tmp_path):
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+        (tmp_path / "startup").mkdir()
+        settings = {"servers": [{"service": {"target": f"fed.example.org:{port}"}}]}
+        write_json(tmp_path / "startup/fed_server.json", settings)
+        assert f"port {port} takes no connection" in health(tmp_path)[1]
+        listening.listen()
+        assert health(tmp_path) == (0, "")

@@ -1,0 +1,74 @@
+"""Runs that an earlier version left are opened, judged again, compared, reported and resumed by this one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.toy import silent
+
+import fedvisage as fv
+from fedvisage.errors import UserError
+from fedvisage.methods import read_method
+from fedvisage.recipe import load
+from fedvisage.report.compare import compare
+from fedvisage.report.page import write_report
+from fedvisage.runs.run import run
+from fedvisage.tracking.tensorboard import write_events
+
+STORED = Path(__file__).parent / "from-0.1"
+WHOLE = ("texture", "transformer")
+RUNS = (*WHOLE, "faces")
+
+
+@pytest.fixture
+def here(sets: Mapping[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lay copies of the runs beside the sets that they name, as they lay when they were made."""
+    for name in RUNS:
+        shutil.copytree(STORED / name, tmp_path / name)
+    (tmp_path / "sets").symlink_to(sets["A"].parent)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_stored_model_gives_the_figures_that_it_gave(here: Path, name: str) -> None:
+    """Last bits may differ on another processor; no score lies so close to the threshold that it mattered."""
+    then = json.loads((here / name / "metrics.json").read_text())
+    now = fv.evaluate(here / name)
+    for figure in ("hter", "eer", "auc", "threshold"):
+        assert now[figure] == pytest.approx(then[figure], abs=1e-4), figure
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stored_run_is_reported(here: Path, name: str) -> None:
+    (here / name / "report.html").unlink(missing_ok=True)
+    page = write_report(here / name).read_text()
+    assert json.loads((here / name / "metrics.json").read_text())["method"] in page
+    assert list(write_events(here / name).iterdir())
+
+
+def test_stored_runs_are_compared(here: Path) -> None:
+    rows = compare([here / name for name in WHOLE])
+    assert {row.method for row in rows} == {"colour_texture", "vit"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_recipe_of_a_stored_run_is_read_and_the_run_is_finished_to_a_resume(here: Path, name: str) -> None:
+    recipe = load(here / name / "recipe.yaml", [], read_method)
+    before = {path: path.read_bytes() for path in (here / name).rglob("*") if path.is_file()}
+    figures = run(recipe, here / name, here / "cache", silent(), resume=True)
+    assert figures == json.loads((here / name / "metrics.json").read_text())
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_run_of_a_version_to_come_is_refused_with_the_key_that_is_not_known(here: Path) -> None:
+    path = here / "texture/model.json"
+    settings = json.loads(path.read_text())
+    settings["recipe"]["training"]["from_the_future"] = 1
+    path.write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="unknown key"):
+        fv.open(here / "texture")

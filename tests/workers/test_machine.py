@@ -1,0 +1,59 @@
+"""What of a machine a process takes: no more threads than it was given, and memory that is really there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.conftest import THREADS
+from threadpoolctl import threadpool_info
+
+from fedvisage.workers.machine import free_memory, use_threads
+
+MEMINFO = "MemTotal:       100 kB\nMemFree:         10 kB\nMemAvailable:    40 kB\n"
+
+
+@pytest.fixture(autouse=True)
+def _threads_of_other_tests() -> Iterator[None]:
+    yield
+    use_threads(THREADS)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_every_library_of_linear_algebra_has_the_threads_that_a_process_was_given(count: int) -> None:
+    np.ones((8, 8)) @ np.ones((8, 8))
+    use_threads(3 - count)
+    use_threads(count)
+    libraries = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    assert libraries, "NumPy has one"
+    assert {library["num_threads"] for library in libraries} == {count}
+    assert torch.get_num_threads() == count
+
+
+@pytest.mark.parametrize(
+    ("files", "kilobytes"),
+    [
+        ({}, 40),
+        ({"memory.max": "20480", "memory.current": "5120"}, 15),
+        ({"memory.max": "max", "memory.current": "5120"}, 40),
+        ({"memory.max": "20480", "memory.current": "30720"}, 0),
+        ({"memory/memory.limit_in_bytes": "10240", "memory/memory.usage_in_bytes": "1024"}, 9),
+        ({"memory/memory.limit_in_bytes": str((1 << 63) - 4096), "memory/memory.usage_in_bytes": "1024"}, 40),
+    ],
+)
+def test_free_memory_is_the_machine_s_and_no_more_than_a_container_s(
+    tmp_path: Path, files: dict[str, str], kilobytes: int
+) -> None:
+    for name, text in (
+        {"proc/meminfo": MEMINFO} | {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
+    ).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert free_memory(tmp_path) == kilobytes * 1024
+
+
+def test_this_machine_has_some_memory_left() -> None:
+    assert free_memory() > 1 << 20
