@@ -121,6 +121,7 @@ import_identities(Path(sys.argv[1]), Path(sys.argv[2]), name="P", size=24, crop=
 """
 
 
+@pytest.mark.slow
 def test_a_killed_import_of_people_goes_on_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", KILLED, str(folder), str(tmp_path / "set")]
     killed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
@@ -150,6 +151,7 @@ def test_a_folder_of_people_that_could_be_anybodys_is_left_alone(folder: Path, t
     assert (below.datasets, below.unknown) == ((), ("album", "model"))
 
 
+@pytest.mark.slow
 def test_all_imports_people_beside_attacks(pretended: Path, tmp_path: Path) -> None:
     root = tmp_path / "root"
     root.mkdir()
