@@ -23,10 +23,10 @@ import sys, time
 from pathlib import Path
 from rich.console import Console
 from fedvisage import recipe as recipes
-from fedvisage.environment import peak_rss_mb
+from fedvisage.runs.environment import peak_rss_mb
 from fedvisage.methods import read_method
 from fedvisage.progress import Reporter
-from fedvisage.run import run
+from fedvisage.runs.run import run
 count, cache, out = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 tree = {
     "method": {"name": "fedfr", "network": {"name": "mobilefacenet", "width": 64, "embedding": 512}},

@@ -16,7 +16,9 @@ from fedvisage.datasets.importers.pipeline import import_items
 from fedvisage.datasets.make import IMPORTERS
 from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.datasets.pretend import pretend
+from fedvisage.datasets.protocols.catalogue import PROTOCOLS
 from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.wanted import read_wanted
 
 PAGE = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
 
@@ -71,6 +73,25 @@ def test_the_table_has_every_kind_with_its_counts_and_columns() -> None:
             assert f"{real:,} + {attacks:,}" in rows[kind]
         assert scanner.page in rows[kind]
         assert all(f"`{column}`" in rows[kind] for column in scanner.columns)
+
+
+def test_each_dataset_has_a_row_with_its_layout_its_command_and_the_protocols_that_use_it() -> None:
+    section = PAGE[PAGE.index("## Layouts, commands") : PAGE.index("## Import\n")]
+    rows = {row.split("data import ")[1].split()[0]: row for row in section.splitlines() if "`data import " in row}
+    assert {*rows} == {*SCANNERS, *LAYOUTS} - {"folder"}
+    for kind, dataset in {**SCANNERS, **LAYOUTS}.items():
+        if kind == "folder":
+            continue
+        _, title, layout, command, protocols, _ = rows[kind].split("|")
+        assert title.strip().lower() == dataset.title.lower()
+        assert layout.strip(" `") in dataset.expects
+        assert re.findall("`([^`]+)`", protocols) == [
+            name
+            for name, one in PROTOCOLS.items()
+            if any(used.kind == kind for fold in one.folds for used in one.of_fold(fold).values())
+        ]
+        words = re.sub(r"^data import|DIR sets/\S+", "", command.strip(" `"))
+        assert read_wanted(words, "the page").kind == kind
 
 
 def test_the_entries_of_the_recipe_are_read() -> None:

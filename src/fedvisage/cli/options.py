@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 CONTINUES = "the same command with --resume continues (a study continues by itself)"
 NOTHING = "nothing was written"
-IMPORTS_CONTINUE = "the same command goes on where it stopped; an import of identities starts again"
+IMPORTS_CONTINUE = "the same command goes on where it stopped"
 
 
 def _directory(text: str) -> Path:

@@ -132,6 +132,16 @@ def study(
     smoke: Annotated[
         bool, typer.Option("--smoke", help="Try the whole grid in a minute: one batch, tiny rendered sets, one seed.")
     ] = False,
+    root: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder below which datasets lie, as they are distributed or imported; what lacks is imported.",
+            show_default=False,
+        ),
+    ] = None,
+    sets: Annotated[
+        Path | None, typer.Option(help="With --root: where sets are imported to.", show_default="beside OUT")
+    ] = None,
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
@@ -151,7 +161,7 @@ def study(
     with interruptible(CONTINUES):
         conduct(
             path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
-            allow_mixed_crops=allow_mixed_crops,
+            root=root, sets=sets, allow_mixed_crops=allow_mixed_crops,
             allow_overlap=allow_overlap,
         )  # fmt: skip
     say((where / "table.md").read_text(encoding="utf-8"))

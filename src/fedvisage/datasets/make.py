@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from fedvisage import extensions
-from fedvisage.data.manifest import SET
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.finding import find_datasets
+from fedvisage.datasets.everything import import_all
+from fedvisage.datasets.finding import Found
 from fedvisage.datasets.importers.cropping import Crop
 from fedvisage.datasets.importers.identities import import_identities
 from fedvisage.datasets.importers.people import import_people
@@ -34,12 +35,15 @@ class Importer(Protocol):
 
     def __call__(  # noqa: D102
         self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, depth: str,
-        heldout: float, test: float, least: int, max_bad: float, seed: int, progress: Progress,
+        heldout: float, test: float, least: int, max_bad: float, seed: int, workers: int, progress: Progress,
     ) -> ImportReport: ...  # fmt: skip
 
 
 IMPORTERS: dict[str, Importer] = {"identities": import_identities}
 """Layouts that are no scanner's, with what imports them."""
+
+RELEASED = "fedsis-released"
+"""Labels with the mistake of the lists that were released with FedSIS."""
 
 EVERYTHING = "all"
 """Stands for every dataset below a folder."""
@@ -68,6 +72,8 @@ class Importing:
     split: str = ""
     people: int = 0
     most: int = 0
+    few: int = 0
+    """About so many videos or images of each dataset, for those who try something; 0 is all."""
 
 
 def synthesise_set(
@@ -146,7 +152,7 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
         if value and kind not in LAYOUTS:
             raise UserError(option, f"is for known datasets of people such as rec, and not for {kind}; leave it out")
     if kind == EVERYTHING:
-        return _import_all(source, destination, say, options)
+        return import_all(source, destination, say, partial(_import_found, say=say, options=options))
     with in_steps(f"importing {source.name}", say) as progress:
         return _import_one(kind, source, destination, progress, name or source.resolve().name, options).lines()
 
@@ -156,8 +162,7 @@ def _import_one(
 ) -> ImportReport:
     scanner = SCANNERS.get(kind)
     if scanner is not None:
-        choices = Choices(options.enroll, _live(options.labels), options.of or None, options.colour or None)
-        settings = asdict(options)
+        choices, settings = choices_of(options), asdict(options)
         return import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
     if options.aligned and options.crop == "centre":
         raise UserError("--aligned", "and --crop centre contradict each other; leave one out")
@@ -174,11 +179,24 @@ def _import_one(
         test=options.test,
         least=options.least,
         seed=options.seed,
+        workers=options.workers,
         crop=options.crop,  # type: ignore[arg-type]  # the importer refuses other words itself
         depth=options.depth,
         max_bad=options.max_bad,
         progress=progress,
     )
+
+
+def _import_found(one: Found, target: Path, *, say: Say, options: Importing) -> list[str]:
+    """Import a dataset that was found, with those of the options that it has."""
+    enrolled = options.enroll and one.kind in SCANNERS and SCANNERS[one.kind].enrolment
+    people = one.kind in LAYOUTS
+    boxes = LAYOUTS[one.kind].points if people else SCANNERS[one.kind].boxes is not None
+    own = replace(
+        options, enroll=enrolled, labels="", of="", colour="", boxes=options.boxes if boxes else "detect",
+        crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
+    )  # fmt: skip
+    return import_dataset(one.kind, one.source, target, say, name=one.name, options=own)
 
 
 def _importer(kind: str) -> Importer:
@@ -188,29 +206,11 @@ def _importer(kind: str) -> Importer:
     return importer
 
 
-def _import_all(root: Path, destination: Path, say: Say, options: Importing) -> list[str]:
-    """Import each known dataset below a folder into a set named for its kind; one that fails keeps no other back."""
-    found = find_datasets(root)
-    lines, failed = [f"not known, and left alone: {name}" for name in found.unknown], []
-    for kind, source in found.datasets.items():
-        target = destination / kind
-        if (target / SET).is_file():
-            lines.append(f"{kind}: is there already")
-            continue
-        enrolled = options.enroll and SCANNERS[kind].enrolment
-        own = Importing(**asdict(options) | {"enroll": enrolled, "labels": "", "of": "", "colour": ""})
-        try:
-            done = import_dataset(kind, source, target, say, name=kind, options=own)
-        except UserError as error:
-            failed.append(f"{kind}: {error}")
-            continue
-        lines += [f"{kind}: {done[0]}", *(f"  {line}" for line in done[1:])]
-    if failed:
-        for line in lines:
-            say(line)
-        message = f"{len(failed)} of {len(found.datasets)} datasets were not imported: {'; '.join(failed)}"
-        raise UserError(str(root), message)
-    return lines
+def choices_of(options: Importing) -> Choices:
+    """Return what a scanner is told of the options."""
+    released = options.labels == RELEASED
+    live = None if released else _live(options.labels)
+    return Choices(options.enroll, live, options.of or None, options.colour or None, released)
 
 
 def _live(labels: str) -> str | None:
@@ -219,7 +219,7 @@ def _live(labels: str) -> str | None:
         return None
     word, _, value = labels.partition("=")
     if word != "live" or not value:
-        raise UserError("--labels", f"must say which label is bona fide, such as live=0; got {labels!r}")
+        raise UserError("--labels", f"must say what is bona fide, such as live=0, or be {RELEASED}; got {labels!r}")
     return value
 
 

@@ -27,6 +27,15 @@ SIDE, WIDTH, HEIGHT = 128, 192, 160
 
 _CODECS = {".avi": "MJPG"}
 _SHOWN_AS = {"photo": "replay", "screen": "replay", "warp": "print", "glasses": "mask", "makeup": "mask"}
+APART = (
+    "oulu-npu", "casia-fasd", "replay-attack", "msu-mfsd", "siw", "3dmad", "hkbu-mars-v2", "celeba-spoof", "wmca",
+    "cefa", "casia-surf",
+)  # fmt: skip
+"""Datasets that studies put together: their copies show different people, as else pictures would be at two places."""
+
+_DRAW = "3"
+"""Such that a detector finds a face in every clip."""
+
 _SPREAD = 2.2
 """A face's side over the distance of its outermost points."""
 
@@ -46,12 +55,12 @@ def pretend(dataset: Scanner | Layout, root: Path) -> int:
         if isinstance(example, Text):
             path.write_bytes(example.content.encode())
         else:
-            _write_clip(boxes, root, example)
+            _write_clip(boxes, root, example, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
 
 
-def _write_clip(files: BoxFiles | None, root: Path, clip: Clip) -> None:
-    frames, boxes = zip(*_frames(clip), strict=True)
+def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> None:
+    frames, boxes = zip(*_frames(clip, kind), strict=True)
     if ending_of(clip.path) in VIDEO_ENDINGS:
         write_video(root / clip.path, frames)
     elif ending_of(clip.path) in ARRAY_ENDINGS:
@@ -92,9 +101,9 @@ def _rows(boxes: tuple[Box, ...], form: Form) -> str:
     return "".join(f"{row}\n" for row in [*rows, write_row(len(rows), np.zeros(4), form)])
 
 
-def _frames(clip: Clip) -> Iterator[tuple[Pixels, Box]]:
+def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
     """Yield a clip's frames with the box of the face: each clip has a light and a place of its own."""
-    images, points = looks(clip.person, clip.species)
+    images, points = looks(clip.person, clip.species, kind)
     rng = numpy_rng(0, "pretend", clip.path)
     left, top = int(rng.integers(8, WIDTH - SIDE - 8)), int(rng.integers(8, HEIGHT - SIDE - 8))
     light, wall = rng.uniform(0.85, 1.1), int(rng.integers(90, 160))
@@ -106,7 +115,7 @@ def _frames(clip: Clip) -> Iterator[tuple[Pixels, Box]]:
 
 
 @cache
-def looks(person: int, species: str) -> tuple[Pixels, npt.NDArray[np.float32]]:
+def looks(person: int, species: str, kind: str = "") -> tuple[Pixels, npt.NDArray[np.float32]]:
     """Render a person's face, or an attack with it: frames, and five points in each."""
     # Here, because reading datasets needs no renderer.
     from fedvisage.faces.synthetic.domains import find_domain
@@ -115,6 +124,6 @@ def looks(person: int, species: str) -> tuple[Pixels, npt.NDArray[np.float32]]:
     domain = find_domain("A")
     shown = "mask" if species.startswith("mask") else _SHOWN_AS.get(species, species)
     attack = next((one for one in domain.attacks if one.species == shown), None)
-    seed = derive(0, "pretend", person)
+    seed = derive(0, "pretend", *([_DRAW, kind] if kind in APART else []), person)
     filmed = film([Video(species, "", seed, derive(seed, species), FRAMES, domain.cameras[0], attack)], domain, SIDE)
     return filmed.images, filmed.points

@@ -37,6 +37,8 @@ def study(
     changes: Sequence[str] = (),
     smoke: bool = False,
     workers: int = 1,
+    root: str | Path | None = None,
+    sets: str | Path | None = None,
     cache: str | Path = CACHE,
     quiet: bool = False,
     allow_mixed_crops: bool = False,
@@ -44,14 +46,15 @@ def study(
 ) -> Studied:
     """Run what is missing of a study, a file or a shipped name, and return its table.
 
-    ``allow_mixed_crops`` takes sets that were cropped in different ways, ``allow_overlap`` pictures that are at
-    two places, such as a site and the user.
+    Below ``root`` lie datasets; what lacks is imported into ``sets``. ``allow_mixed_crops`` takes sets that were
+    cropped in different ways, ``allow_overlap`` pictures that are at two places, such as a site and the user.
     """
     where = Path(out) if out is not None else Path("runs") / f"{Path(path).stem}{'-smoke' if smoke else ''}"
     say = Reporter(Console(highlight=False), quiet=quiet).say
     file = locate(Path(path), verb="study")
     table = conduct(
         file, where, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
+        root=None if root is None else Path(root), sets=None if sets is None else Path(sets),
         allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
     )  # fmt: skip
     return Studied(where, table)

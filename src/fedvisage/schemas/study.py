@@ -33,7 +33,9 @@ def study_schema(methods: Mapping[str, Method]) -> Schema:
         "paper": {"type": "array", "items": {"anyOf": [FILE, {"$ref": f"{PLACE}{named[Printed]}"}]}},
     }  # fmt: skip
     whole["properties"]["sets"] |= {"propertyNames": SITE_NAMES, "minProperties": 1}
-    whole["anyOf"] = [{"required": ["like"]}, {"required": [key for key in needed if key not in ("sites", "users")]}]
+    named_by_file = [key for key in needed if key not in ("sites", "users")]
+    divided = [*(key for key in named_by_file if key != "sets"), "protocol"]
+    whole["anyOf"] = [{"required": keys} for keys in (["like"], named_by_file, divided)]
     row["properties"] |= {"set": CHANGES, "sites": {"anyOf": [SITES, {"type": "null"}]}}
     partly = {key: value for key, value in recipes["Recipe"].items() if key != "required"}
     return {"$schema": DIALECT, "title": "A study of fedvisage", "$ref": f"{PLACE}{named[Study]}",

@@ -22,6 +22,7 @@ from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import scale, value_of
 from fedvisage.studies.file import Study, read
 from fedvisage.studies.grid import Cell, cells_of, changed
+from fedvisage.studies.roots import Root, on_root
 from fedvisage.studies.table import markdown, summarise
 from fedvisage.tasks.opened import check_entries
 from fedvisage.workers.processes import starting, worker_processes
@@ -45,19 +46,26 @@ def conduct(
     smoke: bool = False,
     runs: Path | None = None,
     workers: int = 1,
+    root: Path | None = None,
+    sets: Path | None = None,
     allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
 ) -> dict[str, Any]:
     """Run what is missing of a study, and write its table; different users and seeds may run side by side.
 
     ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
-    one name and recipe can share them. ``allow_mixed_crops`` takes sets that were cropped in different ways,
-    ``allow_overlap`` pictures that are at two places.
+    one name and recipe can share them. Below ``root`` lie datasets, as they are distributed or prepared; what lacks is
+    imported into ``sets``, which is beside ``out`` unless said (``studies.roots``). ``allow_mixed_crops`` takes sets
+    that were cropped in different ways, ``allow_overlap`` pictures that are at two places.
     """
     study = changed(read(path), changes)
     if smoke:
-        study = small.smoke(study)
+        study = small.smoke(study, rendered=root is None)
     cells = cells_of(study, runs or out / "cells")
+    if root is not None:
+        cells = on_root(study, cells, Root(root, sets or out.parent / "sets", workers, few=smoke), say)
+    elif sets is not None:
+        raise UserError("--sets", "is where datasets below a root are imported to; give --root, too")
     allowed = Allowed(allow_mixed_crops, allow_overlap)
     for cell in cells:
         if not (cell.out / METRICS).exists():
@@ -66,7 +74,7 @@ def conduct(
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, allowed, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
-        results.append({"row": cell.row, "user": cell.user, "seed": cell.seed, **metrics, **figures})
+        results.append({**metrics, **figures, "row": cell.row, "user": cell.user, "seed": cell.seed})
         say(_progress(study, results, len(cells)))
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)

@@ -12,6 +12,8 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
+from fedvisage.datasets.protocols.catalogue import PROTOCOLS, located
+from fedvisage.datasets.wanted import read_wanted
 from fedvisage.errors import UserError, choice
 from fedvisage.recipe import Section, many_names, many_sites, read_section
 from fedvisage.shipped import locate
@@ -19,6 +21,9 @@ from fedvisage.studies.figures import Figure
 from fedvisage.studies.printed import Printed
 
 Tree = dict[str, Any]
+
+DATA = "data"
+"""Where the sets of a protocol are taken to lie, as those of the shipped studies."""
 
 
 class Row(Section):
@@ -47,16 +52,20 @@ class Study(Section):
     """A study file, with the recipes and printed tables that it names read in.
 
     All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said. For
-    recognition, ``public`` names the set of public identities, which is neither.
+    recognition, ``public`` names the set of public identities, which is neither. A ``protocol`` stands for sets: its
+    folds are the users, and say who trains on what. ``imports`` says by the name of a set's directory which dataset it
+    is of, imported how.
     """
 
     title: str
     recipe: Tree
     recipes: dict[str, Tree] = {}
-    sets: dict[str, str] = Field(min_length=2)
+    protocol: str | None = None
+    sets: dict[str, str]
     sites: list[str]
     users: list[str]
     public: str | None = None
+    imports: dict[str, str] = {}
     set: list[str] = []
     rows: dict[str, Row] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
@@ -73,6 +82,8 @@ class Study(Section):
     @model_validator(mode="before")
     @classmethod
     def _all_sets_are_sites_and_users(cls, tree: Any) -> Any:
+        if isinstance(tree, dict) and isinstance(tree.get("protocol"), str):
+            tree = _divided(tree)
         if not isinstance(tree, dict) or not isinstance(tree.get("sets"), dict):
             return tree
         sets = many_sites(tree["sets"])
@@ -81,6 +92,26 @@ class Study(Section):
         sites = tree.get("sites", [name for name in sets if name not in public])
         sites = many_names(sites) if isinstance(sites, list) else sites
         return {"users": sites, **tree, "sets": sets, "sites": sites}
+
+    @model_validator(mode="after")
+    def _there_are_users_beside_sites(self) -> Study:
+        if self.protocol is None and len(self.sets) < 2:
+            raise ValueError("sets must have two at least, one to train on and one to judge on")
+        if self.protocol is not None and self.public is not None:
+            raise ValueError("public is for recognition, and protocols are about attacks; leave one out")
+        return self
+
+
+def _divided(tree: Tree) -> Tree:
+    """Put the sets of a protocol in the place of sets: all sites of all folds, and the folds as users."""
+    protocol = PROTOCOLS.get(tree["protocol"])
+    if protocol is None:
+        raise ValueError(f"{tree['protocol']!r} is no known protocol; `fedvisage data protocols` lists them")
+    found = {site: entry for fold in protocol.folds.values() for site, entry in fold.sites.items()}
+    sites = {name: found[name] for name in (*protocol.folds, *found) if name in found}  # in the order of the users
+    imports = {name: f"{one.kind} {one.options}".strip() for name, one in protocol.sets.items()}
+    sets = {site: located(entry, Path(DATA)) for site, entry in sites.items()}
+    return {"users": list(protocol.folds), "sites": list(sites), **tree, "sets": sets, "imports": imports}
 
 
 def read(path: Path) -> Study:
@@ -100,7 +131,13 @@ def read(path: Path) -> Study:
         if places.setdefault(slug(name), name) != name:
             raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")
-    _check_names(study.users, study, f"{path}: users")
+    for name, text in study.imports.items():
+        read_wanted(text, f"{path}: imports.{name}")
+    if study.protocol is None:
+        _check_names(study.users, study, f"{path}: users")
+    elif unknown := [user for user in study.users if user not in PROTOCOLS[study.protocol].folds]:
+        folds = PROTOCOLS[study.protocol].folds
+        raise UserError(f"{path}: users", f"{unknown[0]!r} is no user of {study.protocol}{choice(unknown[0], folds)}")
     _check_names([] if study.public is None else [study.public], study, f"{path}: public")
     return study
 

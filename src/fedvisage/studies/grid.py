@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedvisage import recipe as recipes
 from fedvisage.data.selection import without_selection
+from fedvisage.datasets.protocols.catalogue import PROTOCOLS, sections
+from fedvisage.datasets.protocols.protocol import Protocol
+from fedvisage.datasets.sources import without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
-from fedvisage.studies.file import Row, Study, Tree, slug
+from fedvisage.studies.file import DATA, Row, Study, Tree, slug
+
+Source = tuple[str, int]
+"""A set as entries name it, at a size in pixels."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +54,53 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     """Return what a cell's recipe says, before it is validated."""
     row = _whole(study, name)
     tree = copy.deepcopy(study.recipes[row.recipe] if row.recipe else study.recipe)
-    tree["data"] = {
-        "sites": {site: study.sets[site] for site in row.sites or study.sites if site not in _judged(study, user)},
-        "user": study.sets[user],
-        "user_name": user,
-    }
+    if study.protocol is not None:
+        _divide(tree, PROTOCOLS[study.protocol], user, row.sites or study.sites)
+    else:
+        tree["data"] = {
+            "sites": {site: study.sets[site] for site in row.sites or study.sites if site not in _judged(study, user)},
+            "user": study.sets[user],
+            "user_name": user,
+        }
     if (public := row.public or study.public) is not None:
         tree["data"]["public"] = study.sets[public]
     for change in [*study.set, *row.set, f"runtime.seed={seed}"]:
         recipes.apply(tree, change)
     return tree
+
+
+def _divide(tree: Tree, protocol: Protocol, fold: str, sites: Sequence[str]) -> None:
+    """Have a recipe say what a protocol says of a fold: whose data, how it is judged, and how large images are."""
+    said = sections(protocol, fold, Path(DATA))
+    kept = {site: entry for site, entry in said["data"]["sites"].items() if site in sites}
+    tree["data"] = said["data"] | {"sites": kept}
+    judged = dict(said["evaluation"])
+    if protocol.threshold == "source-train-eer":
+        judged["every"] = 0  # scores of training images choose no round
+    tree["evaluation"] = (tree.get("evaluation") or {}) | judged
+    if protocol.size is not None:
+        tree["input"] = (tree.get("input") or {}) | {"size": protocol.size}
+
+
+def placed(cell: Cell, places: Mapping[Source, Path]) -> Cell:
+    """Return a cell whose data entries name the directories where the sets were found."""
+    data, size = dict(cell.resolved["data"]), cell.recipe.input.size
+    data["sites"] = {site: _located(entry, size, places) for site, entry in data["sites"].items()}
+    if data.get("benchmarks"):
+        data["benchmarks"] = {name: _located(entry, size, places) for name, entry in data["benchmarks"].items()}
+    data |= {key: _located(data[key], size, places) for key in ("user", "public") if data.get(key) is not None}
+    return replace(cell, resolved={**cell.resolved, "data": data})
+
+
+def source_of(entry: str) -> str:
+    """Return the set that an entry names, without what of it is meant."""
+    return without_part(without_selection(entry)[0])[0]
+
+
+def _located(entry: str, size: int, places: Mapping[Source, Path]) -> str:
+    source = source_of(entry)
+    place = places.get((source, size))
+    return entry if place is None else f"{place}{entry.removeprefix(source)}"
 
 
 def _judged(study: Study, user: str) -> list[str]:

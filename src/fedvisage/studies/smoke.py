@@ -6,6 +6,8 @@ sets and judged. Where a set is a directory, the rendered domain of the set's na
 
 from __future__ import annotations
 
+import json
+
 from fedvisage.data.selection import ONLY
 from fedvisage.datasets.rendered.specification import Synthesis, parse_synthesis
 from fedvisage.datasets.sources import SYNTHETIC, without_part
@@ -30,16 +32,20 @@ NARROW, FEW_HEADS = "method.network.width=8", "method.network.heads=2"
 FEW = "method.minimum=2"
 
 
-def smoke(study: Study) -> Study:
+def smoke(study: Study, *, rendered: bool = True) -> Study:
     """Return the study with tiny sets and networks, one batch per site, and its first seed only.
 
-    Sites of recognition have little more than a batch, and go through it once: their steps are counted by epoch.
+    With ``rendered`` off its sets stay what they are: tiny ones were found or are made elsewhere. Sites of recognition
+    have little more than a batch, and go through it once: their steps are counted by epoch.
     """
+    if rendered and study.protocol is not None:
+        raise UserError("--smoke", "a protocol needs datasets: give --root, below which `fedvisage data pretend KIND"
+                        " ROOT/KIND` has written small copies")  # fmt: skip
     small = study.model_copy(
         update={
             "title": f"SMOKE TEST, figures without meaning: {study.title}",
             "seeds": study.seeds[:1],
-            "sets": {name: _tiny(name, entry, study) for name, entry in study.sets.items()},
+            "sets": {name: _tiny(name, entry, study) if rendered else entry for name, entry in study.sets.items()},
         }
     )
     rows = {name: _narrow(small, name) for name in small.rows}
@@ -88,5 +94,8 @@ def _narrow(study: Study, name: str) -> Row:
     own = [change for field, change in (("network", NARROW), ("minimum", FEW)) if field in known]
     if "network" in known and "heads" in getattr(known["network"].annotation, "model_fields", {}):
         own.append(FEW_HEADS)
+    fields = getattr(known["network"].annotation, "model_fields", {}) if "network" in known else {}
+    if "weights" in fields:  # a narrow network has no such file
+        own.append(f"method.network.weights={json.dumps(fields['weights'].default)}")
     own += ["training.pretrain.epochs=1"] if study.public is not None else []
     return row.model_copy(update={"set": [*row.set, *own]})

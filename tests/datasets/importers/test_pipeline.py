@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,11 @@ from tests.datasets.scanners.copies import changeable, media
 
 from fedvisage.data.manifest import read_manifest
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.pipeline import import_items
+from fedvisage.datasets.importers.pipeline import few_of, import_items
 from fedvisage.datasets.importers.report import DatasetReport, ImportReport
 from fedvisage.datasets.pretend import looks, write_video
 from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.item import Choices
+from fedvisage.datasets.scanners.item import Choices, Item
 from fedvisage.errors import UserError
 
 
@@ -143,6 +144,45 @@ def test_enrolment_videos_come_when_asked_for_and_are_marked(copies: Mapping[str
     enrolled = found.rows.further["purpose"] == "enroll"
     assert found.rows.video[enrolled].tolist() == ["enroll/train/client001_session01_webcam_enroll_adverse_1"] * 2
     assert len(found) - enrolled.sum() == len(plain)
+
+
+def test_the_mistake_of_released_lists_is_made_where_it_is_asked_for_and_told(
+    copies: Mapping[str, Path], tmp_path: Path
+) -> None:
+    right, _ = imported("casia-fasd", copies["casia-fasd"], tmp_path / "right")
+    wrong, report = imported("casia-fasd", copies["casia-fasd"], tmp_path / "wrong", choices=Choices(released=True))
+    turned = right.rows.label != wrong.rows.label
+    assert {*right.rows.further["clip"][turned].tolist()} == {"HR_4"}
+    assert {*wrong.rows.species[turned].tolist()} == {"bonafide"}
+    assert wrong.source.endswith(" labels=fedsis-released")
+    assert any("HR_4" in line and "mistake" in line for line in report.lines())
+    assert any("train: 4 of 80 bona fide, 4 of 160 attacks" in line for line in report.lines())
+    with pytest.raises(UserError, match=r"--labels: .*MSU-MFSD"):
+        imported("msu-mfsd", copies["msu-mfsd"], tmp_path / "other", choices=Choices(released=True))
+
+
+def test_a_few_files_of_a_large_dataset_have_all_that_can_be_chosen_by(
+    copies: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Of a whole copy of OULU-NPU: every value of every column in every part, both classes, and little more."""
+    parts = {who: "train" if who <= 20 else "dev" if who <= 35 else "test" for who in range(1, 56)}
+    items = [
+        Item(tmp_path, f"{phone}_{session}_{who:02d}_{file}", "video", "bonafide" if file == 1 else "print", str(who),
+             "", part, {"phone": str(phone), "session": str(session), "file": str(file)})
+        for phone, session, (who, part), file in product(range(1, 7), range(1, 4), parts.items(), range(1, 6))
+    ]  # fmt: skip
+    few = few_of(items, 200)
+    assert 100 <= len(few) <= 300
+    for part in ("train", "dev", "test"):
+        own = [item for item in few if item.split == part]
+        for one, other in (("phone", "session"), ("phone", "file"), ("session", "file")):
+            pairs = {(item.extra[one], item.extra[other]) for item in own}
+            assert pairs == {(item.extra[one], item.extra[other]) for item in items}
+        assert all(len({item.subject for item in own if item.label == label}) >= 4 for label in (0, 1))
+    assert few_of(items, 0) == items
+    assert few_of(items[:7], 200) == items[:7]
+    plain, _ = imported("oulu-npu", copies["oulu-npu"], tmp_path / "set", few=200)
+    assert plain.source.endswith(" few=200")
 
 
 def test_an_option_that_a_dataset_does_not_have_is_refused(copies: Mapping[str, Path], tmp_path: Path) -> None:

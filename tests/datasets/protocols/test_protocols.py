@@ -42,7 +42,8 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
 
     def of(name: str, kind: str) -> PreparedSet:
         if name not in made:
-            made[name] = make_set(kind, root / name, 1 if kind == "celeba-spoof" else 2)
+            frames, released = (1 if kind == "celeba-spoof" else 2), name.endswith("-released")
+            made[name] = make_set(kind, root / name, frames, released=released)
         return made[name]
 
     return of
@@ -189,6 +190,23 @@ def test_sites_with_one_kind_of_attack(sets: Sets, name: str) -> None:
         assert bool(people(live[0]) & people(live[1])) == (name != "one-attack")
 
 
+def test_the_mistake_of_released_lists_is_at_sites_alone(sets: Sets) -> None:
+    """Fifty people with the clips 1, 2, HR_1 and HR_4 as bona fide, 100 replays; the user C is as it should be."""
+    divided = Divided(sets, "fedsis-released", "M")
+    photo, video = (divided.sites[f"C-{kind}"][0] for kind in ("photo", "video"))
+    assert (images(photo), images(video)) == ((100, 300), (100, 100))
+    live = {clip for view in (photo, video) for clip in view.column("clip")[view.labels == 1].tolist()}
+    assert live == {"1", "2", "HR_1", "HR_4"}
+    assert "HR_4" not in video.column("clip")[video.labels == 0]
+    user = Divided(sets, "fedsis-released", "C")
+    assert videos(user.user) == (140, 440)
+    assert {*user.user.column("clip")[user.user.labels == 1].tolist()} == {"1", "2", "HR_1"}
+    right = Divided(sets, "one-attack-clips", "M")
+    assert {site: images(train) for site, (train, _) in right.sites.items() if site[0] != "C"} == {
+        site: images(train) for site, (train, _) in divided.sites.items() if site[0] != "C"
+    }
+
+
 def test_one_kind_of_attack_a_site_after_fedgpad(sets: Sets) -> None:
     divided = Divided(sets, "one-attack-fedgpad", "M")
     kinds = {site: set(train.species.tolist()) for site, (train, _) in divided.sites.items()}
@@ -250,6 +268,11 @@ def test_celeba_spoof(sets: Sets) -> None:
     intra = Divided(sets, "celeba-intra", "A")
     assert (images(intra.sites["A"][0]), images(intra.user)) == ((20, 40), (6, 12))
     assert images(Divided(sets, "celeba-cross", "C").user) == (300, 900)
+    for name, fold, trained in (
+        ("celeba-mediums", "A", (20, 40)), ("celeba-sensors", "high", (10, 20)), ("celeba-sensors", "low", (20, 40)),
+    ):  # fmt: skip
+        divided = Divided(sets, name, fold)
+        assert (images(divided.sites["A"][0]), images(divided.user)) == (trained, (6, 12))
     tenth, _ = Divided(sets, "ocim-flip+s", "M").sites["A"]
     assert len(people(tenth)) == 3  # of 26
     assert len(PROTOCOLS["1-to-11"].folds) == 11

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.data.rows import OFFICIAL
 from fedvisage.data.splits import split_subjects
 from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.scanners.celeba_spoof import DIVISIONS
 from fedvisage.datasets.scanners.item import Choices, Sighting
 from fedvisage.datasets.scanners.scanner import sight
 
@@ -113,9 +115,9 @@ NAMES: dict[str, Callable[[], Iterable[str]]] = {
 }  # fmt: skip
 
 
-def make_set(kind: str, path: Path, frames: int) -> PreparedSet:
-    """Write a set with so many frames of each video."""
-    said = {name: _sighted(kind, name) for name in NAMES[kind]()}
+def make_set(kind: str, path: Path, frames: int, *, released: bool = False) -> PreparedSet:
+    """Write a set with so many frames of each video; perhaps with the mistake of released lists."""
+    said = {name: _sighted(kind, name, released) for name in NAMES[kind]()}
     files = [name for name in said for _ in range(frames)]
     seen = [said[name] for name in files]
     subjects = [f"{kind}/{one.part}/{one.subject}" for one in seen]
@@ -140,11 +142,18 @@ def make_set(kind: str, path: Path, frames: int) -> PreparedSet:
     return PreparedSet.open(path)
 
 
-def _sighted(kind: str, name: str) -> Sighting:
-    seen = sight(SCANNERS[kind], name, Choices(enroll=SCANNERS[kind].enrolment))
+def _sighted(kind: str, name: str, released: bool) -> Sighting:
+    seen = sight(SCANNERS[kind], name, Choices(enroll=SCANNERS[kind].enrolment, released=released))
     assert seen is not None, name
     assert isinstance(seen[2], Sighting), (name, seen[2])
-    return seen[2]
+    return replace(seen[2], extra={**seen[2].extra, **lists_of_celeba(name)}) if kind == "celeba-spoof" else seen[2]
+
+
+def lists_of_celeba(name: str) -> dict[str, str]:
+    """Return which lists of protocols name an image: the first ten people are in no list of the high sensors."""
+    part, person = name.split("/")[1], int(name.split("/")[2])
+    columns = [column for column in DIVISIONS if not (column == "sensors_high" and person < 10)]
+    return dict.fromkeys(columns, part)
 
 
 def _official(kind: str, one: Sighting) -> str:

@@ -55,6 +55,19 @@ def test_without_the_numbers_attacks_are_attacks_and_a_note_says_so(root: Path) 
     assert any("train: 4 of 494,405 images; test: 2 of 67,170" in note for note in found.notes)
 
 
+def test_an_image_in_both_lists_of_a_protocol_is_an_error(root: Path) -> None:
+    """One that a list of a protocol gives another class is, too."""
+    name = "metas/protocol2/test_on_low_quality_device/test_label.json"
+    listed_there = json.loads((root / name).read_text())
+    (root / name).write_text(json.dumps({**listed_there, LIVE: [0] * 44}))
+    with pytest.raises(UserError, match=r"10/live/000184, and so does the list") as caught:
+        listed("celeba-spoof", root)
+    assert "test_on_low_quality_device/test_label.json" in caught.value.place
+    (root / name).write_text(json.dumps({**listed_there, LIVE: [0] * 40 + [3, 0, 0, 1]}))
+    with pytest.raises(UserError, match="by its folder it is bona fide"):
+        listed("celeba-spoof", root)
+
+
 def boxes(tmp_path: Path, text: str) -> list[float] | None:
     """Return the box that such a file gives in an image of 448×112 pixels."""
     (tmp_path / "1_BB.txt").write_text(text)

@@ -6,30 +6,33 @@ Of each person's photographs a share is kept for testing, by a stream; of the pe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedvisage.data.crops import CropRecord
+from fedvisage.data.journal import EVERY
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, make_detector
 from fedvisage.datasets.importers.folder import Progress
-from fedvisage.datasets.importers.pictures import read_picture
-from fedvisage.datasets.importers.report import BadFile, ImportReport, Tally, shortcomings
-from fedvisage.datasets.people.album import Album, Shot
+from fedvisage.datasets.importers.report import ImportReport, Tally, shortcomings
+from fedvisage.datasets.importers.shots import Aligned, Alignment, Developed, develop
+from fedvisage.datasets.people.album import Album, Shot, WholeFile
 from fedvisage.errors import UserError
-from fedvisage.faces.align import align
 from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
+from fedvisage.workers.spread import spread
 
-Aligned = tuple[Image, NDArray[np.float32] | None]
-"""A crop, and the five points in it if faces are sought."""
+ALBUMS_VERSION = 1
+"""Changes whenever the same files give other pixels: an unfinished import is not continued by another version."""
 
-Aligner = Callable[[Image, Shot], Aligned]
-"""Makes the crop of a photograph, or raises BadFile."""
+Record = Mapping[str, Any]
+"""What became of a person: whose photographs are done, what was skipped of them, contents, and counts."""
 
 
 @dataclass(frozen=True)
@@ -78,34 +81,34 @@ class _Course:
     """What an import has done so far: contents that were seen, and people who are not in the set."""
 
     tally: Tally
-    aligner: Aligner
     distinct: bool
     single: int = 0
     people_out: int = 0
     photographs_out: int = 0
-    seen: dict[str, Shot] = field(default_factory=dict)
+    seen: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """The name and the person of each content."""
 
-    def read(self, shot: Shot) -> list[tuple[Shot, Aligned]]:
-        """Return a photograph's crop, or nothing after noting why not."""
-        try:
-            content = shot.content.read()
-            if self.distinct:
-                self._refuse_copy(shot, content)
-            return [(shot, self.aligner(read_picture(content), shot))]
-        except BadFile as bad:
-            self.tally.skip(shot.name, str(bad))
-        except OSError as error:
-            self.tally.skip(shot.name, f"cannot be read: {error.strerror or error}")
-        return []
+    def take(self, shot: Shot, done: Developed) -> str:
+        """Return why a photograph is not taken, or nothing."""
+        if self.distinct and done.digest:
+            name, person = self.seen.setdefault(done.digest, (shot.name, shot.person))
+            if person != shot.person:
+                both = f"{name!r} and {shot.name!r}"
+                raise UserError(str(self.tally.source), f"{both} are the same file under two people; remove one")
+            if name != shot.name:
+                return f"the same content as {name}"
+        return done.fault
 
-    def _refuse_copy(self, shot: Shot, content: bytes) -> None:
-        earlier = self.seen.setdefault(hashlib.sha256(content).hexdigest(), shot)
-        if earlier is shot:
-            return
-        if earlier.person != shot.person:
-            both = f"{earlier.name!r} and {shot.name!r}"
-            raise UserError(str(self.tally.source), f"{both} are the same file under two people; remove one")
-        raise BadFile(f"the same content as {earlier.name}")
+    def replay(self, person: str, record: Record) -> None:
+        """Count a person as an earlier attempt noted them."""
+        assert record["person"] == person, "the key of an unfinished import stands for its people"
+        for digest, name in record["contents"].items():
+            self.seen[digest] = name, person
+        self.single += record["single"]
+        self.people_out += record["left_out"] > 0
+        self.photographs_out += record["left_out"]
+        for name, reason in record["skipped"]:
+            self.tally.skip(name, reason)
 
 
 def write_people(
@@ -116,33 +119,47 @@ def write_people(
     name: str,
     size: int,
     origin: str,
-    aligner: Aligner,
+    alignment: Alignment,
     record: CropRecord,
     points: bool,
     division: Division,
     max_bad: float,
     distinct: bool,
-    progress: Progress | None,
+    workers: int = 1,
+    every: float = EVERY,
+    progress: Progress | None = None,
 ) -> IdentityReport:
-    """Write the set and return what is in it and what is not; with `distinct`, no photograph is taken twice."""
+    """Write the set and return what is in it and what is not; with `distinct`, no photograph is taken twice.
+
+    Any number of processes read and align; one writes, in order: the bytes are the same. Who is done is noted, and a
+    later attempt goes on behind them; `every` so many seconds that is made safe against a kill.
+    """
     tally = Tally(source, len(album) + len(album.skipped), max_bad, list(album.skipped))
     tally.stop_if_too_many()
     people = sorted(person for person, count in album.counts.items() if count >= division.least)
     if not people:
         raise UserError("least", f"nobody in {source} has {division.least} photographs; ask for fewer")
     away, whole = held_out(people, division.heldout, division.seed), sum(album.counts[person] for person in people)
-    course, done = _Course(tally, aligner, distinct), 0
+    course = _Course(tally, distinct)
     course.people_out, course.photographs_out = len(album.counts) - len(people), len(album) - whole
     with Writer(
         destination, name=name, size=size, source=origin, points=points, identities=True, crop=record,
-        further=album.columns,
+        further=album.columns, key=_key(f"{origin} {record!r} {size} {name}", album, people), every=every,
     ) as out:  # fmt: skip
-        for person in people:
-            given = None if album.splits is None else album.splits(person, album.counts[person])
-            _write_person(out, album.shots(person), course, division, person in away, given)
-            done += album.counts[person]
-            if progress:
-                progress(done, whole)
+        done = sum(album.counts[person] for person in people[: len(out.done)])
+        for person, noted in zip(people, out.done, strict=False):
+            course.replay(person, noted)
+        rest = people[len(out.done) :]
+        shots = (shot for person in rest for shot in album.shots(person))
+        with closing(spread(partial(develop, alignment=alignment), shots, workers, torch=False)) as developed:
+            for person in rest:
+                count = album.counts[person]
+                own = zip(album.shots(person), islice(developed, count), strict=True)
+                draw = partial(_splits_of, album, person, division, person in away)
+                out.note(**_write_person(out, person, count, own, course, division.least, draw))
+                done += count
+                if progress:
+                    progress(done, whole)
         report = IdentityReport(
             **vars(tally.attach(out)),
             one_photograph=course.single,
@@ -154,32 +171,57 @@ def write_people(
 
 
 def _write_person(
-    out: Writer, shots: Sequence[Shot], course: _Course, division: Division, away: bool, given: Sequence[str] | None
-) -> None:
-    """Write a person's photographs, if there are enough that can be read.
+    out: Writer,
+    person: str,
+    count: int,
+    shots: Iterable[tuple[Shot, Developed]],
+    course: _Course,
+    least: int,
+    draw: Callable[[int], Sequence[str]],
+) -> Record:
+    """Write a person's photographs, if there are enough that can be read, and return what is to be noted.
 
     A dataset as it was published is written photograph by photograph, so that a person may have any number of them.
     """
-    rng = numpy_rng(division.seed, "import", shots[0].person)
-    if not course.distinct:
-        splits, before = given or draw_splits(len(shots), division.test, away, rng), out.count
-        for shot, split in zip(shots, splits, strict=True):
-            for picture in course.read(shot):
-                _add(out, picture, split)
-        course.single += out.count == before + 1
-        return
-    pictures = [picture for one in shots for picture in course.read(one)]
-    if len(pictures) < division.least:
-        course.people_out += bool(pictures)
-        course.photographs_out += len(pictures)
-        return
-    course.single += len(pictures) == 1
-    for picture, split in zip(pictures, draw_splits(len(pictures), division.test, away, rng), strict=True):
-        _add(out, picture, split)
+    before, skipped, contents = out.count, list[tuple[str, str]](), dict[str, str]()
+
+    def taken() -> Iterator[tuple[int, Shot, Aligned]]:
+        for number, (shot, done) in enumerate(shots):
+            if fault := course.take(shot, done):
+                skipped.append((shot.name, fault))
+                course.tally.skip(shot.name, fault)
+            elif done.aligned is not None:
+                yield number, shot, done.aligned
+            if course.distinct and done.digest:
+                contents.setdefault(done.digest, course.seen[done.digest][0])
+
+    left_out = 0
+    if course.distinct:
+        pictures = [*taken()]
+        left_out = len(pictures) if len(pictures) < least else 0
+        kept = [] if left_out else pictures
+        for (_, shot, aligned), split in zip(kept, draw(len(kept)), strict=True):
+            _add(out, shot, aligned, split)
+    else:
+        splits = draw(count)
+        for number, shot, aligned in taken():
+            _add(out, shot, aligned, splits[number])
+    single = int(out.count == before + 1)
+    course.single += single
+    course.people_out += left_out > 0
+    course.photographs_out += left_out
+    return {"person": person, "skipped": skipped, "contents": contents, "single": single, "left_out": left_out}
 
 
-def _add(out: Writer, picture: tuple[Shot, Aligned], split: str) -> None:
-    shot, (image, points) = picture
+def _splits_of(album: Album, person: str, division: Division, away: bool, count: int) -> Sequence[str]:
+    """Return the splits of a person's photographs: those that are given, or else drawn by a stream of their own."""
+    if album.splits is not None:
+        return album.splits(person, count)
+    return draw_splits(count, division.test, away, numpy_rng(division.seed, "import", person))
+
+
+def _add(out: Writer, shot: Shot, aligned: Aligned, split: str) -> None:
+    image, points = aligned
     out.add(
         image[None], points=None if points is None else points[None], label=[1], species=["bonafide"],
         subject=[shot.person], video=[shot.original or shot.name], frame=[0], split=[split], item=[shot.name],
@@ -187,27 +229,17 @@ def _add(out: Writer, picture: tuple[Shot, Aligned], split: str) -> None:
     )  # fmt: skip
 
 
-def make_aligner(crop: Crop, size: int, threads: int = 1) -> Callable[[Image], Aligned]:
-    """Return the function that makes an aligned crop of a photograph, or says why it cannot.
-
-    `threads` are for the detector.
-    """
-    if crop == "centre":
-        raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
-    if crop == "face":
-        detect = make_detector(threads)
-        return lambda image: _found_and_aligned(image, detect, size)
-    cropper = make_cropper(crop, size)
-    return lambda image: (cropper(image).image, None)
-
-
-def _found_and_aligned(image: Image, detect: Callable[[Image], list], size: int) -> Aligned:  # type: ignore[type-arg]
-    faces = detect(image)
-    if not faces:
-        raise BadFile("no face found")
-    face = max(faces, key=lambda one: one.box[2] * one.box[3])
-    crop, points = align(image, face.points, size)
-    return crop, points.astype(np.float32)
+def _key(origin: str, album: Album, people: Sequence[str]) -> str:
+    """Return what an unfinished import is known by: everything that decides the set's bytes, and the files' dates."""
+    digest = hashlib.sha256(f"{ALBUMS_VERSION}\n{origin}\n{[one.path for one in album.skipped]}".encode())
+    for person in people:
+        shots = album.shots(person)
+        digest.update(f"\n{person} {len(shots)}".encode(errors="surrogateescape"))
+        for shot in shots if isinstance(shots[0].content, WholeFile) else [shots[0]]:
+            status = shot.content.path.stat()
+            line = (shot.name, shot.group, *sorted(shot.extra.items()), status.st_size, status.st_mtime_ns)
+            digest.update(repr(line).encode(errors="surrogateescape"))
+    return f"import-{digest.hexdigest()[:16]}"
 
 
 def held_out(people: list[str], share: float, seed: int) -> set[str]:

@@ -12,11 +12,13 @@ left out, and counted too.
 import csv
 from pathlib import Path
 
-from fedvisage.datasets.importers.albums import Division, IdentityReport, make_aligner, write_people
+from fedvisage.data.journal import EVERY
+from fedvisage.datasets.importers.albums import Division, IdentityReport, write_people
 from fedvisage.datasets.importers.cropping import Crop, record_of
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.portraits import Photograph, list_photographs
 from fedvisage.datasets.importers.report import printable
+from fedvisage.datasets.importers.shots import alignment_of
 from fedvisage.datasets.people.album import EVERYBODY, Album, Shot, WholeFile, grouped
 from fedvisage.errors import UserError
 
@@ -35,11 +37,13 @@ def import_identities(
     least: int = 1,
     max_bad: float = 0.05,
     seed: int = 0,
+    workers: int = 1,
+    every: float = EVERY,
     progress: Progress | None = None,
     **_: object,
 ) -> IdentityReport:
     """Import a folder of people into an identity set and return what was imported and what was skipped."""
-    aligner, division = make_aligner(crop, size), Division(test, heldout, least, seed)
+    alignment, division = alignment_of(crop, size), Division(test, heldout, least, seed)
     return write_people(
         _album(source),
         source,
@@ -47,12 +51,14 @@ def import_identities(
         name=name,
         size=size,
         origin=f"people {printable(source.resolve().name)} crop={crop} {division.text}",
-        aligner=lambda image, _: aligner(image),
+        alignment=alignment,
         record=record_of(crop, aligned=True),
         points=crop == "face",
         division=division,
         max_bad=max_bad,
         distinct=True,
+        workers=workers,
+        every=every,
         progress=progress,
     )
 

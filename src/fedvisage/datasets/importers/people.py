@@ -9,21 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from fedvisage.data.beside import OF_TEMPLATES, PAIRS, list_beside
 from fedvisage.data.crops import CropRecord
+from fedvisage.data.journal import EVERY
 from fedvisage.data.pairs import text_of_pairs
 from fedvisage.data.templates import TemplateLists, write_lists
-from fedvisage.datasets.importers.albums import Aligned, Aligner, Division, IdentityReport, make_aligner, write_people
-from fedvisage.datasets.importers.cropping import Crop, Image, record_of
+from fedvisage.datasets.importers.albums import Division, IdentityReport, write_people
+from fedvisage.datasets.importers.cropping import Crop, record_of
 from fedvisage.datasets.importers.folder import Progress
-from fedvisage.datasets.importers.report import BadFile, printable
-from fedvisage.datasets.people.album import Album, Shot
+from fedvisage.datasets.importers.report import printable
+from fedvisage.datasets.importers.shots import Alignment, alignment_of
+from fedvisage.datasets.people.album import Album
 from fedvisage.datasets.people.choosing import PARTS, Choice, choose, order_digest
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.errors import UserError
-from fedvisage.faces.align import align
 from fedvisage.files import write_atomically
 from fedvisage.progress import counted
 
@@ -74,6 +73,8 @@ def import_people(
     split: str = "",
     people: int = 0,
     most: int = 0,
+    workers: int = 1,
+    every: float = EVERY,
     progress: Progress | None = None,
     **_: object,
 ) -> PeopleReport:
@@ -83,11 +84,10 @@ def import_people(
     templates.
     """
     crop = "none" if layout.aligned else crop
-    boxes = "dataset" if layout.by_points and crop == "face" else boxes
-    aligner, record = _alignment(layout, crop, boxes, size)
+    boxes = boxes_of(layout, crop, boxes)
+    alignment, record = _alignment(layout, crop, boxes, size)
     choice = _choice(layout, Choice(split, people, most, least, seed))
-    division = Division(test, 0.0 if layout.benchmark else heldout, least, seed)
-    division = Division(0.0, 0.0, seed=seed) if split else division
+    division = division_of(layout, test, heldout, least, seed, split)
     whole = layout.scan(layout, source)
     album = choose(whole, choice)
     if boxes == "dataset":
@@ -105,16 +105,16 @@ def import_people(
         destination,
         name=name,
         size=size,
-        origin=f"people {printable(source.resolve().name)} kind={layout.kind} crop={crop} {division.text}"
-        + (" boxes=dataset" if boxes == "dataset" else "")
-        + choice.text
+        origin=f"people {printable(source.resolve().name)} {settings_of_people(layout, crop, boxes, division, choice)}"
         + (f" order={order_digest(whole)}" if choice.part and whole.in_order else ""),
-        aligner=aligner,
+        alignment=alignment,
         record=record,
         points=crop == "face",
         division=division,
         max_bad=max_bad,
         distinct=False,
+        workers=workers,
+        every=every,
         progress=progress,
     )
     for path, text in lists.items():
@@ -134,6 +134,22 @@ def import_people(
     )
 
 
+def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division, choice: Choice) -> str:
+    """Return how the line ends that says in a set how it was made: all that was chosen."""
+    by_boxes = " boxes=dataset" if boxes == "dataset" else ""
+    return f"kind={layout.kind} crop={crop} {division.text}{by_boxes}{choice.text}"
+
+
+def division_of(layout: Layout, test: float, heldout: float, least: int, seed: int, split: str) -> Division:
+    """Return how photographs are divided; nobody of a benchmark is held out, and a published part is not divided."""
+    return Division(0.0, 0.0, seed=seed) if split else Division(test, 0.0 if layout.benchmark else heldout, least, seed)
+
+
+def boxes_of(layout: Layout, crop: str, boxes: str) -> str:
+    """Return whether faces are sought; crops in which a detector may find none are always aligned by their points."""
+    return "dataset" if layout.by_points and crop == "face" else boxes
+
+
 def _choice(layout: Layout, choice: Choice) -> Choice:
     """Refuse parts that are not known, or of a benchmark, which asks for all."""
     if choice.part not in ("", *PARTS):
@@ -144,26 +160,16 @@ def _choice(layout: Layout, choice: Choice) -> Choice:
     return choice
 
 
-def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Aligner, CropRecord]:
-    """Return what makes crops, and what the set says of them."""
+def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
+    """Return how crops are made, and what the set says of them."""
     if boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "detect":
-        aligner = make_aligner(crop, size)
-        return lambda image, _: aligner(image), record_of(crop, aligned=True)
+        return alignment_of(crop, size), record_of(crop, aligned=True)
     if not layout.points or crop != "face":
         said = "goes with --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {said}; use detect")
-    return lambda image, shot: _by_points(image, shot, size), BY_POINTS
-
-
-def _by_points(image: Image, shot: Shot, size: int) -> Aligned:
-    if shot.points is None:
-        raise BadFile("the dataset's lists have no points of it")
-    crop, points = align(image, shot.points, size)
-    if not np.isfinite(points).all():
-        raise BadFile("its points in the dataset's lists are all one")
-    return crop, points.astype(np.float32)
+    return Alignment(crop, size, "dataset"), BY_POINTS
 
 
 def _check_points(album: Album, source: Path, layout: Layout) -> None:

@@ -7,9 +7,12 @@ the same command is given again. Any number of processes read and crop; one writ
 from __future__ import annotations
 
 import hashlib
+from collections import defaultdict
 from collections.abc import Generator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -34,6 +37,9 @@ from fedvisage.workers.spread import Progress, spread
 PIPELINE_VERSION = 1
 """Changes whenever the same files give other pixels: an unfinished import is not continued by another version."""
 
+SHORT, PEOPLE = 8, 4
+"""Where a few files stand for many: letters of values that are kinds of things, and people of each split and class."""
+
 TURNED = "turned"
 """A further column: degrees by which a video was turned to stand upright."""
 
@@ -53,6 +59,7 @@ def import_items(
     boxes: Boxes = "detect",
     max_bad: float = 0.05,
     choices: Choices | None = None,
+    few: int = 0,
     workers: int = 1,
     every: float = EVERY,
     progress: Progress | None = None,
@@ -63,17 +70,20 @@ def import_items(
     Of each video the `frames` are taken that are asked for (see ``importers.frames``). About a share `heldout` of the
     subjects is held out. `depth` says where depth maps come from (see ``importers.depth``), `boxes` whether faces are
     sought or cut out by boxes that came with the dataset. If more than a share `max_bad` of the files is bad, the
-    import stops with a UserError. `every` so many seconds what is done is made safe against a kill.
+    import stops with a UserError. With `few`, about so many items are taken of a dataset that has more. `every` so
+    many seconds what is done is made safe against a kill.
     """
     if not 0 <= heldout <= 0.99:
         raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")
-    reading = _reading(scanner, frames, size, crop, depth, boxes)
+    reading = reading_of(scanner, frames, size, crop, depth, boxes)
     choices = choices or Choices()
     listing = scanner.list(walk(source, leave_out=directory_of_maps(depth)), choices)
+    listing = replace(listing, items=few_of(listing.items, few))
     splits = _splits(listing.items, heldout, seed)
     tally = Tally(source, len(listing.items) + len(listing.skipped), max_bad, list(listing.skipped))
     tally.stop_if_too_many()
-    origin, seen = _origin(scanner, source, reading, heldout, seed, choices), Seen(tally)
+    settings, seen = settings_of(reading, heldout, seed, choices, few), Seen(tally)
+    origin = f"{scanner.kind} {printable(source.resolve().name)} {settings}"
     out = Writer(
         destination, name=name, size=size, source=origin, depth=reading.has_depth, points=reading.points,
         crop=reading.record, further=_columns(scanner, listing.items), every=every,
@@ -103,6 +113,29 @@ def _outcomes(
                 progress(done, len(items))
 
 
+def few_of(items: Sequence[Item], few: int) -> Sequence[Item]:
+    """Keep about so many items: of each split and class some people, and each pair of values of further columns.
+
+    What is left is filled with more of the people who were taken, so that they have all that there is of them.
+    """
+    if not 0 < few < len(items):
+        return items
+    seen, kept = set[tuple[object, ...]](), dict[str, Item]()
+    people: dict[tuple[str | None, int], set[str]] = defaultdict(set)
+    for item in items:
+        said = [("", item.species), *((name, value) for name, value in item.extra.items() if len(value) < SHORT)]
+        signs = {(item.split, item.label, one, other) for one in said for other in said}
+        known = people[item.split, item.label]
+        if not signs <= seen or (len(known) < PEOPLE and item.subject not in known):
+            seen |= signs
+            known.add(item.subject)
+            kept[item.name] = item
+    taken = {item.subject for item in kept.values()}
+    more = (item for item in items if item.subject in taken and item.name not in kept)
+    kept |= {item.name: item for item in islice(more, max(0, few - len(kept)))}
+    return [item for item in items if item.name in kept]
+
+
 def _splits(items: Sequence[Item], heldout: float, seed: int) -> dict[str, str]:
     subjects, labels = [item.subject for item in items], [item.label for item in items]
     return split_subjects(subjects, labels, heldout, numpy_rng(seed, "import", "heldout"))
@@ -126,7 +159,8 @@ def _add(out: Writer, item: Item, picture: Picture, split: str, turned: bool) ->
     )
 
 
-def _reading(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: str, boxes: Boxes) -> Reading:
+def reading_of(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: str, boxes: Boxes) -> Reading:
+    """Return how items of a dataset become pictures; what cannot be had of it raises UserError."""
     if boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "dataset" and scanner.boxes is None:
@@ -149,14 +183,15 @@ def _columns(scanner: Scanner, items: Sequence[Item]) -> tuple[str, ...]:
     return (OFFICIAL, *scanner.columns, *((TURNED,) if scanner.turned else ()))
 
 
-def _origin(scanner: Scanner, source: Path, reading: Reading, heldout: float, seed: int, choices: Choices) -> str:
-    """Return the line that says in the set how it was made."""
+def settings_of(reading: Reading, heldout: float, seed: int, choices: Choices, few: int = 0) -> str:
+    """Return how the line ends that says in a set how it was made: all that was chosen."""
     maps = printable(Path(reading.depth).resolve().name)
-    line = f"{scanner.kind} {printable(source.resolve().name)} crop={reading.crop} depth={maps}"
-    line += f" frames={reading.frames.text} heldout={heldout} seed={seed}"
+    line = f"crop={reading.crop} depth={maps} frames={reading.frames.text} heldout={heldout} seed={seed}"
     line += " boxes=dataset" if reading.boxes == "dataset" else ""
     line += " enroll" if choices.enroll else ""
     line += " colour=bgr" if choices.colour == "bgr" else ""
+    line += " labels=fedsis-released" if choices.released else ""
+    line += f" few={few}" if few else ""
     return line
 
 

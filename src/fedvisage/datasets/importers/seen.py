@@ -79,7 +79,7 @@ class Seen:
             **vars(plain),
             kind=scanner.kind,
             found={place: (real, attacks) for place, (real, attacks) in sorted(found.items())},
-            expected=dict(scanner.counts),
+            expected=dict(listing.expected or scanner.counts),
             stray=dict(sorted(listing.stray.items())),
             strangers=listing.examples,
             notes=listing.notes,

@@ -23,6 +23,11 @@ EVERYBODY = "all"
 class Content(Protocol):
     """Where the bytes of a picture are."""
 
+    @property
+    def path(self) -> Path:
+        """Return the file that they are in."""
+        ...
+
     def read(self) -> bytes:
         """Return them; raises BadFile or OSError."""
         ...

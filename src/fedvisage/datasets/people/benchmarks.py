@@ -150,6 +150,8 @@ LFW = Layout(
 lfw/Aaron_Eckhart/Aaron_Eckhart_0001.jpg
 pairs.txt""",
     scan=_scan_lfw,
+    sign=r"(?:^|/)([^/]+)/\1_[0-9]{4}$",
+    list_beside="pairs.txt",
     benchmark=True,
     counts=(5_749, 13_233),
     example=(
@@ -167,6 +169,8 @@ CALFW = Layout(
 aligned images/Aaron_Eckhart_0001.jpg  or images/
 pairs_CALFW.txt                        two lines a pair: a file, and the fold of a pair of one person or 0""",
     scan=_scan_calfw,
+    sign=r"_[0-9]{1,4}$",
+    list_beside="pairs_CALFW.txt",
     benchmark=True,
     example=(
         *(Clip(f"images/Ann_Ay_{number:04d}.jpg", 0) for number in (1, 2, 3)),
@@ -187,6 +191,8 @@ CPLFW = Layout(
 aligned images/Aaron_Eckhart_1.jpg     or images/
 pairs_CPLFW.txt                        two lines a pair: a file, and 1 for one person or 0""",
     scan=_scan_cplfw,
+    sign=r"_[0-9]{1,4}$",
+    list_beside="pairs_CPLFW.txt",
     benchmark=True,
     example=(
         *(Clip(f"images/Ann_Ay_{number}.jpg", 0) for number in (1, 2, 3)),
@@ -207,6 +213,7 @@ CFP = Layout(
 Data/Images/001/{frontal,profile}/01.jpg
 Protocol/Pair_list_{F,P}.txt  Protocol/Split/{FF,FP}/01/{same,diff}.txt""",
     scan=_scan_cfp,
+    sign=r"[0-9]{3}/(?:frontal|profile)/[0-9]{2}$",
     benchmark=True,
     columns=("view",),
     counts=(500, 7_000),
@@ -238,6 +245,7 @@ AGEDB = Layout(
     page="https://ibug.doc.ic.ac.uk/resources/agedb/",
     expects="0_MariaCallas_35_f.jpg                 AgeDB-30's pairs are in its .bin file",
     scan=lambda layout, source: plain_album(layout, source, Pattern(_AGEDB, _agedb)),
+    sign=r"(?:^|/)[0-9]+_[^/_]+_[0-9]+_[fm]$",
     benchmark=True,
     columns=("age", "gender"),
     counts=(570, 16_488),

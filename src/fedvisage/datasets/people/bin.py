@@ -130,6 +130,7 @@ LAYOUT = Layout(
     page="https://github.com/deepinsight/insightface/tree/master/recognition/_datasets_",
     expects="lfw.bin                                aligned crops and which pairs are of one person",
     scan=scan,
+    file=(".bin", b"\x80("),
     aligned=True,
     benchmark=True,
     pack=pack,

@@ -87,6 +87,7 @@ VGGFACE2 = Layout(
 identity_meta.csv                      who is female or male, and in which split
 loose_landmark_{train,test}.csv        five points: --boxes dataset aligns by them""",
     scan=_scan_vggface2,
+    sign=r"(?:train|test)/n[0-9]{6}/[0-9]{4}_[0-9]{2}$",
     points=True,
     columns=(OFFICIAL, GENDER),
     counts=(9_131, 3_311_286),
@@ -107,6 +108,7 @@ BUPT = Layout(
     page="http://www.whdeng.cn/RFW/Trainingdataste.html",
     expects="race_per_7000/{African,Asian,Caucasian,Indian}/<person>/<image>.jpg",
     scan=lambda layout, source: plain_album(layout, source, Pattern(_BUPT, _bupt)),
+    sign=r"(?:African|Asian|Caucasian|Indian)/([^/]+)/(?!\1_[0-9]{4}$)[^/]+$",
     counts=(28_000, 0),
     example=(
         *(Clip(f"race_per_7000/African/m.01/{number}.jpg", 1) for number in (0, 1)),
@@ -120,6 +122,7 @@ DIGIFACE = Layout(
     page="https://github.com/microsoft/DigiFace1M",
     expects="subjects_0-1999_72_imgs/0/0.png        rendered faces: 72 of each person, or 5",
     scan=lambda layout, source: plain_album(layout, source, Pattern(_DIGIFACE, _digiface)),
+    sign=r"subjects_[^/]*/[0-9]{1,6}/[0-9]{1,3}$",
     counts=(110_000, 1_220_000),
     example=(
         *(Clip(f"subjects_0-1999_72_imgs/7/{number}.png", 0) for number in (0, 11)),

@@ -252,6 +252,8 @@ meta/{short}_name_5pts_score.txt        1.jpg, ten numbers, how sure a detector 
 meta/{short}_template_pair_label.txt    1 2 0: two templates, and whether they are of one person
 meta/{short}_1N_gallery_{{{",".join(galleries)}}}.csv, {short}_1N_probe_mixed.csv""",
         scan=scan,
+        sign=r"(?:^|/)[0-9]+$",
+        list_beside=f"meta/{short}_face_tid_mid.txt",
         benchmark=True,
         points=True,
         by_points=True,

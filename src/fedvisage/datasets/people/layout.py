@@ -39,6 +39,13 @@ class Layout:
     """Whether its photographs are always aligned by these: they are crops in which a detector may find no face."""
     counts: tuple[int, int] | None = None
     """People and photographs of a whole copy."""
+    sign: str = ""
+    """An expression for the ends of its photographs' paths, without the file's ending: a folder of it is known by them.
+    """
+    list_beside: str = ""
+    """A list that must lie beside them for that, where other folders have such names, too."""
+    file: tuple[str, bytes] | None = None
+    """Where one file holds a whole dataset: its ending, and the bytes with one of which it begins."""
     columns: tuple[str, ...] = ()
     """What is said beyond the known columns."""
     example: tuple[Example, ...] = ()
@@ -115,7 +122,7 @@ def _add(found: dict[str, Shot], tree: Tree, file: str, tail: str, said: Says) -
     path, name = tree.path(file), (said.name or tail) + ending_of(file)
     key = said.name or tail
     if key in found:
-        both = f"{found[key].content.path.relative_to(tree.root)} and {file}"  # type: ignore[attr-defined]
+        both = f"{found[key].content.path.relative_to(tree.root)} and {file}"
         raise UserError(str(tree.root), f"holds two copies of one photograph, {both}; give the folder of one copy")
     found[key] = Shot(name, said.person, WholeFile(path), said.group, tail + ending_of(file), said.extra)
 

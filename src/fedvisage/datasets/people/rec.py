@@ -8,6 +8,7 @@ pixels, which is taken on trust.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from fedvisage.datasets.importers.report import printable
 from fedvisage.datasets.people.album import Album, Shot
 from fedvisage.datasets.people.layout import Layout
-from fedvisage.datasets.people.records import Record, Records, read_index, read_records, write_record
+from fedvisage.datasets.people.records import MAGIC, Record, Records, read_index, read_records, write_record
 from fedvisage.datasets.scanners.tree import unusable
 from fedvisage.errors import UserError
 
@@ -170,6 +171,7 @@ LAYOUT = Layout(
     page="https://github.com/deepinsight/insightface/tree/master/recognition/_datasets_",
     expects="train.rec  train.idx  property          aligned crops in one file",
     scan=scan,
+    file=(ENDING, struct.pack("<I", MAGIC)[:1]),
     aligned=True,
     pack=pack,
 )

@@ -62,6 +62,7 @@ test/data/{African,Asian,Caucasian,Indian}/m.0abc/m.0abc_0001.jpg
 test/txts/African/African_pairs.txt    four lists of pairs, in one set
 test/txts/African/African_lmk.txt      five points: --boxes dataset aligns by them""",
     scan=_scan_rfw,
+    sign=r"(?:African|Asian|Caucasian|Indian)/([^/]+)/\1_[0-9]{4}$",
     benchmark=True,
     points=True,
     counts=(11_416, 44_332),

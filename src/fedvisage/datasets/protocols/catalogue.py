@@ -34,9 +34,7 @@ def describe_protocol(name: str, sets: Path, user: str = "") -> list[str]:
     """Return the sections ``data`` and ``evaluation`` of a recipe, and as comments how the sets are imported."""
     if name in PEOPLE:
         return _of_people(PEOPLE[name], sets, user)
-    protocol = PROTOCOLS.get(name)
-    if protocol is None:
-        raise UserError("NAME", f"{name!r} is no known protocol; choose one of {', '.join((*PROTOCOLS, *PEOPLE))}")
+    protocol = protocol_of(name, "NAME")
     if not user and len(protocol.folds) > 1:
         raise UserError("--user", f"{name} has {len(protocol.folds)}; choose one of {', '.join(protocol.folds)}")
     fold = user or next(iter(protocol.folds))
@@ -58,29 +56,37 @@ def _as_yaml(tree: dict[str, Any]) -> list[str]:
     return yaml.safe_dump(tree, sort_keys=False, allow_unicode=True, width=10_000).rstrip("\n").split("\n")
 
 
+def protocol_of(name: str, place: str) -> Protocol:
+    """Return the protocol that is called so."""
+    if name not in PROTOCOLS:
+        raise UserError(place, f"{name!r} is no known protocol; choose one of {', '.join((*PROTOCOLS, *PEOPLE))}")
+    return PROTOCOLS[name]
+
+
 def sections(protocol: Protocol, fold: str, sets: Path) -> dict[str, Any]:
     """Return what a recipe says of a protocol, as plain values."""
     one = protocol.folds[fold]
-
-    def entry(text: str) -> str:
-        name, *rest = text.split(" ", 1)
-        return " ".join([str(sets / name), *rest])
-
     return {
         "data": {
-            "sites": {site: entry(text) for site, text in one.sites.items()},
-            "user": entry(one.user),
+            "sites": {site: located(text, sets) for site, text in one.sites.items()},
+            "user": located(one.user, sets),
             "user_name": f"user-{fold}" if fold in one.sites else fold,
         },
         "evaluation": {"threshold": protocol.threshold, "level": protocol.level},
     }
 
 
+def located(entry: str, sets: Path) -> str:
+    """Return an entry of a protocol with a directory in the place of the set's name."""
+    name, *rest = entry.split(" ", 1)
+    return " ".join([str(sets / name), *rest])
+
+
 def _comments(protocol: Protocol, fold: str, sets: Path) -> list[str]:
     said = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
     said += [f"note: {note}" for note in protocol.notes]
-    if size := {one.options.partition("--size ")[2].split(" ")[0] for one in protocol.sets.values()} - {""}:
-        said.append(f"the images have {size.pop()} pixels: input.size says so")
+    if protocol.size is not None:
+        said.append(f"the images have {protocol.size} pixels: input.size says so")
     return _as_comments(said, protocol.of_fold(fold), sets)
 
 

@@ -42,6 +42,12 @@ class Protocol:
     notes: tuple[str, ...] = field(default=())
     """What differs from the paper, and what else to know."""
 
+    @property
+    def size(self) -> int | None:
+        """Pixels that the images have, where the protocol says so."""
+        sizes = [one.options.partition("--size ")[2].split(" ")[0] for one in self.sets.values()]
+        return next((int(size) for size in sizes if size), None)
+
     def of_fold(self, fold: str) -> Mapping[str, Import]:
         """Return the sets that a fold needs."""
         one = self.folds[fold]

@@ -4,16 +4,17 @@ Zhang et al., "CelebA-Spoof: Large-scale face anti-spoofing dataset with rich an
 class; which attack it is, the light and the place stand in ``metas/intra_test/*_label.json``: 44 numbers an image, of
 which the last four are type, light, environment and 1 for an attack. Both are compared with the folders. Whether a
 screen shows a photograph or a video is not said, so their species is ``screen``. Without these files attacks are
-``attack``.
+``attack``. Which images the authors' protocols across mediums and across sensors train and test with stands in lists of
+the same form, ``metas/protocol1`` and ``metas/protocol2``.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 from fedvisage.datasets.scanners.boxes import BoxFiles
@@ -49,6 +50,14 @@ NUMBERS = 44
 LISTED = {"train": 494_405, "test": 67_170}
 """Images in the lists; the paper announces more."""
 
+DIVISIONS = {
+    "mediums": "protocol1",
+    "sensors_high": "protocol2/test_on_high_quality_device",
+    "sensors_middle": "protocol2/test_on_middle_quality_device",
+    "sensors_low": "protocol2/test_on_low_quality_device",
+}
+"""Columns, and where the lists lie that say ``train`` or ``test`` of an image."""
+
 _METAS = re.compile(r"(?:.*/)?metas/intra_test/(?:train|test)_label\.json", re.IGNORECASE)
 
 
@@ -81,7 +90,23 @@ def scan_metas(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     items = [
         _checked(item, metas[key], files, tree) if (key := _key(item)) in metas else item for item in listing.items
     ]
+    divided = _divided(tree, {_key(item): item for item in items})
+    items = [replace(item, extra={**item.extra, **divided.get(_key(item), {})}) for item in items]
     return replace(listing, items=items, notes=(*listing.notes, *_notes(items, files)))
+
+
+def _divided(tree: Tree, items: Mapping[str, Item]) -> dict[str, dict[str, str]]:
+    """Return which lists of the authors' protocols name an image; nobody is in both lists of a protocol."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for (column, folder), part in product(DIVISIONS.items(), ("train", "test")):
+        ending = f"/metas/{folder}/{part}_label.json"
+        lists = [name for name in tree.files if f"/{name}".endswith(ending)]
+        for name, key, meta in ((one, *entry) for one in lists for entry in _metas(tree, one) if entry[0] in items):
+            _checked(items[key], meta, [name], tree)
+            if found[key].setdefault(column, part) != part:
+                message = f"names {key[:80]}, and so does the list of the other part"
+                raise UserError(str(tree.path(name)), message)
+    return found
 
 
 def _key(item: Item) -> str:
@@ -129,15 +154,19 @@ def _line(line: str) -> tuple[str, str] | None:
     return (without_ending(name.strip()), label) if name and label.isdecimal() else None
 
 
-def _example(part: str, **types: int) -> Text:
+def _example(part: str, types: Mapping[str, int], folder: str = "intra_test") -> Text:
     """Return a file of the example: numbers of a picture's look, then type, light, environment and class."""
     looks = ", ".join(["0"] * (NUMBERS - 4))
-    lines = [
-        f'"Data/{part}/{name.replace("_", "/")}.png": [{looks}, {kind}, {min(kind, 3)}, {min(kind, 2)}, {min(kind, 1)}]'
-        for name, kind in types.items()
-    ]
-    return Text(f"metas/intra_test/{part}_label.json", "{" + ", ".join(lines) + "}\n")
+    lines = []
+    for name, kind in types.items():
+        where = "test" if name.startswith("4930") else "train"
+        numbers = f"{looks}, {kind}, {min(kind, 3)}, {min(kind, 2)}, {min(kind, 1)}"
+        lines.append(f'"Data/{where}/{name.replace("_", "/")}.png": [{numbers}]')
+    return Text(f"metas/{folder}/{part}_label.json", "{" + ", ".join(lines) + "}\n")
 
+
+_TEN, _ELEVEN = {"10_live_000184": 0, "10_spoof_000185": 3}, {"11_live_000021": 0, "11_spoof_000022": 9}
+_TESTED = {"4930_live_000300": 0, "4930_spoof_000301": 10}
 
 SCANNER = Scanner(
     kind="celeba-spoof",
@@ -146,9 +175,10 @@ SCANNER = Scanner(
     expects="""\
 Data/{train,test}/1/{live,spoof}/000184.jpg  000184_BB.txt   of an archive in parts (.001, .002, …) all are needed
 metas/intra_test/{train,test}_label.json                     44 numbers an image: what the attack is, light, place
+metas/{protocol1,protocol2/test_on_*}/*_label.json           the protocols across mediums and across sensors
 metas/…/*_label.txt                                          compared with the folders where they are there""",
     names=(Name(IMAGE, _read, "image"),),
-    columns=("type", "light", "environment"),
+    columns=("type", "light", "environment", *DIVISIONS),
     beside=("*_bb.txt", "*metas/*"),
     lists=LabelLists(r"metas/.*_label\.txt", _line, lambda label: label == "0", _key),
     boxes=BoxFiles(("{name}_BB.txt",), "scaled"),
@@ -160,8 +190,14 @@ metas/…/*_label.txt                                          compared with the
         Clip("Data/train/11/spoof/000022.png", 2, "screen"),
         Clip("Data/test/4930/live/000300.png", 3),
         Clip("Data/test/4930/spoof/000301.png", 3, "mask_rigid"),
-        _example("train", **{"10_live_000184": 0, "10_spoof_000185": 3, "11_live_000021": 0, "11_spoof_000022": 9}),
-        _example("test", **{"4930_live_000300": 0, "4930_spoof_000301": 10}),
+        _example("train", _TEN | _ELEVEN),
+        _example("test", _TESTED),
+        _example("train", _TEN, DIVISIONS["mediums"]),
+        _example("test", _TESTED, DIVISIONS["mediums"]),
+        _example("train", _ELEVEN, DIVISIONS["sensors_high"]),
+        _example("test", _TESTED, DIVISIONS["sensors_high"]),
+        _example("train", _TEN | _ELEVEN, DIVISIONS["sensors_low"]),
+        _example("test", _TESTED, DIVISIONS["sensors_low"]),
         Text("metas/intra_test/train_label.txt",
              "Data/train/10/live/000184.png 0\nData/train/10/spoof/000185.png 1\n"
              "Data/train/11/live/000021.png 0\nData/train/11/spoof/000022.png 1\n"),

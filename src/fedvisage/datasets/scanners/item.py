@@ -26,6 +26,8 @@ class Choices:
     live: str | None = None
     of: str | None = None
     colour: str | None = None
+    released: bool = False
+    """Whether a known mistake of lists that were released is wanted."""
 
 
 @dataclass(frozen=True)
@@ -85,3 +87,5 @@ class Listing:
     stray: Mapping[str, int] = field(default_factory=Counter)
     examples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    expected: Mapping[str, tuple[int, int]] | None = None
+    """How much a whole copy has, where that differs from what is published."""

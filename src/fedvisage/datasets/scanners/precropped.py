@@ -194,6 +194,8 @@ def check_folders(tree: Tree, items: Sequence[Item]) -> None:
             raise UserError(str(tree.root), message)
 
 
+COLUMNS = dict.fromkeys(column for source in SOURCES.values() for column in source.scanner.columns)
+
 SCANNER = Scanner(
     kind="frames",
     title="frames that were cut out before",
@@ -203,7 +205,7 @@ SCANNER = Scanner(
 {train,test}/{live,attack}/<name of the video>/000.png       as GD-FAS has them
 of one dataset; its name is read from theirs, or given with --of""",
     names=_names(list(SOURCES.values())),
-    columns=tuple(dict.fromkeys(column for source in SOURCES.values() for column in source.scanner.columns)),
+    columns=tuple(column for column in COLUMNS if column not in celeba_spoof.DIVISIONS),
     of=tuple(SOURCES),
     check=check_folders,
     scan=scan,

@@ -81,6 +81,8 @@ class Scanner:
     check: Callable[[Tree, Sequence[Item]], None] | None = None
     """Further checks of what was found; raises UserError."""
     enrolment: bool = False
+    released: bool = False
+    """Whether lists were released with a known mistake, which can be asked for."""
     of: tuple[str, ...] = ()
     """Datasets whose frames it holds, where it is no dataset of its own."""
     turned: bool = False
@@ -110,6 +112,8 @@ class Scanner:
             raise UserError("--enroll", f"{self.title} has no enrolment videos")
         if choices.live is not None and self.lists is None:
             raise UserError("--labels", f"{self.title} has no lists with labels that are read")
+        if choices.released and not self.released:
+            raise UserError("--labels", f"no lists that were released with FedSIS call anything of {self.title} wrong")
         if choices.of is not None and choices.of not in self.of:
             known = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
             raise UserError("--of", f"{choices.of!r} cannot be named here; {known}")

@@ -1,0 +1,158 @@
+"""A study on the datasets below one folder: which sets it needs, where they are, and the import of those that lack.
+
+A set is known by what it says of itself, not by its name: it must be of the dataset that the study names, imported in
+the same way, at the recipe's size. Where there is none, but the dataset as it is distributed, it is imported to a
+place of its own, never into the root. What is neither there nor can be made is listed, and nothing begins.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedvisage.data.manifest import Manifest
+from fedvisage.datasets.finding import Below, look_below, sets_below
+from fedvisage.datasets.make import dataset_of, import_dataset
+from fedvisage.datasets.sources import SYNTHETIC
+from fedvisage.datasets.wanted import Wanted, read_wanted
+from fedvisage.errors import UserError
+from fedvisage.progress import Say, counted
+from fedvisage.studies.estimate import describe_needs
+from fedvisage.studies.file import Study
+from fedvisage.studies.grid import Cell, Source, placed, source_of
+
+FEW = 200
+"""Videos or images of a dataset that a smoke test reads, about."""
+
+
+NO_FILE = "none"
+"""What recipes say in the place of a file of weights."""
+
+
+@dataclass(frozen=True)
+class Root:
+    """Where datasets lie, where sets are imported to, by how many processes, and whether a few files are enough."""
+
+    folder: Path
+    sets: Path
+    workers: int = 1
+    few: bool = False
+
+
+@dataclass(frozen=True)
+class Need:
+    """A set of a study: a prepared one, or a dataset that is imported to a place of its own, or neither."""
+
+    name: str
+    source: Source
+    wanted: Wanted | None
+    prepared: Path | None = None
+    original: Path | None = None
+    target: Path | None = None
+    almost: Path | None = None
+    """A set of the same dataset that was imported in another way."""
+
+    @property
+    def place(self) -> Path | None:
+        """Where the set is, or will be."""
+        return self.prepared or (self.target if self.original is not None else None)
+
+
+def on_root(study: Study, cells: Sequence[Cell], root: Root, say: Say) -> list[Cell]:
+    """Find or import every set, and return the cells with their places; say first what the study will need."""
+    needs = find_sets(study, cells, root)
+    files = missing_files(cells)
+    if lacking := [need for need in needs if need.place is None]:
+        for need in lacking:
+            say(_what_lacks(need, root))
+    for file in files:
+        say(f"{file}: no such file, and recipes name it")
+    if lacking or files:
+        names = ", ".join([*(f"{need.name} ({_title(need)})" for need in lacking), *files])
+        message = f"{counted(len(lacking) + len(files), 'thing')} that the study needs not found, and nothing was done"
+        raise UserError(str(root.folder), f"{message}: {names}. The lines above say how to get them")
+    plans = {need.place: _import_of(need) for need in needs if need.original is not None and need.place is not None}
+    for line in describe_needs(cells, {need.name: _seen(need) for need in needs}, plans, root.sets, root.workers):
+        say(line)
+    for target, (wanted, original) in plans.items():
+        options = replace(wanted.options, workers=root.workers)
+        for line in import_dataset(wanted.kind, original, target, say, name=wanted.kind, options=options):
+            say(line)
+    places = {need.source: need.place for need in needs if need.place is not None}
+    return [placed(cell, places) for cell in cells]
+
+
+def find_sets(study: Study, cells: Sequence[Cell], root: Root) -> list[Need]:
+    """Return where each set of a study is, or what it can be made of."""
+    sources = dict.fromkeys((source_of(entry), cell.recipe.input.size) for cell in cells
+                            for entry in cell.recipe.data.entries if not entry.startswith(SYNTHETIC))  # fmt: skip
+    below = look_below(root.folder)
+    prepared = sets_below(root.folder) | sets_below(root.sets)
+    return [_find(study, source, root, below, prepared) for source in sources]
+
+
+def _find(study: Study, source: Source, root: Root, below: Below, prepared: Mapping[Path, Manifest]) -> Need:
+    path, size = source
+    name = Path(path).name
+    if name not in study.imports:
+        same = (place for place, one in prepared.items() if place.name == name and one.size == size)
+        return Need(name, source, None, next(same, None))
+    wanted = read_wanted(study.imports[name], f"imports.{name}").of_size(size)
+    wanted = replace(wanted, options=replace(wanted.options, few=FEW if root.few else 0))
+    met = [place for place, one in prepared.items() if wanted.is_met_by(one)]
+    near = [place for place, one in prepared.items() if wanted.is_of_kind(one)]
+    target = root.sets / _named(wanted)
+    return Need(
+        name, source, wanted, prepared=met[0] if met else None,
+        original=None if met else below.of_kind(wanted.kind, root.folder), target=target,
+        almost=near[0] if near and not met else None,
+    )  # fmt: skip
+
+
+def _named(wanted: Wanted) -> str:
+    """Return what a set's directory is called: other options make another."""
+    digest = hashlib.sha256(wanted.settings.encode()).hexdigest()[:8]
+    return f"{wanted.kind}-{wanted.options.size}px-{digest}"
+
+
+def missing_files(cells: Sequence[Cell]) -> list[str]:
+    """Return the files of weights that recipes name and that are not there."""
+    named = set()
+    for cell in cells:
+        network = cell.resolved["method"].get("network") or {}
+        named |= {network.get("weights"), cell.resolved["training"].get("start")}
+    return sorted(str(name) for name in named - {None, "", NO_FILE} if not Path(name).expanduser().exists())
+
+
+def _import_of(need: Need) -> tuple[Wanted, Path]:
+    assert need.wanted is not None
+    assert need.original is not None
+    return need.wanted, need.original
+
+
+def _seen(need: Need) -> str:
+    if need.prepared is not None:
+        return f"{_title(need)}: the set {need.prepared}"
+    return f"{_title(need)}: {need.original}, to be imported to {need.target}"
+
+
+def _title(need: Need) -> str:
+    return dataset_of(need.wanted.kind).title if need.wanted is not None else "dataset not said"
+
+
+def _what_lacks(need: Need, root: Root) -> str:
+    """Say what was looked for, where it is asked for, and what to do with it."""
+    if need.wanted is None:
+        return (f"{need.name}: the study does not say which dataset it is; looked for a prepared set called {need.name}"
+                f" of {need.source[1]} pixels below {root.folder}")  # fmt: skip
+    dataset = dataset_of(need.wanted.kind)
+    looked = " ".join(dataset.expects.split("\n")[0].split())
+    assert need.target is not None
+    said = f"{need.name}: {dataset.title}, looked for a folder below {root.folder} with {looked}"
+    if need.almost is not None:
+        how = f"{need.wanted.settings} at {need.wanted.options.size} px"
+        said += f"; {need.almost} is of it, but not imported with {how}"
+    asked = f"; it is asked for at {dataset.page}" if dataset.page else ""
+    return f"{said}{asked}. If it lies elsewhere: {need.wanted.command('DIRECTORY', need.target)}"

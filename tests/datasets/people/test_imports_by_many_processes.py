@@ -1,0 +1,173 @@
+"""Imports of people by several processes, and after a kill: the same bytes; and people's datasets below a folder."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.datasets.importers.making import picture, save
+from tests.toy import unheard
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.finding import look_below
+from fedvisage.datasets.importers.identities import import_identities
+from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.importers.report import ImportReport
+from fedvisage.datasets.make import Importing, import_dataset, pretend_dataset
+from fedvisage.datasets.people.catalogue import LAYOUTS
+
+Import = Callable[..., ImportReport]
+
+
+@pytest.fixture(scope="module")
+def pretended(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("root")
+    for kind in LAYOUTS:
+        pretend_dataset(kind, root / f"copy of {kind}")
+    return root
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """People with copies, damaged files, and one with too few."""
+    root = tmp_path_factory.mktemp("folder")
+    for number in range(12):
+        save(root / f"person{number // 3}" / f"{number}.png", picture(number, 24, 24))
+    (root / "person1" / "copy.png").write_bytes((root / "person1" / "3.png").read_bytes())
+    (root / "person1" / "damaged.png").write_bytes(b"no picture")
+    save(root / "person7" / "1.png", picture(70, 24, 24))
+    return root
+
+
+def of_folder(folder: Path, destination: Path, **options: Any) -> tuple[str, str]:
+    report = import_identities(
+        folder, destination, name="P", size=24, crop="none", least=2, max_bad=0.5, **{"every": 0.0, **options}
+    )
+    return PreparedSet.open(destination, verify=True).digest, report.json()
+
+
+def of_kind(kind: str, root: Path, destination: Path, **options: Any) -> tuple[str, str]:
+    source = root / f"copy of {kind}"
+    report = import_people(LAYOUTS[kind], source, destination, name="P", size=48, **{"every": 0.0, **options})
+    lists = [path.read_text() for path in sorted(destination.parent.glob(f"{destination.name}-pairs*"))]
+    plain = replace(report, pairs=())  # where they lie is another place
+    return PreparedSet.open(destination, verify=True).digest, "".join([plain.json(), *lists])
+
+
+def test_several_processes_write_the_same_bytes(pretended: Path, folder: Path, tmp_path: Path) -> None:
+    assert of_folder(folder, tmp_path / "one") == of_folder(folder, tmp_path / "two", workers=2)
+    one, two = (of_kind("rec", pretended, tmp_path / f"rec{count}", workers=count) for count in (1, 2))
+    assert one == two
+
+
+def interrupt(after: int) -> Callable[[int, int], None]:
+    """Return what ends an import when more photographs than these are done."""
+
+    def progress(done: int, _: int) -> None:
+        if done > after:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+@pytest.mark.parametrize("kind", ["folder", "rec", "bin", "lfw", "rfw"])
+def test_an_import_goes_on_behind_the_last_finished_person(
+    kind: str, pretended: Path, folder: Path, tmp_path: Path
+) -> None:
+    def imported(destination: Path, **options: Any) -> tuple[str, str]:
+        if kind == "folder":
+            return of_folder(folder, destination, **options)
+        return of_kind(kind, pretended, destination, **options)
+
+    counts: list[int] = []
+    whole = imported(tmp_path / "whole", progress=lambda done, _: counts.append(done))
+    cut = len(counts) // 2
+    with pytest.raises(KeyboardInterrupt):
+        imported(tmp_path / "set", progress=interrupt(counts[cut] - 1))
+    assert not (tmp_path / "set").exists()
+    again: list[int] = []
+    assert imported(tmp_path / "set", progress=lambda done, _: again.append(done)) == whole
+    assert again == counts[cut + 1 :]
+    assert not [path for path in tmp_path.iterdir() if "partial" in path.name]
+
+
+def test_a_photograph_that_has_changed_begins_the_import_anew(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        of_folder(folder, tmp_path / "set", progress=interrupt(5))
+    os.utime(folder / "person0" / "0.png", ns=(1, 1))
+    done: list[int] = []
+    of_folder(folder, tmp_path / "set", progress=lambda one, _: done.append(one))
+    assert done[0] == 3
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fedvisage.datasets.importers.identities import import_identities
+
+def progress(done, whole):
+    if done > 5:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+import_identities(Path(sys.argv[1]), Path(sys.argv[2]), name="P", size=24, crop="none", least=2, max_bad=0.5, every=0.0,
+                  progress=progress)
+"""
+
+
+@pytest.mark.slow
+def test_a_killed_import_of_people_goes_on_with_the_same_bytes(folder: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(folder), str(tmp_path / "set")]
+    killed = subprocess.run(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+    done: list[int] = []
+    found = of_folder(folder, tmp_path / "set", progress=lambda one, _: done.append(one))
+    assert done[0] > 8  # the first two people have three photographs and five
+    assert found == of_folder(folder, tmp_path / "whole")
+
+
+def test_people_below_a_folder_are_known_by_names_lists_and_files(pretended: Path) -> None:
+    found = {one.source: one for one in look_below(pretended).datasets}
+    files = {"rec": "train.rec", "bin": next((pretended / "copy of bin").glob("*.bin")).name}
+    for kind in LAYOUTS:
+        place = pretended / f"copy of {kind}" / files.get(kind, "")
+        assert found[place].kind == kind
+    assert len(found) == len(LAYOUTS)
+
+
+def test_a_folder_of_people_that_could_be_anybodys_is_left_alone(folder: Path, tmp_path: Path) -> None:
+    """Nor is a file taken for pairs that only ends so: models do, too."""
+    for number in (1, 2):
+        save(tmp_path / "root" / "album" / "ann" / f"ann_000{number}.png", picture(number))
+    (tmp_path / "root" / "model").mkdir()
+    (tmp_path / "root" / "model" / "pytorch_model.bin").write_bytes(b"PK\x03\x04")
+    below = look_below(tmp_path / "root")
+    assert (below.datasets, below.unknown) == ((), ("album", "model"))
+
+
+@pytest.mark.slow
+def test_all_imports_people_beside_attacks(pretended: Path, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for kind in ("lfw", "rec", "bin", "digiface"):
+        (root / kind).symlink_to(pretended / f"copy of {kind}")  # a linked folder is not looked into
+    assert not look_below(root).datasets
+    for kind in ("lfw", "rec", "bin"):
+        (root / kind).unlink()
+        pretend_dataset(kind, root / kind)
+    pretend_dataset("casia-fasd", root / "casia")
+    options = Importing(size=48, frames="1", crop="centre", enroll=True)
+    said = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    names = {path.name for path in (tmp_path / "sets").iterdir() if path.is_dir()}
+    (pairs,) = (name for name in names if name.startswith("bin-bin-"))
+    assert names == {"casia-fasd", "lfw", "rec-rec-train", pairs}
+    assert (tmp_path / "sets" / "lfw-pairs.txt").exists()
+    assert "not known, and left alone: digiface" in said
+    again = import_dataset("all", root, tmp_path / "sets", unheard, name="", options=options)
+    assert sum("is there already" in line for line in again) == 4

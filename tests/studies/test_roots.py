@@ -1,0 +1,280 @@
+"""Studies on a folder of datasets: what is found, imported, listed as missing, and that the papers' studies run so."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+from tests.toy import unheard
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.data.manifest import read_manifest
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.make import pretend_dataset
+from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
+from fedvisage.datasets.wanted import read_wanted
+from fedvisage.errors import UserError
+from fedvisage.progress import Reporter
+from fedvisage.studies import cells_of, conduct, read
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "recipes" / "studies"
+LETTERS = {"O": "oulu-npu", "C": "casia-fasd", "I": "replay-attack", "M": "msu-mfsd"}
+RECIPE = {
+    "method": {"name": "fedpad", "network": {"width": 8}},
+    "input": {"size": 32},
+    "training": {"rounds": 1, "batch": 4, "local": {"batches": 1}},
+    "evaluation": {"every": 0, "features": 0, "resamples": 0},
+    "runtime": {"precision": "fp32", "threads": 1, "device": "cpu"},
+}
+STUDY = {
+    "title": "Toy",
+    "recipe": RECIPE,
+    "sets": {name: f"data/{name}" for name in ("C", "I", "M")},
+    "imports": {name: f"{LETTERS[name]} --frames 2" for name in ("C", "I", "M")},
+    "users": ["M"],
+    "rows": {"FedPAD": {}, "Single": {"set": ["method.name=single"]}},
+    "seeds": [0],
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small copies of the four datasets, in folders whose names say nothing."""
+    folder = tmp_path_factory.mktemp("root")
+    for name, kind in LETTERS.items():
+        pretend_dataset(kind, folder / f"copy of {name}")
+    return folder
+
+
+def written(study: Mapping[str, Any], folder: Path) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
+    return path
+
+
+def conducted(path: Path, out: Path, root: Path, **options: Any) -> tuple[dict[str, Any], list[str]]:
+    """Conduct a study and return its table with all that was said."""
+    heard = io.StringIO()
+    reporter = Reporter(Console(file=heard, width=1000))
+    table = conduct(path, out, out.parent / "cache", reporter.say, root=root, **options)
+    return table, heard.getvalue().splitlines()
+
+
+@pytest.fixture(scope="module")
+def done(root: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[str]]:
+    here = tmp_path_factory.mktemp("study")
+    _, said = conducted(written(STUDY, here), here / "out", root)
+    return here, said
+
+
+def test_datasets_are_imported_beside_the_output_and_the_root_is_left_alone(
+    done: tuple[Path, list[str]], root: Path
+) -> None:
+    here, said = done
+    made = {path.name.split("-32px")[0]: PreparedSet.open(path) for path in (here / "sets").iterdir()}
+    assert {*made} == {LETTERS[name] for name in "CIM"}
+    assert all(one.size == 32 and " frames=2 " in one.source for one in made.values())
+    assert {path.name for path in root.iterdir()} == {f"copy of {name}" for name in LETTERS}
+    assert "2 cells, 2 of them to be run" in said
+    assert any(line.startswith("imports: 50 images") for line in said)  # two of each of 10, 8 and 7 files
+    assert any("training: nobody knows" in line for line in said)
+
+
+def test_cells_are_those_of_sets_that_were_imported_by_hand(
+    done: tuple[Path, list[str]], root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("C", "I", "M"):
+        command = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), f"data/{name}"]
+        assert CliRunner().invoke(app, [*command, "--frames", "2", "--size", "32"]).exit_code == 0
+    conduct(written(STUDY, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    for cell in ("fedpad-M-seed0", "single-M-seed0"):
+        mine, theirs = (place / "out" / "cells" / cell / "model.safetensors" for place in (tmp_path, done[0]))
+        assert mine.read_bytes() == theirs.read_bytes()
+
+
+def test_what_is_there_is_not_imported_again_and_finished_cells_tell_the_hours(
+    done: tuple[Path, list[str]], root: Path
+) -> None:
+    here, _ = done
+    before = {path: path.stat().st_mtime_ns for path in (here / "sets").rglob("set.json")}
+    (here / "out" / "cells" / "single-M-seed0" / "metrics.json").unlink()
+    _, said = conducted(here / "study.yaml", here / "out", root)
+    assert {path: path.stat().st_mtime_ns for path in (here / "sets").rglob("set.json")} == before
+    assert "2 cells, 1 of them to be run" in said
+    assert any(line.startswith("training: about") and "1 cell" in line for line in said)
+    assert not any(line.startswith("imports:") for line in said)
+
+
+def test_sets_below_the_root_are_taken_if_they_were_imported_in_that_way(root: Path, tmp_path: Path) -> None:
+    """One is at the root's own level, one in a folder of sets; one has other frames and is told of."""
+    here = tmp_path / "root"
+    here.mkdir()
+    for name, place, frames in (("C", "first", 2), ("I", "sets/second", 2), ("M", "sets/third", 1)):
+        words = ["data", "import", LETTERS[name], str(root / f"copy of {name}"), str(here / place), "--size", "32"]
+        assert CliRunner().invoke(app, [*words, "--frames", str(frames)]).exit_code == 0
+    with pytest.raises(UserError, match=r"1 thing .* M \(MSU-MFSD\)"):
+        conducted(written(STUDY, tmp_path), tmp_path / "out", here)
+    study = {**STUDY, "imports": {**STUDY["imports"], "M": "msu-mfsd --frames 1"}}  # type: ignore[dict-item]
+    _, said = conducted(written(study, tmp_path), tmp_path / "out", here)
+    assert any(line.startswith("I: Replay-Attack: the set ") and line.endswith("second") for line in said)
+    assert not (tmp_path / "sets").exists()
+
+
+def test_what_is_not_found_is_listed_with_what_to_do_and_nothing_begins(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "root" / "holiday").mkdir(parents=True)
+    pretend_dataset("casia-fasd", tmp_path / "root" / "casia")
+    recipe = {**RECIPE, "training": {**RECIPE["training"], "start": "first.safetensors"}}  # type: ignore[dict-item]
+    study = {**STUDY, "recipe": recipe, "sets": {**STUDY["sets"], "X": "data/X"}}  # type: ignore[dict-item]
+    out, heard = tmp_path / "out", io.StringIO()
+    reporter, path = Reporter(Console(file=heard, width=1000)), written(study, tmp_path)
+    with pytest.raises(UserError, match=r"4 things .*nothing was done") as caught:
+        conduct(path, out, tmp_path, reporter.say, root=tmp_path / "root")
+    said = {line.partition(":")[0]: line for line in heard.getvalue().splitlines()}
+    assert all(word in str(caught.value) for word in ("I (Replay-Attack)", "M (MSU-MFSD)", "X", "first.safetensors"))
+    assert "https://www.idiap.ch" in said["I"]
+    assert "train_release" not in said["I"]
+    assert "does not say which dataset" in said["X"]
+    command = shlex.split(said["M"].partition("elsewhere: ")[2])
+    assert command[:4] == ["fedvisage", "data", "import", "msu-mfsd"]
+    assert "C" not in said
+    assert not out.exists()
+    # The command that it gives makes the set that the study takes.
+    command[command.index("DIRECTORY")] = str(root / "copy of M")
+    assert CliRunner().invoke(app, command[1:]).exit_code == 0
+    with pytest.raises(UserError, match="3 things"):
+        conduct(tmp_path / "study.yaml", out, tmp_path, unheard, root=tmp_path / "root")
+
+
+def test_sets_that_the_disk_cannot_hold_are_refused_before_the_first_is_made(root: Path, tmp_path: Path) -> None:
+    imports = {name: f"{LETTERS[name]} --frames 999999" for name in ("C", "I", "M")}
+    recipe = {**RECIPE, "input": {"size": 1024}}
+    with pytest.raises(UserError, match=r"needs [\d,.]+ GB .*--sets"):
+        conducted(written({**STUDY, "recipe": recipe, "imports": imports}, tmp_path), tmp_path / "out", root)
+    assert not (tmp_path / "sets").exists()
+
+
+def test_a_copy_that_is_there_twice_is_refused_if_the_study_needs_it(root: Path, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        pretend_dataset("casia-fasd", tmp_path / "root" / name)
+    with pytest.raises(UserError, match="one and two both hold casia-fasd"):
+        conducted(written(STUDY, tmp_path), tmp_path / "out", tmp_path / "root")
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"imports": {"C": "casia"}}, r"imports\.C"),
+        ({"imports": {"C": "casia-fasd --fames 3"}}, r"imports\.C.*--fames"),
+        ({"imports": {"C": "casia-fasd --seed x"}}, r"imports\.C.*a number"),
+        ({"imports": {"C": "casia-fasd --frames six"}}, r"imports\.C.*frames"),
+        ({"imports": {"C": ""}}, r"imports\.C"),
+        ({"protocol": "ocim"}, "no known protocol"),
+        ({"protocol": "ocim-ssdg", "users": ["Z"]}, "users: 'Z'"),
+        ({"sets": {"C": "data/C"}, "users": ["C"]}, "two at least"),
+    ],
+)
+def test_a_study_whose_datasets_cannot_be_read_is_refused_with_its_place(
+    tmp_path: Path, change: dict[str, Any], place: str
+) -> None:
+    with pytest.raises(UserError, match=place):
+        read(written({**STUDY, **change}, tmp_path))
+
+
+def test_a_place_for_sets_without_a_root_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--sets.*--root"):
+        conduct(written(STUDY, tmp_path), tmp_path / "out", tmp_path, unheard, sets=tmp_path / "sets")
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_the_entries_of_a_protocol_become_those_of_the_recipes(name: str, tmp_path: Path) -> None:
+    """Compared with what is printed for people to put into a recipe."""
+    study = {"title": "P", "recipe": {**RECIPE, "evaluation": {}}, "protocol": name, "rows": {"A": {}}, "seeds": [0]}
+    cells = cells_of(read(written(study, tmp_path)), tmp_path)
+    assert [cell.user for cell in cells] == list(PROTOCOLS[name].folds)
+    for cell in cells:
+        printed = yaml.safe_load("\n".join(describe_protocol(name, Path("data"), cell.user)))
+        data = cell.recipe.data
+        assert {"sites": data.sites, "user": data.user, "user_name": data.user_name} == printed["data"]
+        assert cell.recipe.evaluation.threshold == printed["evaluation"]["threshold"]
+        assert cell.recipe.evaluation.level == printed["evaluation"]["level"]
+
+
+def test_a_study_of_a_protocol_runs_on_a_root(root: Path, tmp_path: Path) -> None:
+    study = {
+        "title": "P", "recipe": RECIPE, "protocol": "ocim-ssdg", "users": ["M", "O"], "seeds": [0, 1],
+        "rows": {"FedPAD": {}, "without O": {"sites": ["C", "I"]}},
+    }  # fmt: skip
+    path = written(study, tmp_path)
+    with pytest.raises(UserError, match=r"--smoke.*--root"):
+        conduct(path, tmp_path / "out", tmp_path / "cache", unheard, smoke=True)
+    table, said = conducted(path, tmp_path / "out", root, smoke=True, sets=tmp_path / "elsewhere")
+    assert table["rows"]["FedPAD"]["users"]["M"]["sites"] == ["O", "C", "I"]
+    assert table["rows"]["without O"]["users"]["M"]["sites"] == ["C", "I"]
+    assert len([*(tmp_path / "elsewhere").iterdir()]) == 4
+    assert "4 cells, 4 of them to be run" in said
+
+
+def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Path, tmp_path: Path) -> None:
+    words = ["data", "import", "casia-fasd", str(root / "copy of C"), str(tmp_path / "set"), "--size", "32"]
+    options = ["--heldout", "0.5", "--seed", "3", "--frames", "6,6+n/2", "--crop", "face"]
+    assert CliRunner().invoke(app, [*words, *options]).exit_code == 0
+    made = read_manifest(tmp_path / "set")
+    wanted = read_wanted("casia-fasd --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32)
+    assert wanted.is_met_by(made)
+    assert not wanted.of_size(64).is_met_by(made)
+    assert not read_wanted("casia-fasd --frames 6,6+n/2 --heldout 0.5", "here").of_size(32).is_met_by(made)
+    assert not read_wanted("siw --frames 6,6+n/2 --seed 3 --heldout 0.5", "here").of_size(32).is_met_by(made)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("table3", ()), ("fedsis-table1", ()), ("fedsis-table6", ("celeba-spoof",)), ("table10", ()),
+        ("table8", ("siw",)), ("masks", ("3dmad", "hkbu-mars-v2")), ("fedsis-table3", ("wmca", "cefa", "casia-surf")),
+    ],
+)  # fmt: skip
+def test_a_papers_study_runs_on_pretended_datasets(
+    name: str, more: tuple[str, ...], root: Path, tmp_path: Path
+) -> None:
+    for kind in more:
+        if not (root / kind).exists():
+            pretend_dataset(kind, root / kind)
+    words = ["study", str(FOLDER / f"{name}.yaml"), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
+    assert result.exit_code == 0, result.exception
+    study = read(FOLDER / f"{name}.yaml")
+    assert all(row in (tmp_path / "out" / "table.md").read_text() for row in study.rows)
+
+
+def section_of_the_page() -> str:
+    page = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+    return page[page.index("### Studies on a folder of datasets") :]
+
+
+def test_the_pages_study_of_a_protocol_is_read(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
+    study = read(written(yaml.safe_load(text), tmp_path))
+    assert study.users == ["O", "C", "I", "M"]
+    assert len(cells_of(study, tmp_path)) == 4 * 2 * 3
+
+
+@pytest.mark.slow
+def test_the_pages_commands_run_a_study_on_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (commands,) = re.findall(r"```console\n(.*?)```", section_of_the_page(), flags=re.DOTALL)
+    for command in commands.splitlines():
+        result = CliRunner().invoke(app, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.exception
+    assert (tmp_path / "runs" / "table3-smoke" / "table.md").exists()
+    assert len([*(tmp_path / "runs" / "sets").iterdir()]) == 4
