@@ -61,7 +61,7 @@ def create_file(path: Path, rows: dict[str, bytes]) -> None:
             made.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
             made.execute("COMMIT")
             made.close()
-    except BaseException:
+    except BaseException:  # whatever it was, nothing half made is left
         path.unlink(missing_ok=True)
         raise
 
@@ -81,7 +81,7 @@ def open_file(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
                 raise Busy(f"{path}: another process holds it with a write-ahead log; end it first")
             opened.execute("PRAGMA foreign_keys = ON")
             opened.execute("PRAGMA trusted_schema = OFF")
-        except BaseException:
+        except BaseException:  # whatever it was, the file is closed
             opened.close()
             raise
         return opened

@@ -50,7 +50,7 @@ class Records:
             if opened is None:
                 raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
             self._tagging = keys.derived(opened, salt, "names")
-        except BaseException:
+        except BaseException:  # whatever it was, the file is closed
             self._opened.close()
             raise
 
@@ -235,7 +235,7 @@ class Records:
                 self._check_key()
                 yield write
                 write.execute("COMMIT")
-            except BaseException:
+            except BaseException:  # whatever it was, the file is as before
                 if write.in_transaction:
                     write.execute("ROLLBACK")
                 raise

@@ -6,13 +6,12 @@ sets and judged. Where a set is a directory, the rendered domain of the set's na
 
 from __future__ import annotations
 
-import json
-
 from fedvisage.data.selection import ONLY
 from fedvisage.datasets.rendered.specification import Synthesis, parse_synthesis
 from fedvisage.datasets.sources import SYNTHETIC, without_part
 from fedvisage.errors import UserError
 from fedvisage.faces.synthetic.domains import DOMAINS
+from fedvisage.files import json_key
 from fedvisage.methods import find
 from fedvisage.studies.file import Row, Study
 from fedvisage.studies.grid import changed, tree_of
@@ -96,6 +95,6 @@ def _narrow(study: Study, name: str) -> Row:
         own.append(FEW_HEADS)
     fields = getattr(known["network"].annotation, "model_fields", {}) if "network" in known else {}
     if "weights" in fields:  # a narrow network has no such file
-        own.append(f"method.network.weights={json.dumps(fields['weights'].default)}")
+        own.append(f"method.network.weights={json_key(fields['weights'].default)}")
     own += ["training.pretrain.epochs=1"] if study.public is not None else []
     return row.model_copy(update={"set": [*row.set, *own]})
