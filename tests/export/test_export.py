@@ -6,6 +6,7 @@ import json
 import keyword
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -22,7 +23,7 @@ from fedvisage.export.conduct import export
 from fedvisage.export.graph import Graph
 from fedvisage.export.parity import measure, require
 from fedvisage.federation.declared import Member
-from fedvisage.methods import METHODS
+from fedvisage.methods import METHODS, find
 from fedvisage.nn.texture import ColourTexture
 from fedvisage.streams import torch_rng
 from fedvisage.tasks.finished import FinishedModel, open_model
@@ -36,9 +37,13 @@ def crops(count: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 255, (count, SIZE, SIZE, 3), dtype=np.uint8)
 
 
-def untrained(sets: Mapping[str, Path], name: str, members: int = 1, **changes: object) -> FinishedModel:
+def untrained(
+    sets: Mapping[str, Path], name: str, members: int = 1, section: Mapping[str, Any] | None = None, **changes: object
+) -> FinishedModel:
     """Return a model of a method with its first weights, as a run would leave them."""
-    setup = set_up(recipe_of(tree(sets, name, **changes)), METHODS[name])
+    content = tree(sets, name, **changes)
+    recipe = recipe_of(content | {"method": section or content["method"]})
+    setup = set_up(recipe, find(recipe.method))
     scorer = setup.scorer()
     whose = [""] if members == 1 else [f"{site}/" for site in SITES[:members]]
     finished = {f"{one}{key}": value for one in whose for key, value in scorer.net.state_dict().items()}
@@ -119,8 +124,8 @@ def test_the_model_of_every_method_is_exported(sets: Mapping[str, Path], tmp_pat
 @pytest.mark.slow
 @pytest.mark.parametrize("arch", ["mobilenetv3_small_050", "efficientnet_lite0", "convnext_atto"])
 def test_networks_of_timm_are_exported(sets: Mapping[str, Path], tmp_path: Path, arch: str) -> None:
-    changes = {"method__model": {"name": "timm", "network": {"arch": arch}}}
-    compare_graph(untrained(sets, "fedprox", **changes), tmp_path)
+    method = {"name": "fedprox", "model": "timm", "network": {"arch": arch}}
+    compare_graph(untrained(sets, "fedpad", section=method), tmp_path)
 
 
 def compare_graph(model: FinishedModel, place: Path) -> None:

@@ -240,10 +240,13 @@ def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Pa
 @pytest.mark.parametrize(
     ("name", "more"),
     [
-        ("table3", ()), ("fedsis-table1", ()), ("fedsis-table6", ("celeba-spoof",)), ("table10", ()),
-        ("table8", ("siw",)), ("masks", ("3dmad", "hkbu-mars-v2")), ("fedsis-table3", ("wmca", "cefa", "casia-surf")),
+        ("table3", ()),
+        ("fedsis-table1", ()),
+        ("table8", ("siw",)),
+        ("masks", ("3dmad", "hkbu-mars-v2")),
     ],
-)  # fmt: skip
+)
+@pytest.mark.timeout(1200)
 def test_a_papers_study_runs_on_pretended_datasets(
     name: str, more: tuple[str, ...], root: Path, tmp_path: Path
 ) -> None:
