@@ -11,59 +11,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fedvisage.device.checked import ATTACK, BONA_FIDE, NO_DECISION, Box, Checked, CheckedFace, PadVerdict
+from fedvisage.device.quality import Quality
 from fedvisage.faces.detection import Face
-from fedvisage.gallery.engine import ATTACK, BONA_FIDE, NO_DECISION, Image, Model
-from fedvisage.metrics.similarity import Features, unit
+from fedvisage.gallery.engine import Image, Model
+from fedvisage.metrics.similarity import unit
 
 TILE = 16
 RED, GREEN = (250, 0, 0), (0, 250, 0)
-
-
-@dataclass(frozen=True)
-class TileBox:
-    x: float
-    y: float = 0.0
-    width: float = TILE
-    height: float = TILE
-    confidence: float = 0.99
-
-
-@dataclass(frozen=True)
-class TileQuality:
-    reasons: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        return not self.reasons
-
-
-@dataclass(frozen=True)
-class TileVerdict:
-    decision: str
-    score: float | None
-    threshold: float = 0.5
-    operating_point: str = "fixed"
-
-
-@dataclass(frozen=True, eq=False)
-class TileFace:
-    box: TileBox
-    quality: TileQuality
-    pad: TileVerdict | None
-    embedding: Features | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class TileRow:
-    faces: tuple[TileFace, ...]
-
-    @property
-    def decision(self) -> str:
-        return self.faces[0].pad.decision if self.faces and self.faces[0].pad else NO_DECISION
-
-    @property
-    def reasons(self) -> Sequence[str]:
-        return self.faces[0].quality.reasons if self.faces else ("no face found",)
 
 
 @dataclass(frozen=True)
@@ -80,21 +35,20 @@ class Tiles:
             for place, _ in tiles(image)
         ]
 
-    def check(self, image: Image, *, report: bool = False) -> TileRow:
-        return TileRow(tuple(self._judged(place, tile, report) for place, tile in tiles(image)))
+    def check(self, image: Image, *, report: bool = False) -> Checked:
+        return Checked(tuple(self._judged(place, tile, report) for place, tile in tiles(image)))
 
-    def _judged(self, place: int, tile: Image, report: bool) -> TileFace:
+    def _judged(self, place: int, tile: Image, report: bool) -> CheckedFace:
         colour = tuple(tile[0, 0].tolist())
-        quality = TileQuality(("the face is blurred",) if colour == GREEN else ())
-        decision, score = (BONA_FIDE, 0.9) if quality.ok else (NO_DECISION, None)
-        if colour == RED:
-            decision, score = ATTACK, 0.1
-        seen = quality.ok and (decision == BONA_FIDE or report)
+        reasons = ("the face is blurred",) if colour == GREEN else ()
+        decision, score = (NO_DECISION, None) if reasons else (ATTACK, 0.1) if colour == RED else (BONA_FIDE, 0.9)
+        seen = not reasons and (decision == BONA_FIDE or report)
         numbers = unit(tile[4:12, 4:12].reshape(1, -1).astype(np.float32) - 128)[0]
-        return TileFace(
-            TileBox(place),
-            quality,
-            TileVerdict(decision, score) if self.pad_digest else None,
+        return CheckedFace(
+            Box(place, 0, TILE, TILE, 0.99),
+            tuple((place + 8.0, 8.0) for _ in range(5)),
+            Quality(reasons, size=TILE, sharpness=1.0, turned=0.0, tilted=0.0),
+            PadVerdict(decision, score, 0.5, None, 0.0, "fixed") if self.pad_digest else None,
             numbers if seen else None,
         )
 

@@ -25,12 +25,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from tests.documented import ROOT
-from tests.gallery.tiles import Image, TileRow, Tiles, tile_of
+from tests.gallery.tiles import Tiles, tile_of
 from tests.service.test_service import png
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
+from fedvisage.device.checked import Checked
 from fedvisage.errors import UserError
+from fedvisage.gallery.engine import Image
 from fedvisage.service.app import build
 from fedvisage.service.running import server_of
 from fedvisage.service.settings import Limits
@@ -61,7 +63,7 @@ class Slow(Tiles):
     begun: threading.Event = field(default_factory=threading.Event)
     go_on: threading.Event = field(default_factory=threading.Event)
 
-    def check(self, image: Image, *, report: bool = False) -> TileRow:
+    def check(self, image: Image, *, report: bool = False) -> Checked:
         self.begun.set()
         assert self.go_on.wait(PATIENCE)
         return super().check(image, report=report)

@@ -126,6 +126,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Say whether it is one person who is on a picture."""
+    from fedvisage.device.checked import MATCH
     from fedvisage.gallery import door
 
     with _opened(gallery, key) as opened:
@@ -133,7 +134,7 @@ def verify(
         match = door.verify(opened, engine, collection, person, _face(engine, image))
     _shown([match], as_json)
     if exit_code:
-        raise typer.Exit(int(match.decision != door.MATCH))
+        raise typer.Exit(int(match.decision != MATCH))
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,13 +16,6 @@ from fedvisage.datasets.importers.videos import video_frames
 from fedvisage.errors import RunFailed, UserError
 
 Image = NDArray[np.uint8]
-
-
-class _All:
-    """Every number is in it."""
-
-    def __contains__(self, number: object) -> bool:
-        return True
 
 
 def frames_of(source: str) -> Iterator[Image]:
@@ -60,7 +54,7 @@ def _folder(path: Path) -> Iterator[Image]:
 
 def _video(path: Path) -> Iterator[Image]:
     try:
-        for _, frame in video_frames(path, _All()):
+        for _, frame in video_frames(path, range(sys.maxsize)):
             yield frame
     except BadFile as bad:
         raise UserError(printable(str(path)), str(bad)) from None

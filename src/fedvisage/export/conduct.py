@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 
 from fedvisage.data.batches import View
-from fedvisage.data.manifest import FileEntry
+from fedvisage.data.manifest import FileEntry, file_digest
 from fedvisage.device.config import (
     CARD,
     CONFIG,
@@ -172,8 +171,7 @@ def _with_graph(directory: Path, model: FinishedModel, chosen: Chosen, descripti
 
 def entry_of(path: Path) -> FileEntry:
     """Return a file's size and digest."""
-    with path.open("rb") as file:
-        return FileEntry(bytes=path.stat().st_size, sha256=hashlib.file_digest(file, "sha256").hexdigest())
+    return FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
 
 
 def _weights(chosen: Chosen) -> dict[str, torch.Tensor]:

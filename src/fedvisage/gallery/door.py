@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedvisage.gallery.engine import ATTACK, BONA_FIDE, Engine, Image, Model, SeenFace, model_of
+from fedvisage.device.checked import ATTACK, BONA_FIDE, MATCH, NO_MATCH, CheckedFace
+from fedvisage.gallery.engine import Engine, Image, Model, model_of
 from fedvisage.gallery.records import Face, Person
 from fedvisage.gallery.refusals import NotEnrolled
 from fedvisage.gallery.search import Gallery, Hit
 from fedvisage.metrics.similarity import Features
 
-MATCH, NO_MATCH = "match", "no_match"
 NO_PAD = "no model tells attacks; give one"
 
 
@@ -43,7 +43,7 @@ def enrol(
     gallery: Gallery, engine: Engine, collection: str, name: str, pictures: Iterable[tuple[str, Image]]
 ) -> Enrolled:
     """Enrol a person with those of the named pictures that show one living face well."""
-    model, taken, refused = model_of(engine), list[SeenFace](), list[tuple[str, str]]()
+    model, taken, refused = model_of(engine), list[CheckedFace](), list[tuple[str, str]]()
     gallery.collection(collection)
     for picture, image in pictures:
         found = face_to_enrol(engine, image)
@@ -61,7 +61,7 @@ def enrol(
     return Enrolled(person, tuple(faces), tuple(refused), replaced)
 
 
-def face_to_enrol(engine: Engine, image: Image) -> SeenFace | str:
+def face_to_enrol(engine: Engine, image: Image) -> CheckedFace | str:
     """Return the one living face of a picture, or why nobody may be enrolled with it."""
     if engine.pad_digest is None:
         raise NotEnrolled("--pad", NO_PAD)

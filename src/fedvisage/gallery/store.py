@@ -140,6 +140,13 @@ class Records:
             found = read.execute("SELECT id, key, name, created FROM persons WHERE collection = ?", (row,)).fetchall()
             return sorted((self._opened_person(*values) for values in found), key=lambda one: one.name)
 
+    def has(self, collection: str, name: str) -> bool:
+        """Tell whether somebody of a name is enrolled, by its keyed hash."""
+        with self._reading():
+            row, _ = self._collection_row(collection)
+            found = self._find(row, name)
+        return found is not None and found.name == name
+
     def person(self, collection: str, wanted: str) -> Person:
         """Return a person by id, or by name."""
         with self._reading():

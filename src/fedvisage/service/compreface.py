@@ -11,8 +11,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
+from fedvisage.device.checked import CheckedFace
 from fedvisage.gallery import door
-from fedvisage.gallery.engine import Image, SeenFace, model_of
+from fedvisage.gallery.engine import Image, model_of
 from fedvisage.gallery.records import COLLECTION
 from fedvisage.service.asked import Asked, read_asked
 from fedvisage.service.native import body
@@ -71,7 +72,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
         """Say who each face of a picture is most similar to; an attack is nobody."""
         asked, gallery = await read_asked(request, PICTURES), work.people()
 
-        def subjects(face: SeenFace) -> list[Values]:
+        def subjects(face: CheckedFace) -> list[Values]:
             if face.embedding is None:
                 return []
             found = door.search(gallery, work.engine, COLLECTION, face.embedding, prediction_count)
@@ -94,7 +95,7 @@ def _add_recognition(router: APIRouter, work: Work) -> None:
         def some() -> Values:
             owner = gallery.owner(COLLECTION, image_id)
 
-            def said(face: SeenFace) -> Values:
+            def said(face: CheckedFace) -> Values:
                 if face.embedding is None:
                     return {"subject": owner.name, "similarity": None}
                 found = door.verify(gallery, work.engine, COLLECTION, owner.id, face.embedding)
@@ -163,13 +164,13 @@ def _image(work: Work, asked: Asked, name: str) -> Image:
     return asked.picture(work.limits.pixels, name)
 
 
-def _faces(work: Work, asked: Asked, name: str, limit: int, sure: float) -> list[SeenFace]:
+def _faces(work: Work, asked: Asked, name: str, limit: int, sure: float) -> list[CheckedFace]:
     """Return the largest faces of a picture of which the detector is so sure."""
     seen = [one for one in work.engine.check(_image(work, asked, name)).faces if one.box.confidence >= sure]
     return seen[:limit] if limit else seen
 
 
-def _face(one: SeenFace) -> Values:
+def _face(one: CheckedFace) -> Values:
     """Return a face as CompreFace does, and whether it is living."""
     box, pad = one.box, one.pad
     ends = {"x_min": box.x, "y_min": box.y, "x_max": box.x + box.width, "y_max": box.y + box.height}

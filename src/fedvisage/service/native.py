@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 
+from fedvisage.device.checked import MATCH, NO_MATCH, CheckedFace
 from fedvisage.gallery import door
-from fedvisage.gallery.engine import Image, SeenFace, model_of
+from fedvisage.gallery.engine import Image, model_of
 from fedvisage.gallery.records import COLLECTION
 from fedvisage.gallery.refusals import Exists
 from fedvisage.service import replies
@@ -92,7 +93,7 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
 
         def some() -> Values:
             times, seen = Times(), list[Values]()
-            largest = list[SeenFace]()
+            largest = list[CheckedFace]()
             for name in ("image1", "image2"):
                 image = _image(work, asked, name)
                 faces = _faces(work, image, report=pad == "report")
@@ -103,7 +104,7 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
             said: Values = {"decision": "no_decision", "similarity": None}
             if len(embeddings) == 2:
                 alike = float(embeddings[0] @ embeddings[1])
-                said = {"decision": door.MATCH if alike >= model.threshold else door.NO_MATCH, "similarity": alike}
+                said = {"decision": MATCH if alike >= model.threshold else NO_MATCH, "similarity": alike}
             said |= {"threshold": model.threshold, "operating_point": model.operating_point}
             return _reply(request, work, times, images=seen, **said)
 
@@ -114,7 +115,7 @@ def _add_comparing(router: APIRouter, work: Work) -> None:
         """Say who in a collection each face of a picture is most similar to."""
         gallery = work.people()
 
-        def matches(face: SeenFace) -> Values:
+        def matches(face: CheckedFace) -> Values:
             if face.embedding is None:
                 return {"matches": []}
             found = door.search(gallery, work.engine, collection, face.embedding, limit)
@@ -190,7 +191,7 @@ def _add_people(router: APIRouter, work: Work) -> None:
         name = asked.word("name")
 
         def some() -> Values:
-            if any(one.name == name for one in gallery.people(collection)):
+            if gallery.has(collection, name):
                 raise Exists(name, "is enrolled already; add faces to them")
             return _enrolled(work, asked, collection, name)
 
@@ -233,7 +234,7 @@ def _add_people(router: APIRouter, work: Work) -> None:
 async def _judge(
     request: Request,
     work: Work,
-    more: Callable[[SeenFace], Values] = lambda face: {},
+    more: Callable[[CheckedFace], Values] = lambda face: {},
     ready: Callable[[], object] = lambda: None,
     *,
     embedding: bool = False,
@@ -259,7 +260,7 @@ def _image(work: Work, asked: Asked, name: str = "image") -> Image:
     return asked.picture(work.limits.pixels, name, "file")
 
 
-def _faces(work: Work, image: Image, *, report: bool) -> list[SeenFace]:
+def _faces(work: Work, image: Image, *, report: bool) -> list[CheckedFace]:
     faces = list(work.engine.check(image, report=report).faces)
     for face in faces:
         work.counts.decided("unjudged" if face.pad is None else face.pad.decision)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from fedvisage.device.checked import CheckedFace
 from fedvisage.faces.detection import Face as Found
 from fedvisage.gallery.door import Match
-from fedvisage.gallery.engine import Box, Engine, Image, SeenFace
+from fedvisage.gallery.engine import Engine, Image
 from fedvisage.gallery.records import Collection, Face, Person
 
 Values = dict[str, Any]
@@ -24,10 +25,9 @@ def found(face: Found, image: Image) -> Values:
     }
 
 
-def judged(face: SeenFace, image: Image, *, embedding: bool = False) -> Values:
+def judged(face: CheckedFace, image: Image, *, embedding: bool = False) -> Values:
     """Return a face that was judged; its embedding only where that is what was asked for."""
-    box: Box = face.box
-    pad = face.pad
+    box, pad = face.box, face.pad
     said: Values = {
         "box": _box(box.x, box.y, box.width, box.height, box.confidence),
         "normalised": _shares(image, box.x, box.y, box.width, box.height),

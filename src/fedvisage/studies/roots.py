@@ -19,16 +19,13 @@ from fedvisage.datasets.sources import SYNTHETIC
 from fedvisage.datasets.wanted import Wanted, read_wanted
 from fedvisage.errors import UserError
 from fedvisage.progress import Say, counted
+from fedvisage.recipe.weights import named_weights
 from fedvisage.studies.estimate import describe_needs
 from fedvisage.studies.file import Study
 from fedvisage.studies.grid import Cell, Source, placed, source_of
 
 FEW = 200
 """Videos or images of a dataset that a smoke test reads, about."""
-
-
-NO_FILE = "none"
-"""What recipes say in the place of a file of weights."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +116,8 @@ def _named(wanted: Wanted) -> str:
 
 def missing_files(cells: Sequence[Cell]) -> list[str]:
     """Return the files of weights that recipes name and that are not there."""
-    named = set()
-    for cell in cells:
-        network = cell.resolved["method"].get("network") or {}
-        named |= {network.get("weights"), cell.resolved["training"].get("start")}
-    return sorted(str(name) for name in named - {None, "", NO_FILE} if not Path(name).expanduser().exists())
+    named = {file for cell in cells for file in named_weights(cell.resolved).values()}
+    return sorted(file for file in named if not Path(file).expanduser().exists())
 
 
 def _import_of(need: Need) -> tuple[Wanted, Path]:

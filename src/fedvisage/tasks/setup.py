@@ -35,7 +35,7 @@ class Setup:
 def set_up(recipe: Recipe, method: Method) -> Setup:
     """Look up what a recipe needs, and give this process the recipe's threads.
 
-    A layout that is still to be decided (:mod:`fedvisage.tasks.layout`) is the one that nobody has to measure.
+    A layout that is still to be decided (:mod:`fedvisage.runs.layout`) is the one that nobody has to measure.
     """
     use_threads(recipe.runtime.threads)
     layout: Layout = "first" if recipe.runtime.layout == "first" else "last"
