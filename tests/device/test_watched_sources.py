@@ -1,0 +1,49 @@
+"""Where frames to watch come from: a picture, a folder in order of names, a video; what is none is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedvisage.datasets.pretend import write_video
+from fedvisage.device.sources import every, frames_of
+from fedvisage.errors import RunFailed, UserError
+
+BRIGHTNESS = (40, 90, 140, 190, 240)
+"""Of the frames, so far apart that no codec confuses them."""
+
+
+def grey(brightness: int) -> np.ndarray:
+    return np.full((64, 96, 3), brightness, np.uint8)
+
+
+def test_a_videos_frames_come_in_their_order(tmp_path: Path) -> None:
+    write_video(tmp_path / "door.avi", tuple(map(grey, BRIGHTNESS)))
+    found = list(frames_of(str(tmp_path / "door.avi")))
+    assert [frame.shape for frame in found] == [(64, 96, 3)] * len(BRIGHTNESS)
+    assert [frame.mean() for frame in found] == pytest.approx(BRIGHTNESS, abs=12)
+
+
+def test_pictures_of_a_folder_come_in_the_order_of_their_names_as_rgb(tmp_path: Path) -> None:
+    for name, colour in (("b", (0, 0, 200)), ("a", (200, 0, 0))):
+        Image.new("RGB", (32, 32), colour).save(tmp_path / f"{name}.png")
+    assert [frame[0, 0].tolist() for frame in frames_of(str(tmp_path))] == [[200, 0, 0], [0, 0, 200]]
+
+
+def test_each_third_frame_is_the_first_of_three() -> None:
+    assert [int(frame[0, 0, 0]) for frame in every(map(grey, range(7)), 3)] == [0, 3, 6]
+
+
+@pytest.mark.parametrize("content", [b"", b"no video"])
+def test_a_file_that_is_no_video_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "door.avi").write_bytes(content)
+    with pytest.raises(UserError, match=r"door\.avi"):
+        list(frames_of(str(tmp_path / "door.avi")))
+
+
+def test_a_camera_that_is_not_there_is_named() -> None:
+    with pytest.raises((UserError, RunFailed), match="camera 987"):
+        next(frames_of("987"))
