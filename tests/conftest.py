@@ -58,18 +58,14 @@ def recognition(recognition_run: Path) -> Path:
 
 
 WHOLE = (
-    *(
-        "contract",
-        "distributed",
-        "faults",
-        "hostile",
-        "audit",
-        "studies",
-        "datasets/rendered",
-        "parity/test_algorithms.py",
-    ),
-    *("federation/test_secure_run.py", "federation/test_admission.py", "methods/test_algorithms_on_models.py"),
-    *("methods/test_split.py", "methods/test_leakage.py", "methods/test_fedbn.py", "methods/test_fedma_passes.py"),
+    *("contract/", "distributed/", "faults/", "hostile/", "audit/", "studies/", "soak/", "door/", "datasets/rendered/"),
+    *("cli/test_command_line.py", "cli/test_gallery_verbs.py", "cli/test_predict.py", "cli/test_signs_of_life.py"),
+    *("datasets/test_make.py", "parity/test_algorithms.py", "report/test_page.py", "runs/test_run.py"),
+    *("federation/test_secure_run.py", "federation/test_admission.py", "federation/test_rounds.py"),
+    *("federation/test_robust.py", "federation/protections/test_dp.py", "federation/protections/test_poison.py"),
+    *("federation/wire/test_wire_weights.py", "methods/test_algorithms_on_models.py", "methods/test_split.py"),
+    *("methods/test_leakage.py", "methods/test_fedbn.py", "methods/test_fedma_passes.py", "tasks/test_overlap.py"),
+    *("tasks/recognition/test_recognition.py", "tracking/", "workers/test_processes.py"),
     *("test_documentation.py", "test_extensions.py", "test_processors.py", "test_shipped.py", "test_wheel.py"),
 )
 """Below this folder: tests that run whole recipes or processes again and again."""
