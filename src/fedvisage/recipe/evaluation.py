@@ -64,7 +64,7 @@ class Recognition(Section):
 class Evaluation(Section):
     """How the finished model is judged; nothing here may depend on the user's labels unless its name says so."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"recognition"})
+    unset: ClassVar[frozenset[str]] = frozenset({"recognition", "published"})
 
     threshold: Literal[
         "source-eer",
@@ -81,6 +81,8 @@ class Evaluation(Section):
     batch: int = Field(64, ge=1)
     resamples: int = Field(1000, ge=0)
     features: int = Field(0, ge=0)
+    published: bool | None = None
+    """Attack detection: add the figures as papers worked theirs out (``metrics/published``)."""
     adapt: Adapt | None = None
     recognition: Recognition | None = None
 

@@ -2,6 +2,8 @@
 
 Attack detection's stand at the top: `hter`. Recognition's are named by model, rate and error rate: `generic.tar@1e-3`,
 `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people;
+`published.hter_target_eer` is by a rule of
+papers (`metrics/published`), where the recipe says `evaluation.published`.
 `group.African.accuracy` is the accuracy on ten folds of pairs within a group of the benchmark. What a run cost:
 `seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down`, `steps_per_epoch`.
 """
@@ -16,6 +18,7 @@ from fedvisage.report.compared import PLACES, TABLES
 
 PERCENT = 100.0
 _RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
+_PUBLISHED = re.compile(r"published\.(hter_target_eer|hter_train_eer|tpr_bona_fide_1pct)")
 _GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
 
 COSTS: Mapping[str, tuple[str, float]] = {
@@ -27,14 +30,24 @@ COSTS: Mapping[str, tuple[str, float]] = {
 }
 """What a run cost: its name in metrics.json, and what it is multiplied with."""
 
+HEADINGS: Mapping[str, str] = {
+    "published.hter_target_eer": "HTER at the user's EER threshold (as published)",
+    "published.hter_train_eer": "HTER at the training scores' EER threshold (as published)",
+    "published.tpr_bona_fide_1pct": "bona fide accepted at 1 % of attacks (as published)",
+}
+"""Columns whose names do not say enough."""
+
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
-Figure = Attacks | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_GROUP.pattern}|{'|'.join(COSTS)})$")]
+Figure = Attacks | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_PUBLISHED.pattern}|{_GROUP.pattern}|{'|'.join(COSTS)})$")]
 
 
 def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
     """Return a figure of a run; None where it could not be measured."""
     if (group := _GROUP.fullmatch(figure)) is not None:
         return _of_group(metrics, group[1])
+    if (rule := _PUBLISHED.fullmatch(figure)) is not None:
+        by_papers: float | None = (metrics.get("published") or {}).get(rule[1])
+        return by_papers
     found = _RATE.fullmatch(figure)
     if found is None:
         value: float | None = metrics.get(COSTS[figure][0] if figure in COSTS else figure)
@@ -53,6 +66,11 @@ def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:
     judged = (generic.get("members") or {}).get(group) or generic
     value: float | None = ((judged.get("groups") or {}).get(group) or {}).get("accuracy_on_ten_folds")
     return value
+
+
+def heading(figure: str) -> str:
+    """Return what stands above a figure's column."""
+    return HEADINGS.get(figure, figure.upper())
 
 
 def scale(figure: str) -> float:

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
+from fedvisage.data.selection import without_selection
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, located
 from fedvisage.datasets.wanted import read_wanted
 from fedvisage.errors import UserError, choice
@@ -53,7 +54,8 @@ class Study(Section):
 
     All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said. For
     recognition, ``public`` names the set of public identities, which is neither. A ``protocol`` stands for sets: its
-    folds are the users, and say who trains on what. ``imports`` says by the name of a set's directory which dataset it
+    folds are the users, and say who trains on what. ``trains`` gives the part of a set that its site trains on, where
+    that is not what a user is judged by: one frame of each video, for one. ``imports`` says by the name of a set's directory which dataset it
     is of, imported how.
     """
 
@@ -62,6 +64,7 @@ class Study(Section):
     recipes: dict[str, Tree] = {}
     protocol: str | None = None
     sets: dict[str, str]
+    trains: dict[str, str] = {}
     sites: list[str]
     users: list[str]
     public: str | None = None
@@ -99,6 +102,8 @@ class Study(Section):
             raise ValueError("sets must have two at least, one to train on and one to judge on")
         if self.protocol is not None and self.public is not None:
             raise ValueError("public is for recognition, and protocols are about attacks; leave one out")
+        if self.protocol is not None and self.trains:
+            raise ValueError("trains stands beside sets, and a protocol says itself who trains on what; leave one out")
         return self
 
 
@@ -131,6 +136,10 @@ def read(path: Path) -> Study:
         if places.setdefault(slug(name), name) != name:
             raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")
+    _check_names(list(study.trains), study, f"{path}: trains")
+    for name, entry in study.trains.items():
+        if without_selection(entry)[0] != without_selection(study.sets[name])[0]:
+            raise UserError(f"{path}: trains.{name}", f"{entry!r} is of another set than {study.sets[name]!r}")
     for name, text in study.imports.items():
         read_wanted(text, f"{path}: imports.{name}")
     if study.protocol is None:

@@ -44,9 +44,10 @@ def smoke(study: Study, *, rendered: bool = True) -> Study:
         update={
             "title": f"SMOKE TEST, figures without meaning: {study.title}",
             "seeds": study.seeds[:1],
-            "sets": {name: _tiny(name, entry, study) if rendered else entry for name, entry in study.sets.items()},
+            **{key: {name: _tiny(name, entry, study) if rendered else entry for name, entry in entries.items()}
+               for key, entries in (("sets", study.sets), ("trains", study.trains))},
         }
-    )
+    )  # fmt: skip
     rows = {name: _narrow(small, name) for name in small.rows}
     local = BATCH if study.public is None else EPOCH
     return changed(small.model_copy(update={"rows": rows}), [*CHANGES, local])

@@ -1,0 +1,32 @@
+"""Figures of attack detection by the rules that papers used, to stand beside what they printed.
+
+They are for comparison alone; a run's own figures go by rules that see no label of the user. Two rules differ:
+
+- **The threshold.** FedSIS and FLIP print the HTER at the threshold where the errors on the *user's* images are equal
+  (`hter_target_eer`); FedGPAD and its test-time adaptation take it where those on the scores of training are
+  (`hter_train_eer`).
+- **The positive class.** FedSIS and FLIP print the share of bona fide images that are accepted where at most 1 % of the
+  attacks are (`tpr_bona_fide_1pct`): bona fide is their positive class. FedSIS's text has it the other way round, which
+  is `tpr_at_fpr_1pct`.
+"""
+
+from fedvisage.metrics.pad import bpcer_at_apcer, hter
+from fedvisage.metrics.scores import Scores
+from fedvisage.metrics.threshold import Threshold, threshold_from_target
+
+RATE = 0.01
+
+
+def published(scores: Scores, trained: Threshold | None) -> dict[str, float]:
+    """Return the figures of a user with both classes; ``trained`` is the threshold from the scores of training."""
+    if not (len(scores.bona_fide) and len(scores.attack)):
+        return {}
+    own = threshold_from_target(scores).value
+    figures = {
+        "hter_target_eer": hter(scores, own),
+        "threshold_target_eer": own,
+        "tpr_bona_fide_1pct": 1 - bpcer_at_apcer(scores, RATE, "pooled"),
+    }
+    if trained is not None:
+        figures |= {"hter_train_eer": hter(scores, trained.value), "threshold_train_eer": trained.value}
+    return figures
