@@ -57,7 +57,7 @@ def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_on
 def spread_out(centres: dict[str, np.ndarray], sampled: int | None) -> tuple[dict[str, np.ndarray], float]:
     """Return the centres as FedFace's server moves them, and the length of its step."""
     content = {
-        "method": {"name": "fedface", "network": {"name": "sphere20", "width": 8, "embedding": 4},
+        "method": {"name": "fedface", "network": {"name": "sphere20", "width": 8, "embedding": 8},
                    "spreadout": {"weight": 3.0, "margin": 0.9, "sampled": sampled}},
         "data": {"sites": {"A": "nowhere"}}, "input": {"colour": "rgb"},
         "training": {"rounds": 4, "optimizer": {"name": "sgd", "lr": 0.02}},
@@ -97,7 +97,7 @@ def test_of_each_site_as_many_centres_as_are_sampled_are_moved_and_the_others_st
 
 
 def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    """Two batches of four have the gradient of one of eight: the loss is a mean over images, and no layer mixes them."""
+    """Two batches of four have the gradient of one of eight: the loss is a mean over images, which no layer mixes."""
     trained = {}
     for name, batches, size in (("two", 2, 4), ("one", 1, 8), ("none", 1, 8)):
         content = tree(
@@ -119,9 +119,8 @@ def test_naive_noise_has_the_deviation_of_so_many_queries(
     sets: Mapping[str, Path], tmp_path: Path, delta: float | None
 ) -> None:
     """A.2.2: σ = Δ √(2 ln(1.25 n/δ)) n/ε with Δ = 2, one query for each of n people; δ is n^-1.1 unless it is given."""
-    options = {"method__epsilon": 40.0, **({} if delta is None else {"method__delta": delta})}
     site = site_of(sets, tmp_path, name="privacyface-naive", privacy={"epsilon": 1e4, "delta": 0.9, "noise": "derived"},
-                   **options)  # fmt: skip
+                   method__epsilon=40.0, method__delta=delta)  # fmt: skip
     features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))
     people = site.data.identities
     centres = unit(np.stack([features[site.data.subjects == who].mean(axis=0) for who in people]))
@@ -130,3 +129,26 @@ def test_naive_noise_has_the_deviation_of_so_many_queries(
     told = privacyface_naive.cluster(site, site.lent)
     drawn = DerivedDraws(site.rng("noise", "round 1, class centres")).normal(tuple(centres.shape)).numpy()
     np.testing.assert_allclose(told["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
+
+
+def test_an_affine_transformation_has_a_bias_that_learns_and_is_the_personal_model_s(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Π(f) = Af + c: with c = 0 nothing is another, with another c features move by it, at the site as in training."""
+    plain, affine = (
+        site_of(sets, tmp_path, **{"method__customisation": section}) for section in ({}, {"affine": True})
+    )
+    batch = next(iter(plain.batches_of(plain.data)))
+    values = []
+    for site in (plain, affine):
+        names = fedfr.own_parameters(site)
+        values.append(fedfr.customisation(site, batch, face.features_of(site, batch.images)))
+    assert names.count(face.SHIFT) == 1
+    assert values[0].item() == pytest.approx(values[1].item())
+    (gradient,) = torch.autograd.grad(values[1], affine.own(face.SHIFT, lambda: torch.empty(0)))
+    assert float(gradient.abs().max()) > 0
+    with torch.no_grad():
+        affine.own(face.SHIFT, lambda: torch.empty(0)).add_(0.25)
+    affine.put_away()
+    rows = torch.arange(32.0).reshape(2, 16)
+    torch.testing.assert_close(face.own_transformation(affine)(rows), rows + 0.25)

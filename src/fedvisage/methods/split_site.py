@@ -17,6 +17,7 @@ from fedvisage.methods import leakage
 from fedvisage.methods.models import vit
 from fedvisage.nn.optimizers import reach
 from fedvisage.nn.vit import token_count
+from fedvisage.progress import counted
 from fedvisage.recipe import Recipe
 
 SHARED = ("tokenizer", "head")
@@ -119,9 +120,12 @@ def out_of_reach(recipe: Recipe) -> str | None:
     if furthest is None or furthest >= LITTLE * first:
         return None
     training = recipe.training
-    return (f"{training.rounds} rounds of {counted(training.local.batches or 0, 'batch', 'batches')} at Adam's rate "
-            f"{training.optimizer.lr:g} move no weight by more than about {furthest:.1g}, {furthest / first:.1%} of what "
-            f"weights of this width begin with ({first:.2g}): training.local={{epochs: 1}} passes over all data")  # fmt: skip
+    number = counted(training.local.batches or 0, "batch", "batches")
+    return (
+        f"{training.rounds} rounds of {number} at Adam's rate {training.optimizer.lr:g} move no weight by more than about "
+        f"{furthest:.1g}, {furthest / first:.1%} of what weights of this width begin with ({first:.2g}); "
+        "training.local={epochs: 1} passes over all data"
+    )
 
 
 def form_of(recipe: Recipe) -> Form:

@@ -38,7 +38,10 @@ HEADINGS: Mapping[str, str] = {
 """Columns whose names do not say enough."""
 
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
-Figure = Attacks | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_PUBLISHED.pattern}|{_GROUP.pattern}|{'|'.join(COSTS)})$")]
+Figure = (
+    Attacks
+    | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_PUBLISHED.pattern}|{_GROUP.pattern}|{'|'.join(COSTS)})$")]
+)
 
 
 def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:

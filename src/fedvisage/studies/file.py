@@ -55,8 +55,8 @@ class Study(Section):
     All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said. For
     recognition, ``public`` names the set of public identities, which is neither. A ``protocol`` stands for sets: its
     folds are the users, and say who trains on what. ``trains`` gives the part of a set that its site trains on, where
-    that is not what a user is judged by: one frame of each video, for one. ``imports`` says by the name of a set's directory which dataset it
-    is of, imported how.
+    that is not what a user is judged by: one frame of each video, for one. ``imports`` says by the name of a set's
+    directory which dataset it is of, imported how.
     """
 
     title: str
