@@ -122,8 +122,8 @@ def out_of_reach(recipe: Recipe) -> str | None:
     training = recipe.training
     number = counted(training.local.batches or 0, "batch", "batches")
     return (
-        f"{training.rounds} rounds of {number} at Adam's rate {training.optimizer.lr:g} move no weight by more than about "
-        f"{furthest:.1g}, {furthest / first:.1%} of what weights of this width begin with ({first:.2g}); "
+        f"{training.rounds} rounds of {number} at Adam's rate {training.optimizer.lr:g} move no weight by more than "
+        f"about {furthest:.1g}, {furthest / first:.1%} of what weights of this width begin with ({first:.2g}); "
         "training.local={epochs: 1} passes over all data"
     )
 

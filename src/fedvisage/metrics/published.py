@@ -2,9 +2,9 @@
 
 They are for comparison alone; a run's own figures go by rules that see no label of the user. Two rules differ:
 
-- **The threshold.** FedSIS and FLIP print the HTER at the threshold where the errors on the *user's* images are closest
-  to each other (`hter_target_eer`, the highest such threshold); FedGPAD and its test-time adaptation take it where those
-  on the scores of training are equal (`hter_train_eer`).
+- **The threshold.** FedSIS and FLIP print the HTER at the threshold where the errors on the *user's* images are
+  closest to each other (`hter_target_eer`, the highest such threshold); FedGPAD and its test-time adaptation take it
+  where those on the scores of training are equal (`hter_train_eer`).
 - **The positive class.** FedSIS and FLIP print the share of bona fide images that are accepted where at most 1 % of the
   attacks are (`tpr_bona_fide_1pct`): bona fide is their positive class. FedSIS's text has it the other way round, which
   is `tpr_at_fpr_1pct`.
