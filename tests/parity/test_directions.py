@@ -63,7 +63,8 @@ def spread_out(centres: dict[str, np.ndarray], sampled: int | None) -> tuple[dic
         "training": {"rounds": 4, "optimizer": {"name": "sgd", "lr": 0.02}},
     }  # fmt: skip
     server: Any = SimpleNamespace(recipe=recipe_of(content), round=1, rng=lambda *purpose: torch_rng(0, *purpose))
-    found = fedface.spread(server, {name: torch.from_numpy(rows) for name, rows in centres.items()})
+    told = {name: torch.from_numpy(rows) for name, rows in centres.items()}
+    found = fedface.spread(server, told, server.recipe.options(fedface.Options).spreadout)
     return {name: rows.numpy() for name, rows in found.items()}, 3.0 * 0.02
 
 
