@@ -134,7 +134,7 @@ def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
 def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
     grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
 ) -> None:
-    """What was printed stands under its own rule, and under no other figure of that name; members have it, too."""
+    """What was printed stands under its own rule and under no other; members have figures as published, too."""
     printed = {**PAPER, "columns": ["published.hter_target_eer", "auc"]}
     small = {**grid, "rows": {"FedPAD": {}, "Single": grid["rows"]["Single"]}, "seeds": [0], "users": ["U"],
              "set": ["evaluation.published=true"], "paper": [printed],
