@@ -161,7 +161,7 @@ def test_a_site_can_train_on_a_part_of_the_set_that_a_user_is_judged_by(
     assert found.user == str(sets["A"])
     assert found.sites == {name: trains[name] for name in ("B", "C", "U")}
     for wrong, place in (({"Z": "data/Z"}, "trains"), ({"A": "data/other only: frames=1"}, r"trains\.A")):
-        (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "trains": wrong}))
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "trains": wrong}, sort_keys=False))
         with pytest.raises(UserError, match=place):
             read(tmp_path / "study.yaml")
 

@@ -18,6 +18,13 @@ from fedvisage.metrics.threshold import ROUNDING, Threshold
 
 RATE = 0.01
 
+RATES = {
+    "hter_target_eer": "HTER at the threshold of equal errors on the user's own images",
+    "hter_train_eer": "HTER at the threshold of equal errors on the scores of training",
+    "tpr_bona_fide_1pct": "bona fide accepted where 1 % of the attacks are",
+}
+"""What each rate is, in words."""
+
 
 def published(scores: Scores, trained: Threshold | None) -> dict[str, float]:
     """Return the figures of a user with both classes; ``trained`` is the threshold from the scores of training."""

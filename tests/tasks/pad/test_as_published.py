@@ -18,10 +18,12 @@ from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
 from fedvisage.nn.precision import choose
 from fedvisage.recipe import tree_of
+from fedvisage.report.page import write_report
 from fedvisage.runs.rejudge import evaluate
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.finished import open_model
 from fedvisage.tasks.model import load
+from fedvisage.tasks.pad.summary import summary_lines
 from fedvisage.tasks.scoring import Scorer
 
 STEP = 5 / 512
@@ -98,3 +100,11 @@ def test_recognition_is_told_where_its_published_figures_stand(sets: Mapping[str
     method = METHODS["fedavg"]
     with pytest.raises(UserError, match=r"^recipe\.evaluation\.published: .*data\.benchmarks"):
         task_of(method).check(recipe, method)
+
+
+def test_report_and_summary_say_them_with_their_rules(runs: dict[bool, Path]) -> None:
+    for wanted, run in runs.items():
+        write_report(run, run)
+        page, lines = (run / "report.html").read_text(), "\n".join(summary_lines(metrics_of(run)))
+        assert ("As papers work it out" in page) is wanted
+        assert ("on the scores of training" in lines) is wanted
