@@ -28,7 +28,7 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
     Work is handed in by ``submit``, not ``map``: that cancels what it has not done, on which a pool that ends stumbles.
     """
     others = {child.pid for child in active_children()}
-    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(begin,))
     whole = False
     try:
         yield pool
@@ -53,7 +53,8 @@ def starting() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(begin: Callable[[], None] | None) -> None:
+def begin_worker(begin: Callable[[], None] | None) -> None:
+    """Begin a worker, in itself: it ends with the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin is not None:
         begin()
