@@ -56,6 +56,7 @@ class Lane:
         ``draws_anew``: secrets of a secure sum come from the operating system, and would be others the next time.
         """
         self.names, self._sent, self.draws_anew = names, sent, draws_anew
+        self._log, self._lost, self.board[:] = [], 0, (0, 0, 0)
         self._seated = self._handed_in(seat.sit, sent)
 
     def ask(self, errand: Errand) -> Asked:
