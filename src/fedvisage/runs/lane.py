@@ -56,7 +56,7 @@ class Lane:
         ``draws_anew``: secrets of a secure sum come from the operating system, and would be others the next time.
         """
         self.names, self._sent, self.draws_anew = names, sent, draws_anew
-        self._log, self._lost, self.board[:] = [], 0, (0, 0, 0)
+        self._log, self._lost, self.board[:] = [], 0, [0, 0, 0]
         self._seated = self._handed_in(seat.sit, sent)
 
     def ask(self, errand: Errand) -> Asked:
@@ -110,10 +110,7 @@ class Lane:
     def _why(self) -> str:
         if self._seated.done() and self._seated.exception() is None:
             return "a worker process ended by itself again and again, perhaps for lack of memory; use fewer workers"
-        return (
-            "no worker process could begin; use runtime.workers=1, or, in a program of your own, start the run below"
-            " `if __name__ == '__main__':`"
-        )
+        return "no worker process could begin; use runtime.workers=1"
 
     def _handed_in(self, job: Callable[[Any], Any], what: Any) -> Future[Any]:
         try:

@@ -107,7 +107,7 @@ def _told(places: dict[str, int]) -> Callable[[str, int, int], None]:
 
     def on_batch(site: str, done: int, of: int) -> None:
         if board is not None:
-            board[:] = places[site], done, of
+            board[:] = [places[site], done, of]
 
     return on_batch
 
