@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -45,11 +46,20 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Hold signals back while workers start, which so never take any; what came meanwhile arrives afterwards."""
+    """Hold signals back while workers start, which so never take any; what came meanwhile arrives afterwards.
+
+    Nor do workers get to know the program's own file. They would run it again, and a script of ten lines, as users
+    write it, has no guard against that; what they work on is never in it.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    main = sys.modules["__main__"].__dict__
+    hidden = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    main.pop("__file__", None)
+    main["__spec__"] = None
     try:
         yield
     finally:
+        main.update(hidden)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
