@@ -6,6 +6,8 @@ import json
 import os
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -57,7 +59,7 @@ def of_a_script(recipe: Any) -> None:
     """Stand for a function of the program that was started, which no other process knows."""
 
 
-of_a_script.__module__, of_a_script.__qualname__ = "__main__", "of_a_script"
+of_a_script.__module__ = "__main__"
 OWN = {
     "nested": replace(METHODS["fedpad"], name="nested"),
     "of-a-script": replace(two_exchanges.METHOD, name="of-a-script", check=of_a_script),
@@ -88,7 +90,6 @@ def ended(process: psutil.Process) -> None:
 
 
 def kill(lane: Lane) -> None:
-    assert lane.process.pid is not None
     ended(psutil.Process(lane.process.pid))
 
 
@@ -212,8 +213,9 @@ def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path
     ],
 )
 def test_what_cannot_go_side_by_side_is_said_in_one_line(
-    name: str, ours: bool, said: str, sets: Mapping[str, Path]
+    name: str, ours: bool, said: str, sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "of_a_script", of_a_script, raising=False)
     method = OWN[name] if name in OWN else METHODS[name]
     crew, lines = Crew(2), list[str]()
     crew.start(recipe_of(tree(sets, method), method), method, ours, lines.append)
@@ -277,3 +279,44 @@ def test_how_far_sites_are_is_told_here(sets: Mapping[str, Path], tmp_path: Path
     run_toy(content, tmp_path / "run", wire=beside, reporter=Listening(silent().console, quiet=True))
     assert heard
     assert heard <= set(content["data"]["sites"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "code", "said"),
+    [(signal.SIGINT, 1, "interrupted"), (signal.SIGTERM, 143, "SIGTERM"), (signal.SIGKILL, -signal.SIGKILL, "")],
+)
+def test_no_process_outlives_a_run_that_is_ended_and_it_can_be_resumed(
+    number: signal.Signals, code: int, said: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """The signal goes to the whole group, as a terminal's does."""
+    content, out = tree(sets, training__rounds=300, runtime__workers=2), tmp_path / "run"
+    (tmp_path / "recipe.yaml").write_text(json.dumps(content))
+    command = [sys.executable, "-m", "fedvisage", "run", str(tmp_path / "recipe.yaml"), "--out", str(out)]
+    running = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=tmp_path,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # fmt: skip
+    try:
+        assert running.stdout is not None
+        assert any(line.startswith("round 2/") for line in running.stdout)
+        children = psutil.Process(running.pid).children(recursive=True)
+        assert sum("spawn_main" in " ".join(child.cmdline()) for child in children) == 2
+        if number == signal.SIGKILL:
+            running.kill()
+        else:
+            os.killpg(running.pid, number)
+        assert said in running.communicate(timeout=60)[1]
+        assert running.returncode == code
+        assert psutil.wait_procs(children, timeout=60)[1] == []
+    finally:
+        running.kill()
+    assert (out / FOLDER).exists() == (number == signal.SIGKILL)
+
+    class Stopping(Reporter):
+        def ended_round(self, row: Mapping[str, Any], total: int) -> None:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_toy(content, out, resume=True, reporter=Stopping(silent().console, quiet=True))
+    assert not (out / FOLDER).exists()

@@ -81,6 +81,11 @@ class Crew:
         finally:
             swept(out)
 
+    @property
+    def pids(self) -> list[int]:
+        """The processes, as the system numbers them."""
+        return [lane.process.pid for lane in self.lanes]
+
     def end(self) -> None:
         """End them all."""
         for lane in self.lanes:

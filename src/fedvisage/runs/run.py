@@ -179,7 +179,7 @@ def _run(
         trained = (training or _here(wire, crew))(setup, out, data, reporter)
         if crops := _crops_trained_on(data):
             model.save_settings(out, replace(trained.saved, crops=crops))
-        metrics = {**_judge(setup, out, trained, data), **_costs(out)}
+        metrics = {**_judge(setup, out, trained, data), **_costs(out, crew)}
         write_json(out / METRICS, metrics)
     for sentence in exceptions(metrics):
         reporter.say(f"note: {sentence}")
@@ -316,12 +316,12 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
     return metrics | setup.task.judge(setup.scorer(), trained, data, out)
 
 
-def _costs(out: Path) -> dict[str, Any]:
+def _costs(out: Path, crew: Crew) -> dict[str, Any]:
     """Add up what the run took; bytes are counted from the ledger."""
     ledger, rounds = read_lines(out / LEDGER), read_lines(out / ROUNDS)
     return {
         "bytes_up": sum(row["bytes"] for row in ledger if row["direction"] == "up"),
         "bytes_down": sum(row["bytes"] for row in ledger if row["direction"] == "down"),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),
-        "peak_rss_mb": environment.peak_rss_mb(),
+        "peak_rss_mb": environment.peak_rss_mb(crew.pids),
     }

@@ -34,12 +34,13 @@ class LastingProcess:
                 1, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(self._begin,)
             )
             self._pool.submit(os.getpid)
-        self._children = [child for child in active_children() if child.pid not in others]
+        self._child = next(child for child in active_children() if child.pid not in others)
 
     @property
-    def pid(self) -> int | None:
-        """The process, by which it can be watched."""
-        return self._children[0].pid if self._children else None
+    def pid(self) -> int:
+        """The process, as the system numbers it."""
+        assert self._child.pid is not None, "it was started"
+        return self._child.pid
 
     def submit(self, job: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
         """Hand in a job."""
@@ -48,6 +49,5 @@ class LastingProcess:
 
     def end(self) -> None:
         """End it at once, whatever it does; it holds nothing that anybody needs."""
-        for child in self._children:
-            child.kill()
+        self._child.kill()
         self._pool.shutdown(wait=True, cancel_futures=True)
