@@ -156,6 +156,25 @@ def test_a_killed_process_is_replaced_and_asked_again(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("kept", "files"), [({}, 2), (KEPT, 4)])
+def test_messages_lie_there_no_longer_than_they_may_be_needed(
+    kept: dict[str, Any], files: int, sets: Mapping[str, Path], tmp_path: Path, beside: Any
+) -> None:
+    """Two a round, without replies: what trains, and what is judged. Private state needs those since the last commit."""
+    content = tree(sets, **{**kept, "training__rounds": 3, "runtime__checkpoint_every": 3})
+    seen: list[int] = []
+    looking = partial(
+        Meddled,
+        wire=beside,
+        call="train",
+        number=3,
+        then=lambda: seen.append(len(list((tmp_path / "handed").iterdir()))),
+    )
+    run_toy(content, tmp_path / "run", wire=looking)
+    assert seen == [files]
+
+
+@pytest.mark.slow
 def test_secrets_that_nobody_can_draw_again_end_the_run_in_one_line(
     sets: Mapping[str, Path], tmp_path: Path, beside: Any, crew: tuple[Lane, ...]
 ) -> None:

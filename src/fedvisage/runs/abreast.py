@@ -148,7 +148,7 @@ class Abreast:
         workspace = desks[0].workspace
         self.names = tuple(sorted(desk.name for desk in desks))
         self._schemas, self._folder, self._on_batch = workspace.schemas, folder, workspace.on_batch
-        self._crew, self._exchanges = crew, 0
+        self._crew, self._exchanges, self._round = crew, 0, 0
         self._seen: dict[Lane, tuple[int, ...]] = {}
         self._lanes: dict[str, Lane] = {}
         secure = workspace.recipe.federation.secure
@@ -163,6 +163,7 @@ class Abreast:
 
         A site whose budget is spent ends the round, and nobody behind it should have paid for that.
         """
+        self._open_round(max((order.round for order in orders.values()), default=self._round))
         self._exchanges += 1
         parcels = pack_all(orders, self._folder, self._exchanges)
         errands = {
@@ -185,9 +186,8 @@ class Abreast:
         for lane, one in asked:
             reached |= lane.result(one, self._glance)
         for lane in self._crew:
-            lane.committed({name: reached[name] for name in lane.names})
-        for path in self._folder.iterdir():
-            path.unlink()
+            lane.forget({name: reached[name] for name in lane.names})
+        self._clear()
         return {name: reached[name] for name in self.names}
 
     def restore(self, generations: Mapping[str, int]) -> None:
@@ -198,6 +198,22 @@ class Abreast:
         ]
         for lane, one in asked:
             lane.result(one, self._glance)
+
+    def _open_round(self, number: int) -> None:
+        """Forget the rounds before this one, unless a site has private state from them that is not committed."""
+        if self._round == number:
+            return
+        self._round = number
+        asked = [(lane, lane.owing()) for lane in self._crew]
+        if not any(lane.result(one, self._glance) for lane, one in asked):
+            for lane in self._crew:
+                lane.forget()
+            self._clear()
+
+    def _clear(self) -> None:
+        """Remove messages that nobody needs any more."""
+        for path in self._folder.iterdir():
+            path.unlink()
 
     def _reply(self, name: str, ticket: str, asked: Asked) -> Reply:
         answer: Answer = self._lanes[name].result(asked, self._glance)

@@ -48,6 +48,7 @@ class Lane:
         self._sent = b""
         self._seated: Future[None] = Future()
         self._log: list[Asked] = []
+        self._generations: dict[str, int] = {}
         self._lost = 0
 
     def take(self, names: tuple[str, ...], sent: bytes, *, draws_anew: bool) -> None:
@@ -67,16 +68,22 @@ class Lane:
         """Hand in the wish to commit."""
         return self._ask(seat.commit, generation)
 
+    def owing(self) -> Asked:
+        """Ask, between two rounds, whether what was written down is needed after a kill."""
+        return self._ask(seat.owing, None)
+
     def restore(self, generations: dict[str, int]) -> Asked:
         """Send the sites back; from here on everything is written down."""
-        self._log = []
+        self._log, self._generations = [], generations
         return self._ask(seat.restore, generations)
 
-    def committed(self, generations: dict[str, int]) -> None:
-        """Forget what need not be asked again, as all sites of the run have committed."""
+    def forget(self, generations: dict[str, int] | None = None) -> None:
+        """Forget what need not be asked again: sites are as they were at these generations, or still at the last."""
+        if generations is not None:
+            self._generations = generations
         done: Future[None] = Future()
         done.set_result(None)
-        self._log, self._lost = [Asked(seat.restore, generations, done)], 0
+        self._log, self._lost = [Asked(seat.restore, self._generations, done)], 0
 
     def result(self, asked: Asked, glance: Callable[[], None]) -> Any:
         """Wait for what comes of it; a process that ended is replaced meanwhile. ``glance`` is called now and then."""
