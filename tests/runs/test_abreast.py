@@ -160,7 +160,7 @@ def test_a_killed_process_is_replaced_and_asked_again(
 def test_messages_lie_there_no_longer_than_they_may_be_needed(
     kept: dict[str, Any], files: int, sets: Mapping[str, Path], tmp_path: Path, beside: Any
 ) -> None:
-    """Two a round, without replies: what trains, and what is judged. Private state needs those since the last commit."""
+    """Two a round: what trains, and what is judged. Private state needs all of them since the last commit."""
     content = tree(sets, **{**kept, "training__rounds": 3, "runtime__checkpoint_every": 3})
     seen: list[int] = []
     looking = partial(
