@@ -229,15 +229,17 @@ def test_a_run_begun_with_two_processes_goes_on_with_one(sets: Mapping[str, Path
         ("fedpad", False, "transport"),
         ("nested", True, "imported"),
         ("of-a-script", True, "imported"),
+        ("too-many-threads", True, "all cores"),
     ],
 )
 def test_what_cannot_go_side_by_side_is_said_in_one_line(
     name: str, ours: bool, said: str, sets: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["__main__"], "of_a_script", of_a_script, raising=False)
-    method = OWN[name] if name in OWN else METHODS[name]
-    crew, lines = Crew(2), list[str]()
-    crew.start(recipe_of(tree(sets, method), method), method, ours, lines.append)
+    method = OWN[name] if name in OWN else METHODS.get(name, METHODS["fedpad"])
+    threads = 256 if name == "too-many-threads" else 1
+    crew, lines = Crew("auto" if threads > 1 else 2), list[str]()
+    crew.start(recipe_of(tree(sets, method, runtime__threads=threads), method), method, ours, lines.append)
     assert crew.lanes == []
     (line,) = lines
     assert said in line

@@ -6,7 +6,6 @@ The reasons are in docs/decisions/0015-workers.md.
 
 from __future__ import annotations
 
-import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,6 +25,7 @@ from fedvisage.progress import Say
 from fedvisage.recipe import Recipe
 from fedvisage.runs.lane import Asked, Lane
 from fedvisage.runs.seat import Answer, Errand, Place, in_list, packed
+from fedvisage.workers.machine import cores
 
 FOLDER = ".handed"
 """Where, in a run's directory, messages lie while they go from process to process."""
@@ -58,13 +58,16 @@ class Crew:
         What cannot go side by side is said in one line, and goes one after another as it would without the key.
         ``ours`` is false where another transport was handed in.
         """
-        sites = 1 if method.pooled else len(recipe.data.sites)
-        wanted = _fitting(sites, recipe.runtime.threads) if self._asked == "auto" else self._asked or 1
-        if (count := min(sites, wanted)) < 2:
+        sites, threads = 1 if method.pooled else len(recipe.data.sites), recipe.runtime.threads
+        if self._asked in (None, 1) or sites == 1:
             return
-        if (why := _hindered(recipe, method, ours)) is not None:
+        count = min(sites, _fitting(sites, threads) if isinstance(self._asked, str) else self._asked or 1)
+        why = "one process has all cores with its threads" if count == 1 else _hindered(recipe, method, ours)
+        if why is not None:
             say(f"note: {why}; runtime.workers changes nothing")
             return
+        if threads > 1 and count * threads > cores():
+            say(f"note: {count} processes of {threads} threads are more than {cores()} cores; see runtime.threads")
         for _ in range(count):
             self.lanes.append(Lane())
 
@@ -121,8 +124,8 @@ def _fitting(sites: int, threads: int) -> int:
 
     Where sites do not divide evenly among the cores there is a process more: the operating system shares the cores.
     """
-    cores = max(1, len(os.sched_getaffinity(0)) // threads)
-    return cores if cores == 1 or sites % cores == 0 else cores + 1
+    room = max(1, cores() // threads)
+    return room if room == 1 or sites % room == 0 else room + 1
 
 
 def _travels(method: Method, recipe: Recipe) -> bool:
