@@ -47,7 +47,7 @@ def points_around(image: Image, box: NDArray[np.float64], detect: Detect) -> Poi
     if not found:
         return USUAL * box[2:] + box[:2]
     best = max(found, key=lambda face: _overlap(face.box, there))
-    return best.points / factor + low
+    return np.asarray(best.points / factor + low)
 
 
 def _overlap(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
