@@ -7,7 +7,7 @@ WORKERS ?= 2
 TESTERS ?= 3
 MINUTES ?= 60
 
-.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -55,6 +55,11 @@ lint: setup
 	$(BIN)/ruff check src tests benchmarks docs deploy
 	$(BIN)/ruff format --check src tests benchmarks docs deploy
 	$(BIN)/mypy
+
+# Into build/site, to be opened as build/site/index.html; nothing is fetched.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m docs.website.checked build/site
 
 reference: setup
 	$(BIN)/python docs/reference.py
