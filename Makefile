@@ -63,6 +63,7 @@ docs: setup
 
 reference: setup
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/drawings.py
 
 calibrate: setup
 	$(BIN)/python -m benchmarks.calibrate
