@@ -13,6 +13,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
+from docs.website.markdown import plain
+from fedvisage.recipe import Section
+from fedvisage.schemas.definitions import docstrings
+
 Row = tuple[str, str, str, str]
 """A key, its default, what it may be, and what it means."""
 
@@ -34,9 +38,9 @@ def _rows(section: type[BaseModel], prefix: str, without: frozenset[str], made: 
         given = getattr(made, name) if made is not None else default_of(field)
         inner = section_in(field.annotation)
         if inner is None or type(None) in get_args(field.annotation):
-            yield f"`{key}`", spelled(given), allowed(field), meaning(field)
-        elif field.description:
-            yield f"`{key}`", "", "a section", meaning(field)
+            yield f"`{key}`", spelled(given), allowed(field), meaning(section, name)
+        elif said := meaning(section, name):
+            yield f"`{key}`", "", "a section", said
         if inner is not None:
             yield from _rows(inner, f"{key}.", frozenset(), given if isinstance(given, BaseModel) else None)
 
@@ -103,6 +107,6 @@ def _range(limits: tuple[Any, ...]) -> str:
     return f" {' and '.join(said)}" if said else ""
 
 
-def meaning(field: FieldInfo) -> str:
-    """Return what is said of a key."""
-    return " ".join((field.description or "").split())
+def meaning(section: type[BaseModel], name: str) -> str:
+    """Return what stands below a key in the code."""
+    return plain(" ".join(docstrings(section).get(name, "").split())) if issubclass(section, Section) else ""
