@@ -67,6 +67,7 @@ notebooks: setup
 
 reference: setup
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/keys.py
 	$(BIN)/python docs/drawings.py
 
 calibrate: setup

@@ -9,11 +9,11 @@ from enum import Enum
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
+from docs.website.markdown import plain
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from docs.website.markdown import plain
 from fedvisage.recipe import Section
 from fedvisage.schemas.definitions import docstrings
 

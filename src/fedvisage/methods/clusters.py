@@ -71,8 +71,8 @@ class Options(ClusterOptions):
     clustered: Literal["trained", "mean-features"] = "trained"
     """W as it was trained, or each person's mean feature under the lent model, which no other person has a part in."""
     project: int | None = Field(None, ge=2)
-    """How many public principal directions the private clustering works in, so that fewer coordinates get noise; at most
-    as many as there are public images, of which four a person are used. None: all dimensions."""
+    """How many public principal directions the private clustering works in, so that fewer coordinates get noise; at
+    most as many as there are public images, of which four a person are used. None: all dimensions."""
 
     @model_validator(mode="after")
     def _delta_is_no_secret(self) -> Options:

@@ -59,8 +59,8 @@ class Data(Section):
     public_identities: int | None = Field(None, ge=1)
     """Recognition: how many people that set has; filled in."""
     benchmarks: dict[str, str] | None = Field(None, min_length=1)
-    """Recognition: further sets by name, ``{lfw: sets/lfw, ijbc: sets/ijbc}``, on which the generic model is judged by the
-    lists beside them; nobody of them may be trained on."""
+    """Recognition: further sets by name, ``{lfw: sets/lfw, ijbc: sets/ijbc}``, on which the generic model is judged by
+    the lists beside them; nobody of them may be trained on."""
 
     @property
     def entries(self) -> list[str]:

@@ -73,8 +73,8 @@ class Recognition(Section):
     folds_of: int = Field(6000, ge=20)
     """At most so many fixed pairs for the ten folds, half of them of one person."""
     pairs: str | None = None
-    """A list of pairs of the user's images, in the format of LFW's ``pairs.txt``: accuracy on its folds and TAR@FAR; pairs
-    of images that are not there are left out and counted."""
+    """A list of pairs of the user's images, in the format of LFW's ``pairs.txt``: accuracy on its folds and TAR@FAR;
+    pairs of images that are not there are left out and counted."""
 
 
 class Evaluation(Section):

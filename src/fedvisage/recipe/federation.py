@@ -31,8 +31,8 @@ class Federation(Section):
     sit_out: int = Field(2, ge=0)
     """Over a network: rounds that a site sits out after it missed one or could not be reached."""
     wire: Literal["fp32", "bf16"] = "fp32"
-    """Weights travel as ``fp32`` or ``bf16``, both ways: half the bytes, rounded at random, and float32 again before they
-    are combined or trained. Held-out scores are those of the exact model. Not with ``secure`` or ``dp``."""
+    """Weights travel as ``fp32`` or ``bf16``, both ways: half the bytes, rounded at random, and float32 again before
+    they are combined or trained. Held-out scores are those of the exact model. Not with ``secure`` or ``dp``."""
     combine: Combine = Combine()
     """Robust aggregation, the averaging methods' rule: its name or a section. All but the mean count sites alike."""
     secure: Secure | None = None

@@ -55,8 +55,8 @@ class CosFace(FaceOptions):
     centres: Literal["mean-features", "random"] = "mean-features"
     """How a site's class centres begin."""
     sampled_classes: int | None = Field(None, ge=2)
-    """The softmax of a batch is over its own classes and others that are drawn, so many in all (partial FC); a step then
-    costs the same however many identities there are. Unset, all."""
+    """The softmax of a batch is over its own classes and others that are drawn, so many in all (partial FC); a step
+    then costs the same however many identities there are. Unset, all."""
 
 
 class CosFaceOptions(CosFace, AveragingOptions):
