@@ -85,7 +85,8 @@ def allowed(field: FieldInfo) -> str:
 def _forms(kind: Any, limits: tuple[Any, ...]) -> Iterator[str]:
     origin, inner = get_origin(kind), get_args(kind)
     if origin is Annotated:
-        yield from _forms(inner[0], (*limits, *inner[1:]))
+        own = [one for given in inner[1:] for one in getattr(given, "metadata", [given])]
+        yield from _forms(inner[0], (*limits, *own))
     elif origin is Literal:
         yield ", ".join(f"`{one}`" for one in inner)
     elif origin in (Union, types.UnionType):
