@@ -27,6 +27,7 @@ class Width(Section):
     """The width of the first convolution; the paper's is 64."""
 
     width: int = Field(FULL_WIDTH, ge=8, le=FULL_WIDTH, multiple_of=8)
+    """Channels of the first stage; 64 is the papers', less is for CPUs."""
 
 
 Resizing = Literal["bilinear", "pooled"]
@@ -44,9 +45,13 @@ class TableII(Width):
 
     unset: ClassVar[frozenset[str]] = frozenset({"depth_input", "initialisation", "specific"})
     classifier: Literal["two-layers", "linear"] = "two-layers"
+    """Table II's classifier, or the single layer of the released code (``linear``)."""
     depth_input: Resizing | None = None
+    """How poolings become the depth head's 32×32: bilinear, unless said, or pooled as in the released code."""
     initialisation: Drawing | None = None
+    """How weights begin: xavier, unless said, or as released: small and normal."""
     specific: Literal["own", "copied"] | None = None
+    """The specific encoder begins with its own weights, unless said, or as a copy of the invariant one, as released."""
 
 
 def scaled(channels: int, width: int) -> int:
