@@ -19,6 +19,7 @@ class Options(ConsensusOptions):
     """The loss and the public fine-tuning of all methods of the paper, and FedFace's regulariser."""
 
     spreadout: fedface.Spreadout = fedface.Spreadout()
+    """FedFace's regulariser."""
 
 
 METHOD = replace(
