@@ -104,7 +104,7 @@ class Pipeline:
         if self.pad is None or self._threshold is None:
             return None, quality
         cropped = crop_face(picture, [face], self.pad.size)
-        if cropped.upscaled and SMALL not in quality.reasons:
+        if cropped.upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
             quality = replace(quality, reasons=(*quality.reasons, SMALL))
         logit = float(self.pad.run(cropped.image[None])[0]) if quality.ok else None
         return verdict(logit, self._threshold), quality

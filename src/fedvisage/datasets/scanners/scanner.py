@@ -89,6 +89,8 @@ class Scanner:
     """Whether some videos stand upside down: where no face is found, it is sought at 180 degrees."""
     example: tuple[Example, ...] = ()
     """A small copy, for tests and for people who want to see the layout."""
+    crowd: Callable[[int], Sequence[Example]] | None = None
+    """A copy with so many people, where a dataset has who enrols, comes back, and is attacked."""
     scan: Callable[[Scanner, Tree, Choices], Listing] | None = None
     """How items are found; by their names unless a dataset needs another way."""
 
