@@ -94,12 +94,6 @@ class Assessed:
         write_atomically(out / PAGE, iso30107.page(self.values, self.found, self.at).encode())
 
 
-def check_free(out: Path | None) -> None:
-    """Refuse a directory that something lies in."""
-    if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
-
-
 def assess(
     pipeline: Pipeline, trials: Trials, *, frames: int = 10, resamples: int = RESAMPLES, steps: Steps = unwatched
 ) -> Assessed:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedvisage.device.assessment import Assessed, assess, check_free
+from fedvisage.device.assessment import Assessed, assess
 from fedvisage.device.exported import Exported
 from fedvisage.device.pipeline import Pipeline
 from fedvisage.device.quality import Settings
 from fedvisage.device.trials import trials_of
+from fedvisage.device.writing import check_free
 from fedvisage.errors import UserError
 from fedvisage.progress import Say, in_steps, unheard
 
@@ -38,7 +39,8 @@ def judge(asked: Asked, course: Say = unheard) -> Assessed:
         raise UserError("--data", "names no folder; give a dataset as it was downloaded")
     if asked.report and asked.out is None:
         raise UserError("--out", "names no directory; the report is written into one")
-    check_free(asked.out)
+    if asked.out is not None:
+        check_free(asked.out)
     models = [one and Exported.open(one, int8=asked.int8) for one in (asked.pad, asked.recognition)]
     pipeline = Pipeline(*models, settings=Settings(enlarge=asked.enlarge))
     trials = trials_of(Path(asked.data), asked.kind, asked.split)
