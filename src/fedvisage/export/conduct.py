@@ -103,7 +103,7 @@ def export(
     source = None if calibrate is None else _source(model, chosen, calibrate, cache, say)
     say("writing the graph")
     with beside(out) as directory:
-        config = _with_graph(directory, model, chosen, description)
+        config = with_graph(directory, model, chosen, description)
         exported = Exported.open(directory, threads=threads)
         say("comparing it with torch")
         found = measure(exported.run, lambda part: reference(model, chosen, part), pixels(crops), model.task)
@@ -156,7 +156,8 @@ def _with_int8(
     return config, moved
 
 
-def _with_graph(directory: Path, model: FinishedModel, chosen: Chosen, description: Description) -> Config:
+def with_graph(directory: Path, model: FinishedModel, chosen: Chosen, description: Description) -> Config:
+    """Write a model's graph, and what it is, into a directory; nothing is compared yet."""
     path = directory / GRAPH
     path.parent.mkdir()
     with needing_room(path):
