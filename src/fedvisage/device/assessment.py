@@ -102,11 +102,13 @@ def assess(
     course = _Course(pipeline, frames, steps, trials.count)
     templates, not_enrolled = _templates(course, trials) if at.recognition is not None else ({}, Counter[str]())
     probes = [(trial, seen) for trial in trials.probes if (seen := course.look(trial)) is not None]
-    if course.unreadable > PASSED_OVER * trials.count or not probes:
+    if course.unreadable > PASSED_OVER * trials.count:
         raise RunFailed(
             f"{course.unreadable} of {trials.count} presentations cannot be read, such as {course.example}; a report on"
             " the rest would be of other data"
         )
+    if not probes:
+        raise UserError("--data", "has presentations that enrol, and none to judge")
     found = _presentations(probes, templates)
     values = {
         "format": 1,
