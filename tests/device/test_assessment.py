@@ -57,6 +57,7 @@ def test_a_copy_says_who_enrols_comes_back_and_is_attacked(copy: Path) -> None:
         (f"{number:03d}", species) for number in (1, 2, 3) for species in ("", "", "print", "photo", "replay")
     )
     assert trials.conditions["support"] == {"fixed": PEOPLE, "hand": 2 * PEOPLE}
+    assert trials.copy == ("test: 6 of 80 bona fide, 9 of 400 attacks", "enroll: 3 of 100 bona fide")
 
 
 def test_rendered_people_look_different_each_time(copy: Path) -> None:

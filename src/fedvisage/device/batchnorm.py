@@ -93,7 +93,13 @@ def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[
     """Return the layer that was folded into a node."""
     from onnx import numpy_helper
 
-    if node.op_type not in _LAYERS or len(node.input) < 3 or node.input[1] not in held or node.input[2] not in held:
+    if (
+        not node.name
+        or node.op_type not in _LAYERS
+        or len(node.input) < 3
+        or node.input[1] not in held
+        or node.input[2] not in held
+    ):
         return None
     folded, bias = (numpy_helper.to_array(held[name]).astype(np.float64) for name in node.input[1:3])
     before = _before(node.input[1], weights)

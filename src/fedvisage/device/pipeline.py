@@ -82,10 +82,11 @@ class Pipeline:
         for frame in frames:
             yield running.add(self.check(frame))
 
-    def adapt(self, images: Iterable[Image], out: Path) -> Outcome:
+    def adapt(self, images: Iterable[Image], out: Path, *, most: int = 2000) -> Outcome:
         """Adapt the PAD model to unlabelled pictures and write it into a new directory, to be opened from there.
 
-        Faces that this pipeline would not judge are passed over. The pipeline itself stays as it is.
+        Faces that this pipeline would not judge are passed over, and so are pictures behind the first ``most`` faces.
+        The pipeline itself stays as it is.
         """
         if self.pad is None:
             raise UserError("pad", "no model of attack detection was given")
@@ -93,6 +94,8 @@ class Pipeline:
 
         crops, passed_over = [], 0
         for image in images:
+            if len(crops) == most:
+                break
             found = find(image, self._find)
             face = found.faces[0] if found.faces else None
             alone = len(found.faces) == 1

@@ -57,6 +57,8 @@ class Trials:
     skipped: int
     conditions: Mapping[str, Mapping[str, int]]
     """How many presentations have each value of what names say, such as the device or the light."""
+    copy: tuple[str, ...] = ()
+    """How much of what was published is there, by place: a small copy is not the dataset."""
 
     @property
     def count(self) -> int:
@@ -80,7 +82,17 @@ def trials_of(source: Path, kind: str = "", split: str = "") -> Trials:
     apart = {trial.name for trials in enrol.values() for trial in trials}
     probes = tuple(trial for trial in grouped if trial.name not in apart)
     told = "the dataset's enrolment videos" if official else "each person's first bona fide presentation by name"
-    return Trials(scanner.title, told, enrol, probes, len(listing.skipped), _conditions(probes))
+    copy = tuple(_counted(scanner, items))
+    return Trials(scanner.title, told, enrol, probes, len(listing.skipped), _conditions(probes), copy)
+
+
+def _counted(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
+    found = Counter((item.place, item.label) for item in items)
+    for place, published in scanner.counts.items():
+        if any(found[place, label] for label in (1, 0)):
+            said = (f"{found[place, label]:,} of {count:,} {kind}"
+                    for label, count, kind in ((1, published[0], "bona fide"), (0, published[1], "attacks")) if count)  # fmt: skip
+            yield f"{place}: {', '.join(said)}"
 
 
 def _scanner(source: Path, kind: str) -> Scanner:
