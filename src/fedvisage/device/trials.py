@@ -88,10 +88,10 @@ def trials_of(source: Path, kind: str = "", split: str = "") -> Trials:
 
 def _counted(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
     found = Counter((item.place, item.label) for item in items)
-    for place, published in scanner.counts.items():
-        if any(found[place, label] for label in (1, 0)):
-            said = (f"{found[place, label]:,} of {count:,} {kind}"
-                    for label, count, kind in ((1, published[0], "bona fide"), (0, published[1], "attacks")) if count)  # fmt: skip
+    for place, (real, attacks) in scanner.counts.items():
+        both = ((found[place, 1], real, "bona fide"), (found[place, 0], attacks, "attacks"))
+        if any(there for there, _, _ in both):
+            said = [f"{there:,} of {count:,} {kind}" for there, count, kind in both if count]
             yield f"{place}: {', '.join(said)}"
 
 
