@@ -2,12 +2,14 @@
 
 Attack detection's stand at the top: `hter`. Recognition's are named by model, rate and error rate: `generic.tar@1e-3`,
 `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people;
-`group.African.accuracy` is the accuracy on ten folds of pairs within a group of the benchmark. What a run cost:
+`impostors.across.tar@1e-3` counts pairs of two people of different groups alone, `impostors.within` of one group;
+`group.African.accuracy` is the accuracy on ten folds of pairs within a group of the benchmark. `heldout.eer` and
+`heldout.auc` are of the sites' held-out images, the mean over sites: no figure of the user. What a run cost:
 `seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down`, `steps_per_epoch`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -16,7 +18,12 @@ from fedvisage.report.compared import PLACES, TABLES
 
 PERCENT = 100.0
 _RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
+_IMPOSTORS = re.compile(r"impostors\.(within|across)\.tar@(\d+e-\d+)")
+_HELDOUT = re.compile(r"heldout\.(eer|auc)")
 _GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
+
+BLIND = ("heldout.eer", "heldout.auc")
+"""What may be looked at while a choice is being made."""
 
 COSTS: Mapping[str, tuple[str, float]] = {
     "seconds": ("seconds", 1.0),
@@ -28,13 +35,26 @@ COSTS: Mapping[str, tuple[str, float]] = {
 """What a run cost: its name in metrics.json, and what it is multiplied with."""
 
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
-Figure = Attacks | Annotated[str, Field(pattern=f"^({_RATE.pattern}|{_GROUP.pattern}|{'|'.join(COSTS)})$")]
+Figure = (
+    Attacks
+    | Annotated[
+        str,
+        Field(
+            pattern=f"^({_RATE.pattern}|{_GROUP.pattern}|{_IMPOSTORS.pattern}|{_HELDOUT.pattern}|{'|'.join(COSTS)})$"
+        ),
+    ]
+)
 
 
 def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
     """Return a figure of a run; None where it could not be measured."""
     if (group := _GROUP.fullmatch(figure)) is not None:
         return _of_group(metrics, group[1])
+    if (heldout := _HELDOUT.fullmatch(figure)) is not None:
+        return _mean([site.get(heldout[1]) for site in (metrics.get("sites_heldout") or {}).values()])
+    if (impostors := _IMPOSTORS.fullmatch(figure)) is not None:
+        kinds = (metrics.get("generic") or {}).get("tar_by_impostors") or {}
+        return (kinds.get(f"{impostors[1]} groups") or {}).get(impostors[2])
     found = _RATE.fullmatch(figure)
     if found is None:
         value: float | None = metrics.get(COSTS[figure][0] if figure in COSTS else figure)
@@ -45,6 +65,11 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
         table = (table.get("models") or {}).get(model) or {}
     value = (table.get(TABLES[kind]) or {}).get(rate)
     return value
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:
