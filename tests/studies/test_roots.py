@@ -20,6 +20,7 @@ from fedvisage.data.manifest import read_manifest
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.make import pretend_dataset
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
+from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.wanted import read_wanted
 from fedvisage.errors import UserError
 from fedvisage.progress import Reporter
@@ -52,6 +53,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("root")
     for name, kind in LETTERS.items():
         pretend_dataset(kind, folder / f"copy of {name}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def peopled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies of the four with as many people as studies need that divide datasets finely."""
+    folder = tmp_path_factory.mktemp("peopled")
+    for kind in LETTERS.values():
+        pretend_dataset(kind, folder / kind, 8)
     return folder
 
 
@@ -244,15 +254,19 @@ def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Pa
         ("fedsis-table1", ()),
         ("table8", ("siw",)),
         ("masks", ("3dmad", "hkbu-mars-v2")),
+        ("table10", ()),
+        ("fedsis-table3", ("wmca", "cefa", "casia-surf")),
+        ("fedsis-table6", ("celeba-spoof",)),
     ],
 )
 @pytest.mark.timeout(1200)
 def test_a_papers_study_runs_on_pretended_datasets(
-    name: str, more: tuple[str, ...], root: Path, tmp_path: Path
+    name: str, more: tuple[str, ...], peopled: Path, tmp_path: Path
 ) -> None:
+    root = peopled
     for kind in more:
         if not (root / kind).exists():
-            pretend_dataset(kind, root / kind)
+            pretend_dataset(kind, root / kind, 8 if SCANNERS[kind].further else 0)
     words = ["study", str(FOLDER / f"{name}.yaml"), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
     assert result.exit_code == 0, result.exception

@@ -171,12 +171,17 @@ def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, d
     assert lost.exists()
 
 
-def test_cells_that_run_beside_each_other_give_the_same_table(
+def test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_have_no_processes_of_their_own(
     conducted: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     root, table = conducted
-    beside = conduct(root / "study.yaml", tmp_path / "out", root / "cache", unheard, workers=2)
+    beside = conduct(
+        root / "study.yaml", tmp_path / "out", root / "cache", unheard, workers=2, changes=["runtime.workers=2"]
+    )
     assert beside == table
+    surroundings = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("environment.json")]
+    assert surroundings
+    assert not any("workers" in one for one in surroundings)
 
 
 @pytest.mark.parametrize(

@@ -35,15 +35,20 @@ class Spreadout(Section):
     """The weight λ and the margin v of the regulariser, and how many centres a site enter it (all, unless said)."""
 
     weight: float = Field(10.0, ge=0)
+    """Its λ."""
     margin: float = Field(0.9, gt=0, le=2)
+    """Its v."""
     sampled: int | None = Field(None, ge=1)
+    """How many centres a site enter; all by default."""
 
 
 class Options(face.CosFaceOptions):
     """CosFace's options, the margin of the positive loss, and the regulariser."""
 
     positive_margin: float = Field(0.9, gt=0, le=1)
+    """The margin m of the positive loss."""
     spreadout: Spreadout = Spreadout()
+    """The regulariser that pushes centres apart."""
 
 
 def loss(site: Site, batch: Batch) -> Tensor:

@@ -51,29 +51,43 @@ class Contrast(Section):
     """Eq. 5: its weight α₂ and its temperature τ."""
 
     weight: float = Field(5.0, ge=0)
+    """Its weight α₂ in Eq. 7."""
     temperature: float = Field(0.5, gt=0)
+    """Its temperature."""
 
 
 class Customisation(Section):
     """Decoupled feature customisation, Eq. 6: its weight α₃, its loss, and the loss's s', m', λ, t and bias."""
 
     weight: float = Field(10.0, ge=0)
+    """Its weight α₃ in Eq. 7."""
     loss: Literal["binary", "cosface"] = "binary"
+    """Binary as in Eq. 6, or Table 2's variant."""
     scale: float = Field(30.0, gt=0)
+    """Its s."""
     margin: float = Field(0.4, ge=0, lt=1)
+    """Its m."""
     balance: float = Field(0.7, gt=0, lt=1)
+    """What positive pairs count against negative ones."""
     exponent: float = Field(3.0, ge=1)
+    """The t of Eq. 6's g."""
     bias: Literal["each", "shared"] = "each"
+    """One for ``each`` identity, or ``shared``."""
 
 
 class Options(face.CosFaceOptions):
     """FedFR's options: the weights of Eq. 7, the threshold t_HN, and what Eq. 5 and 6 need."""
 
     cosface: float = Field(1.0, ge=0)
+    """The weight α₁ of Eq. 7."""
     hard_negatives: float | None = Field(0.4, ge=-1, lt=1)
+    """The similarity from which a public image takes part in a round; -1 takes all, null none."""
     contrast: Contrast = Contrast()
+    """The contrastive term, Eq. 5."""
     customisation: Customisation = Customisation()
+    """The personal term, Eq. 6."""
     count: Literal["local", "sampled"] = "local"
+    """A site's weight counts its own images, or also the ``sampled`` public ones."""
 
 
 def loss(site: Site, batch: Batch) -> Tensor:

@@ -48,8 +48,11 @@ class Weights(Section):
     """
 
     depth: float = Field(10.0, ge=0)
+    """Of Eq. 5; 0 is not computed."""
     reconstruction: float = Field(0.1, ge=0)
+    """Of Eq. 6; 0 is not computed."""
     difference: float = Field(1.0, ge=0)
+    """Of Eq. 7; 0 is not computed."""
 
 
 class Options(averaging.AveragingOptions):
@@ -60,8 +63,11 @@ class Options(averaging.AveragingOptions):
 
     network: TableII = TableII()
     losses: Form = "mean"
+    """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8."""
     weights: Weights = Weights()
+    """What each loss counts beside cross-entropy; with ``losses: printed`` 1 each."""
     without_depth: tuple[str, ...] = ()
+    """Species whose shape is real, such as ``[mask]``: the depth loss leaves them out."""
 
     @model_validator(mode="before")
     @classmethod

@@ -30,7 +30,9 @@ class Options(ClusterOptions):
     """The budget of a round, and the margin that every class centre of the others is given."""
 
     epsilon: float = Field(1.0, gt=0)
+    """A round's budget."""
     delta: float | None = Field(None, gt=0, lt=1)
+    """By default 1/people^1.1."""
 
 
 def cluster(site: Site, message: Message) -> Message:

@@ -32,9 +32,15 @@ class Options(leakage.Options):
     """What split methods share: averages, how sites count, how the encoder learns, in which numbers tensors travel."""
 
     unify_every: int = Field(10, ge=1)
+    """Rounds after which tokenizers and heads are averaged."""
     weight: Literal["uniform", "examples"] = "examples"
+    """Sites count alike, or by their number of images."""
     encoder_update: Literal["gradient", "average"] = "gradient"
+    """The blocks step down the round's mean gradient, or each visit trains them and the results are averaged
+    (``average``)."""
     wire: Form = "fp32"
+    """Tokens, pseudo-class tokens and their gradients travel as ``fp32``, ``bf16`` or ``int8`` (one scale a token;
+    gradients rounded at random)."""
 
 
 def tokens(site: Site, message: Message) -> Message:

@@ -33,21 +33,28 @@ class Range(Section):
     """The blocks that the sampler chooses among, from ``first`` to ``last``; none means the network's last block."""
 
     first: int = Field(1, ge=1)
+    """The first block."""
     last: int | None = Field(None, ge=1)
+    """The last block; by default the network's."""
 
 
 class Inference(Section):
     """How a user predicts: with blocks drawn for each image, or deterministically with all of the range."""
 
     blocks: Literal["sampled", "all"] = "sampled"
+    """``sampled`` averages some draws for each image, ``all`` every block of the range; ``metrics.json`` gives their
+    ``spread``."""
     draws: int = Field(5, ge=1)
+    """How many; 1 is the paper's."""
 
 
 class Options(HybridOptions):
     """ViT-H's options, the sampler's range and what happens at inference."""
 
     blocks: Range = Range()
+    """The blocks that the sampler draws from."""
     inference: Inference = Inference()
+    """How a prediction is made."""
 
     @model_validator(mode="after")
     def _the_range_is_within_the_network(self) -> Options:

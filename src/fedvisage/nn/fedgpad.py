@@ -25,12 +25,14 @@ class Width(Section):
     """The width of the first convolution; the paper's is 64."""
 
     width: int = Field(FULL_WIDTH, ge=8, le=FULL_WIDTH, multiple_of=8)
+    """Channels of the first stage; 64 is the papers', less is for CPUs."""
 
 
 class TableII(Width):
     """The width, and the form of the classifier."""
 
     classifier: Literal["two-layers", "linear"] = "two-layers"
+    """Table II's classifier, or the single layer of the released code (``linear``)."""
 
 
 def scaled(channels: int, width: int) -> int:

@@ -29,9 +29,14 @@ class Transformer(Section):
     """ViT-B/16 is the paper's; ``weights`` is ``none``, or a safetensors file of timm's to start from."""
 
     width: int = Field(768, ge=8)
+    """Numbers of a token."""
     depth: int = Field(12, ge=1)
+    """Blocks."""
     heads: int = Field(12, ge=1)
+    """Heads of a block."""
     weights: str = "none"
+    """timm's ``model.safetensors`` of ``vit_base_patch16_224`` or ``vit_base_r50_s16_224`` to start from; nothing is
+    fetched. Needs ``input.colour: rgb``."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Transformer:
@@ -44,7 +49,9 @@ class HybridTransformer(Transformer):
     """ViT-H: the tokenizer is a truncated ResNet-50; ``stem`` is the width that its stages are multiples of."""
 
     stem: int = Field(64, ge=8, multiple_of=8)
+    """Channels of the tokenizer's stem."""
     stages: Stages = (3, 4, 9)
+    """Blocks of its stages."""
 
 
 class Tokenizer(nn.Module):

@@ -3,9 +3,13 @@
 Attack detection's stand at the top: `hter`. Recognition's are named by model, rate and error rate: `generic.tar@1e-3`,
 `personal.tpir@1e-2`, and `personal.local.tar@1e-3` for one of the models by which a site can know its people;
 `impostors.across.tar@1e-3` counts pairs of two people of different groups alone, `impostors.within` of one group;
-`group.African.accuracy` is the accuracy on ten folds of pairs within a group of the benchmark. `heldout.eer` and
+`group.African.accuracy` is the accuracy on ten folds of pairs within a group of the user's set. `heldout.eer` and
 `heldout.auc` are of the sites' held-out images, the mean over sites: no figure of the user. What a run cost:
 `seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down`, `steps_per_epoch`.
+
+A further benchmark's begin with its name: `lfw.accuracy` and `lfw.tar@1e-3` on its only list of pairs,
+`rfw.african.accuracy` on one of several, `ijb-c.tar@1e-4`, `ijb-c.tpir@1e-2` and `ijb-c.rank@1` on templates as
+released code reads them, `ijb-c.conservative.tar@1e-4` in the other reading. Without lists they are those of a user.
 """
 
 import re
@@ -14,13 +18,23 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from fedvisage.recipe import SITE_NAME
 from fedvisage.report.compared import PLACES, TABLES
 
 PERCENT = 100.0
+OWN = ("generic", "personal", "group", "impostors", "heldout")
+"""What figures that are of no further benchmark begin with."""
+USUAL = ("published", "all")
+"""The reading of templates and the list of pairs that a benchmark's figure means if it names none."""
+
 _RATE = re.compile(r"(generic|personal)(?:\.(generic|local|own))?\.(tar|tpir)@(\d+e-\d+)")
 _IMPOSTORS = re.compile(r"impostors\.(within|across)\.tar@(\d+e-\d+)")
 _HELDOUT = re.compile(r"heldout\.(eer|auc)")
 _GROUP = re.compile(r"group\.([A-Za-z0-9_-]+)\.accuracy")
+_BENCHMARK = re.compile(
+    rf"({SITE_NAME.pattern})(?:\.([A-Za-z0-9_-]+))?\.(?:(accuracy)|(tar|tpir|rank)@(\d+e-\d+|[1-9]\d*))"
+)
+_KINDS = {**TABLES, "rank": "rank"}
 
 BLIND = ("heldout.eer", "heldout.auc")
 """What may be looked at while a choice is being made."""
@@ -35,19 +49,21 @@ COSTS: Mapping[str, tuple[str, float]] = {
 """What a run cost: its name in metrics.json, and what it is multiplied with."""
 
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
-Figure = (
-    Attacks
-    | Annotated[
-        str,
-        Field(
-            pattern=f"^({_RATE.pattern}|{_GROUP.pattern}|{_IMPOSTORS.pattern}|{_HELDOUT.pattern}|{'|'.join(COSTS)})$"
-        ),
-    ]
-)
+_NAMES = "|".join([one.pattern for one in (_RATE, _GROUP, _IMPOSTORS, _HELDOUT)] + [*COSTS, _BENCHMARK.pattern])
+Figure = Attacks | Annotated[str, Field(pattern=f"^({_NAMES})$")]
+
+
+def benchmark_of(figure: str) -> str | None:
+    """Return the further benchmark that a figure is of; None for what a run has of itself."""
+    own = any(one.fullmatch(figure) for one in (_RATE, _GROUP, _IMPOSTORS, _HELDOUT))
+    found = None if own else _BENCHMARK.fullmatch(figure)
+    return None if found is None else found[1]
 
 
 def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
     """Return a figure of a run; None where it could not be measured."""
+    if (benchmark := benchmark_of(figure)) is not None:
+        return _of_benchmark((metrics.get("benchmarks") or {}).get(benchmark) or {}, figure)
     if (group := _GROUP.fullmatch(figure)) is not None:
         return _of_group(metrics, group[1])
     if (heldout := _HELDOUT.fullmatch(figure)) is not None:
@@ -70,6 +86,23 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if known else None
+
+
+def _of_benchmark(judged: Mapping[str, Any], figure: str) -> float | None:
+    """Return a figure of a further benchmark; of a group, that of the group's own site's model where there is one."""
+    found = _BENCHMARK.fullmatch(figure)
+    assert found is not None, "what is of a benchmark has its form"
+    _, part, accuracy, kind, rate = found.groups()
+    if (generic := judged.get("generic")) is not None:
+        if accuracy and part:
+            return _of_group({"generic": generic}, part)
+        tables = {"": {**generic, "accuracy": generic.get("accuracy_on_ten_folds")}}
+    else:
+        own = {name.lower(): one for name, one in (judged.get("members") or {}).items()}.get(part or "", judged)
+        tables = own.get("lists") or own.get("readings") or {}
+    table = next((tables[name] for name in ((part,) if part else ("", *USUAL)) if name in tables), {})
+    value: float | None = table.get("accuracy") if accuracy else (table.get(_KINDS[kind]) or {}).get(rate)
+    return value
 
 
 def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:

@@ -64,6 +64,8 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
         }
     if (public := row.public or study.public) is not None:
         tree["data"]["public"] = study.sets[public]
+    if study.benchmarks:
+        tree["data"]["benchmarks"] = study.benchmarks
     for change in [*study.set, *row.set, f"runtime.seed={seed}"]:
         recipes.apply(tree, change)
     return tree

@@ -63,7 +63,7 @@ def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
 def markdown(study: Study, table: dict[str, Any]) -> str:
     """Return the table as Markdown, beside the papers' figures where the study quotes them."""
     columns = ["method", "sites", "user", *(figure.upper() for figure in study.figures)]
-    columns += [f"{figure.upper()} (paper)" for figure in _beside(study)]
+    columns += [f"{name.upper()} (paper)" for name in _beside(study)]
     lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
     for row, figures in table["rows"].items():
         for user in study.users:
@@ -96,14 +96,14 @@ def _lines(study: Study, row: str, user: str, figures: dict[str, Any]) -> list[s
 def _line(study: Study, names: list[str], figures: dict[str, Any], beside: dict[str, float]) -> str:
     form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
     cells = [form.format(*figures[figure]) if figure in figures else "–" for figure in study.figures]
-    cells += [f"{beside[figure]:.2f}" if figure in beside else "–" for figure in _beside(study)]
+    cells += [f"{beside[name]:.2f}" if name in beside else "–" for name in _beside(study)]
     return _row([*names, *cells])
 
 
 def _beside(study: Study) -> list[str]:
     """Return the figures that a paper printed, too: other error rates need more pairs than a small study has."""
     rates = {column for printed in study.paper for column in printed.columns if "@" in column}
-    quotable = [figure for figure in study.figures if figure not in COSTS]
+    quotable = [study.beside.get(figure, figure) for figure in study.figures if figure not in COSTS]
     return [figure for figure in quotable if study.paper and ("@" not in figure or figure in rates)]
 
 

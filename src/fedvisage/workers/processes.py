@@ -16,6 +16,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from multiprocessing.connection import wait
+from typing import Any
 
 from fedvisage.errors import RunFailed
 
@@ -29,7 +30,7 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
     Work is handed in by ``submit``, not ``map``: that cancels what it has not done, on which a pool that ends stumbles.
     """
     others = {child.pid for child in active_children()}
-    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(begin,))
     whole = False
     try:
         yield pool
@@ -53,7 +54,7 @@ def starting() -> Iterator[None]:
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     main = sys.modules["__main__"].__dict__
-    hidden = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    hidden: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
     main.pop("__file__", None)
     main["__spec__"] = None
     try:
@@ -63,7 +64,8 @@ def starting() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(begin: Callable[[], None] | None) -> None:
+def begin_worker(begin: Callable[[], None] | None) -> None:
+    """Begin a worker, in itself: it ends with the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin is not None:
         begin()

@@ -19,6 +19,8 @@ Crop = Literal["centre", "face", "none"]
 MARGIN = 1.4
 """Side of a face crop over the longer side of the detected box: shows the edges of a print or a mask."""
 
+NO_FACE = "no face found"
+
 _LOWEST_CONFIDENCE = 0.9
 
 
@@ -53,8 +55,8 @@ def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
     if crop == "none":
         return lambda image: _whole(image, size)
     if crop == "face":
-        detect = make_detector(threads)
-        return lambda image: crop_face(image, detect(image), size)
+        find = make_finder(threads)
+        return lambda image: crop_face(image, [find(image)], size)
     raise UserError("crop", f"must be centre, face or none, got {crop!r}")
 
 
@@ -79,10 +81,23 @@ def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
     return detect
 
 
+def make_finder(threads: int = 1) -> Callable[[Image], Face]:
+    """Return a function that finds the largest of these faces, which takes less than finding all."""
+    detector = Detector(threads=threads)
+
+    def find(image: Image) -> Face:
+        face = detector.largest(image, _LOWEST_CONFIDENCE)
+        if face is None:
+            raise BadFile(NO_FACE)
+        return face
+
+    return find
+
+
 def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
     """Cut out the largest face with a margin, staying inside the image."""
     if not faces:
-        raise BadFile("no face found")
+        raise BadFile(NO_FACE)
     face = max(faces, key=lambda one: one.area)
     height, width = image.shape[:2]
     x, y, w, h = face.box

@@ -49,10 +49,14 @@ class CosFace(FaceOptions):
     """The network, CosFace's scale and margin, and how a site's class centres begin."""
 
     scale: float = Field(30.0, gt=0)
+    """CosFace's s."""
     margin: float = Field(0.4, ge=0, lt=1)
+    """CosFace's m."""
     centres: Literal["mean-features", "random"] = "mean-features"
+    """How a site's class centres begin."""
     sampled_classes: int | None = Field(None, ge=2)
-    """Of how many classes a batch's softmax is at least, drawn for each batch; all of them, unless said."""
+    """The softmax of a batch is over its own classes and others that are drawn, so many in all (partial FC); a step
+    then costs the same however many identities there are. Unset, all."""
 
 
 class CosFaceOptions(CosFace, AveragingOptions):
