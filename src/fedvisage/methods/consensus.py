@@ -7,7 +7,7 @@ public ones. Deviations from the paper are listed in :mod:`fedvisage.methods.pri
 
 from __future__ import annotations
 
-from math import pi
+from math import cos, pi, sin
 from typing import ClassVar, Literal
 
 import torch
@@ -201,9 +201,23 @@ def cluster_shape(recipe: Recipe) -> tuple[int, ...]:
 
 
 def crowded(recipe: Recipe) -> str | None:
-    """Theorem 1: warn when clusters could fill the sphere."""
+    """Theorem 1: warn when clusters could fill the sphere; and when the softmax would be theirs."""
     options = recipe.options(ClusterOptions)
-    return crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
+    filling = crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
+    return filling or _outweighed(options)
+
+
+def _outweighed(options: ClusterOptions) -> str | None:
+    """Compare s sin ρ, a cluster's logit for a feature at a right angle to it, with the own class's best, at θ = 0."""
+    rho, form = _consensus(options)
+    own = cos(options.margin) if options.loss == "arcface" else 1 - options.margin
+    if form.form in ("lowered", "apart") or sin(rho) <= own:
+        return None
+    return (
+        f"in the loss a cluster at a right angle to a feature has the logit {options.scale * sin(rho):.3g}, a feature "
+        f"that fits its own class no more than {options.scale * own:.3g}; the softmax will be the clusters' "
+        "(method.consensus has other forms)"
+    )
 
 
 def least_identities(recipe: Recipe) -> int:
