@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -272,6 +273,29 @@ def test_a_papers_study_runs_on_pretended_datasets(
     assert result.exit_code == 0, result.exception
     study = read(FOLDER / f"{name}.yaml")
     assert all(row in (tmp_path / "out" / "table.md").read_text() for row in study.rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_benchmarks_below_a_root_are_imported_and_their_figures_are_columns(tmp_path: Path) -> None:
+    """People who train are prepared sets, known by their names; the benchmarks are small copies as they are sent."""
+    root = tmp_path / "root"
+    for kind in ("rfw", "ijb-b", "ijb-c"):
+        pretend_dataset(kind, root / kind)
+    for number, name in enumerate(("african", "asian", "caucasian", "indian", "public")):
+        held = "0.9" if name == "public" else "0"
+        words = ["data", "people", str(root / "sets" / name), "--size", "32", "--first", str(1000 * number)]
+        words += ["--identities", "40" if name == "public" else "4", "--images", "4", "--heldout", held]
+        assert CliRunner().invoke(app, [*words, "--workers", "1", "--quiet"]).exit_code == 0
+    study = FOLDER / "privacyface-table3.yaml"
+    words = ["study", str(study), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
+    assert result.exit_code == 0, result.exception
+    made = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]["ArcFace, conventional"]["average"]
+    assert {f"rfw.{race}.accuracy" for race in ("african", "asian", "caucasian", "indian")} <= {*made}
+    head = (tmp_path / "out" / "table.md").read_text()
+    assert "IJB-B.TAR@1E-4 (paper)" in head
+    assert "58.62" in head
 
 
 def section_of_the_page() -> str:

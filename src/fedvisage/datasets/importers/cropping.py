@@ -15,6 +15,9 @@ from fedvisage.faces.detection import NAME, VERSION, Detector, Face, digest
 
 Image = npt.NDArray[np.uint8]
 Crop = Literal["centre", "face", "none"]
+Search = Literal["all", "largest first"]
+LARGEST: Search = "largest first"
+"""How imports seek faces."""
 
 MARGIN = 1.4
 """Side of a face crop over the longer side of the detected box: shows the edges of a print or a mask."""
@@ -60,10 +63,10 @@ def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
     raise UserError("crop", f"must be centre, face or none, got {crop!r}")
 
 
-def record_of(crop: Crop, *, aligned: bool = False) -> CropRecord:
-    """Return what a set says of crops that were made in the named way; `aligned` by five points or cut by a box."""
+def record_of(crop: Crop, *, aligned: bool = False, search: Search = "all") -> CropRecord:
+    """Return what is said of crops that were made in the named way; `aligned` by five points or cut by a box."""
     if crop == "face":
-        detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest())
+        detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest(), search=search)
         if aligned:
             return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
         return CropRecord(how="detected", detector=detector, margin=MARGIN, alignment="box")

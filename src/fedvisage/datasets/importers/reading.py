@@ -11,6 +11,7 @@ import numpy as np
 
 from fedvisage.data.crops import CropRecord
 from fedvisage.datasets.importers.cropping import (
+    LARGEST,
     MARGIN,
     Crop,
     Cropped,
@@ -58,7 +59,7 @@ class Reading:
         """What the set says of its crops; where the dataset's boxes lack one, the detector helps out."""
         if self.boxes == "dataset":
             return CropRecord(how="boxes", margin=MARGIN, alignment="box")
-        return record_of(self.crop)
+        return record_of(self.crop, search=LARGEST)
 
     @property
     def has_depth(self) -> bool:

@@ -211,6 +211,7 @@ images/img/1.jpg, images/frames/2.png   photographs and frames; faces are sought
         sign=r"(?:^|/)(?:img|frames)/[0-9]+$",
         list_beside=f"{folder}/{short}_1N_probe_mixed.csv",
         benchmark=True,
+        boxed=True,
         counts=(people, 0),
         columns=COLUMNS,
         pack=partial(_pack, short, galleries, folder),

@@ -34,9 +34,6 @@ CELL, STRIDE, MIDDLE, LAST = 12, 2, 24, 48
 REACH = 0.3
 """Boxes that become a face's are at first this share of it at least; almost all are more than half as wide."""
 
-ABOUT = 0.02
-"""How far the detector's confidence in a face may change with what it sees around it."""
-
 _BOXES_AT_ONCE = 128
 
 Proposals = tuple[Boxes, NDArray[np.float64], Boxes]
@@ -121,8 +118,8 @@ class Detector:
         """Return the largest face of which the detector is so sure, or None: the one of `detect`, but mostly sooner.
 
         The pyramid is searched from its smallest image on, which shows large faces. Once one is found, only those
-        images are left that look for faces of more than `REACH` of its side, as boxes found there may become its own;
-        and within the face the others, as a smaller face there, if it is surer, takes its place.
+        images are left that look for faces of more than `REACH` of its side, as boxes found there may become its own.
+        A smaller face within the largest, if it is surer, takes its place in `detect`, and is not looked for here.
         """
         looks = self._looks(as_colour(image))
         waiting, levels, best, least = self._scales(looks.seen), list[Proposals](), None, np.inf
@@ -132,19 +129,7 @@ class Detector:
             faces = [face for face in self._decide(looks, levels) if face.confidence >= sure]
             best = max(faces, key=lambda face: face.area, default=None)
             least = np.inf if best is None else REACH * float((best.box[2:] / looks.factor).max())
-        if best is None or not self._holds_another(looks.seen, best.box / np.tile(looks.factor, 2), best, waiting):
-            return best
-        every = [face for face in self._faces(as_colour(image)) if face.confidence >= sure]
-        return max(every, key=lambda face: face.area, default=None)
-
-    def _holds_another(self, image: Image, box: NDArray[np.float64], face: Face, scales: Sequence[float]) -> bool:
-        """Tell whether these images of the pyramid show a face within a box of which the detector is about as sure."""
-        low = np.floor(box[:2]).clip(0).astype(int)
-        right, bottom = np.ceil(box[:2] + box[2:]).clip(0).astype(int)
-        within = np.ascontiguousarray(image[low[1] : bottom, low[0] : right])
-        levels = [self._propose_at(within, scale) for scale in scales if min(within.shape[:2]) * scale >= CELL]
-        found = self._decide(self._looks(within), levels) if levels else []
-        return any(one.confidence > face.confidence - ABOUT for one in found)
+        return best
 
     def _faces(self, image: Image) -> list[Face]:
         looks = self._looks(image)
@@ -152,7 +137,7 @@ class Detector:
 
     def _looks(self, image: Image) -> Looks:
         """Reduce a picture that is too large."""
-        seen = _reduced(image, self.settings.longest_side)
+        seen = _reduced(np.ascontiguousarray(image), self.settings.longest_side)
         factor = np.array([image.shape[1], image.shape[0]]) / (seen.shape[1], seen.shape[0])
         return Looks(seen, factor, Look(self._second, seen, MIDDLE), Look(self._third, seen, LAST))
 
@@ -242,7 +227,7 @@ def _resized(image: Image, width: int, height: int) -> Image:
     """Scale a picture, averaging pixels where it shrinks."""
     shrinks = width < image.shape[1] or height < image.shape[0]
     how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    return np.asarray(cv2.resize(np.ascontiguousarray(image), (width, height), interpolation=how), np.uint8)
+    return np.asarray(cv2.resize(image, (width, height), interpolation=how), np.uint8)
 
 
 def _prepared(image: Image) -> Floats:
