@@ -74,6 +74,8 @@ def place(target: str, source: str) -> str:
 
 def in_site(path: str) -> str:
     """Return where a file of the repository is in the site: docs/ is its root."""
+    if path.startswith("notebooks/"):
+        return f"tutorials/{posixpath.basename(path).removesuffix('.ipynb')}.md"
     return path.removeprefix("docs/") if path.startswith("docs/") else OF_ROOT.get(path, path)
 
 
