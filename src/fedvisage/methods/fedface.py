@@ -15,7 +15,7 @@ step has the sites' learning rate. Neither is settled by the descriptions in Fed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from pydantic import Field
@@ -73,22 +73,26 @@ def take_centres(site: Site, message: Message) -> Message:
     return {}
 
 
-def server(s: Server) -> Iterator[None]:
-    """Average backbones, then spread the centres of the sites that trained."""
-    weight = s.recipe.options(Options).weight
-    for _ in s.rounds():
-        with s.quorum():
-            trained = s.reduce("train", s.lent(), weight=weight)
-            centres = {name: reply["centres"] for name, reply in s.ask("centres", to=trained.replied).items()}
-            spread_out = {name: {"centres": value} for name, value in spread(s, centres).items()}
-            s.ask("take", each=spread_out, to=tuple(spread_out))
-            s.load(trained.value)
-        yield
+def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Iterator[None]]:
+    """Return the server program: average backbones, then spread the centres of the sites that trained."""
+
+    def server(s: Server) -> Iterator[None]:
+        options, weight = settings(s.recipe), averaging.weight_of(s.recipe)
+        for _ in s.rounds():
+            with s.quorum():
+                trained = s.reduce("train", s.lent(), weight=weight)
+                centres = {name: reply["centres"] for name, reply in s.ask("centres", to=trained.replied).items()}
+                spread_out = {name: {"centres": value} for name, value in spread(s, centres, options).items()}
+                s.ask("take", each=spread_out, to=tuple(spread_out))
+                s.load(trained.value)
+            yield
+
+    return server
 
 
-def spread(s: Server, centres: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def spread(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict[str, Tensor]:
     """Take one step down the regulariser, for as many centres a site as the recipe samples."""
-    options, training = s.recipe.options(Options).spreadout, s.recipe.training
+    training = s.recipe.training
     chosen = {name: _sampled(s, name, len(value), options.sampled) for name, value in centres.items()}
     stacked = torch.cat([centres[name][rows] for name, rows in chosen.items()]).requires_grad_()
     counts = torch.tensor([len(rows) for rows in chosen.values()])
@@ -110,7 +114,7 @@ def _sampled(s: Server, name: str, count: int, wanted: int | None) -> Tensor:
 
 
 def _shape(recipe: Recipe) -> tuple[int, ...]:
-    return -1, recipe.options(Options).network.embedding
+    return -1, recipe.options(face.FaceOptions).network.embedding
 
 
 CENTRES = Upload("centres", "weights", shape=_shape, guarantee="class centres: they stand for people, not protected")
@@ -128,7 +132,7 @@ METHOD = Method(
         "centres": Call(send_centres, (CENTRES,)),
         "take": Call(take_centres, ()),
     },
-    server=server,
+    server=program(lambda recipe: recipe.options(Options).spreadout),
     user=face.user,
     check=face.check,
     begin=face.begin,

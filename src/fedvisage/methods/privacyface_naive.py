@@ -4,7 +4,8 @@ Q. Meng et al., "Improving federated learning face recognition via privacy-agnos
 a site's n class centres is released with Gaussian noise at a sensitivity of 2. The budget of a round is split among n
 queries, as the paper counts, so that next to nothing of the centres is left.
 
-Deviations from the paper: those of :mod:`fedvisage.methods.privacyface`.
+Deviations from the paper: those of :mod:`fedvisage.methods.privacyface`. Every centre that is told has the margin ρ of
+a cluster, for the paper does not say which; a class centre's own term has none, which a small ``rho`` comes to.
 """
 
 from dataclasses import replace

@@ -73,12 +73,14 @@ class Tokenizer(nn.Module):
 class Adapter(nn.Module):
     """Patch tokens of any block to a pseudo-class token (FedSIS, §4.2): two convolutions, then the average.
 
-    The convolutions have no bias, which the BatchNorm behind them would take out again.
+    The convolutions have no bias, which the BatchNorm behind them would take out again. A ``residual`` adapter, as in
+    the authors' code, adds the tokens to what its second BatchNorm gives, before the last ReLU.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, residual: bool = False) -> None:
         """Both convolutions keep the width."""
         super().__init__()
+        self.residual = residual
         layers = [
             layer
             for _ in range(2)
@@ -90,6 +92,8 @@ class Adapter(nn.Module):
         """Lay the tokens out as the square that they were cut from."""
         side = round(tokens.shape[1] ** 0.5)
         square = tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
+        if self.residual:
+            return (square + cast(Tensor, self.layers[:-1](square))).relu().mean(dim=(2, 3))
         return cast(Tensor, self.layers(square)).mean(dim=(2, 3))
 
 
@@ -127,6 +131,11 @@ def _embedding(options: Transformer, channels: int) -> dict[str, Any]:
 
     backbone = truncated_resnet(options.stem, options.stages, channels)
     return {"patch_size": 1, "embed_layer": partial(HybridEmbed, backbone=backbone)}
+
+
+def normed_head(width: int) -> nn.Module:
+    """Return the head of the authors' code: LayerNorm before the linear layer."""
+    return nn.Sequential(nn.LayerNorm(width, eps=1e-6), nn.Linear(width, CLASSES))
 
 
 def class_token(net: nn.ModuleDict, tokens: Tensor) -> Tensor:

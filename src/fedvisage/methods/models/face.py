@@ -36,6 +36,8 @@ PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic a
 LOCAL = "local/"
 """Where the local model stands among a site's private state."""
 OWN_CENTRES = "W"
+SHIFT = "c"
+"""Where the bias of Π stands among what is a site's own, where it has one."""
 LENT = "lent features"
 
 
@@ -204,7 +206,8 @@ def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
     if own is None:
         return lambda features: features
     matrix = own.to(site.compute.device)
-    return lambda features: features.float() @ matrix.T
+    shift = site.kept[f"{OWNED}{SHIFT}"].to(site.compute.device) if f"{OWNED}{SHIFT}" in site.kept else 0.0
+    return lambda features: features.float() @ matrix.T + shift
 
 
 GENERIC = Personal(lambda _, finished: finished)
