@@ -189,7 +189,7 @@ def test_a_reference_of_other_weights_is_refused_and_nothing_written(tmp_path: P
     build = NETWORKS["insightface"][0]
     path = as_file(theirs.shaken(build()), tmp_path / "a.safetensors")
     graph = written(theirs.shaken(build(), seed=1), tmp_path / "other.onnx", folded=True)
-    with pytest.raises(UserError, match="--reference.*other features"):
+    with pytest.raises(UserError, match=r"--reference.*other features"):
         convert(path, "iresnet18", tmp_path / "b.safetensors", reference=graph)
     assert not (tmp_path / "b.safetensors").exists()
 
@@ -282,7 +282,7 @@ def test_a_file_of_another_architecture_is_refused_by_name(tmp_path: Path) -> No
     save_file(state, tmp_path / "a.safetensors")
     with pytest.raises(UserError, match=r"lacks cls_token.*left over bn1\.bias"):
         convert(tmp_path / "a.safetensors", "test_vit", tmp_path / "b.safetensors")
-    with pytest.raises(UserError, match="--as.*no network"):
+    with pytest.raises(UserError, match=r"--as.*no network"):
         convert(tmp_path / "a.safetensors", "iresnet51", tmp_path / "b.safetensors")
 
 

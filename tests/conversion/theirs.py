@@ -1,4 +1,4 @@
-"""Networks as other projects write them, with their names, plainly; weights are random and nothing is at its default."""
+"""Networks as other projects write them, with their names, plainly; weights are random, nothing is at its default."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ def shaken(net: nn.Module, seed: int = 0) -> nn.Module:
     draw = torch.Generator().manual_seed(seed)
     for module in net.modules():
         if isinstance(module, _BatchNorm):
-            assert module.running_mean is not None and module.running_var is not None
+            assert module.running_mean is not None
+            assert module.running_var is not None
             module.running_mean.copy_(0.3 * torch.randn(module.num_features, generator=draw))
             module.running_var.copy_(0.5 + torch.rand(module.num_features, generator=draw))
             if module.affine:

@@ -54,7 +54,7 @@ def convert_weights(
     ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Turn weights of another project into a file to start from: what maps to what is printed, and nothing is guessed."""
+    """Turn weights of another project into a file to start from; what maps to what is printed, nothing is guessed."""
     from fedvisage.conversion.conduct import convert
     from fedvisage.files import read_text
 

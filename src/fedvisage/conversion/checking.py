@@ -45,9 +45,9 @@ def compare(converted: Converted, reference: Path) -> Agreement:
     theirs = normalize(_answers(converted, reference, shown, ours.shape[1]))
     furthest = float((ours - theirs).norm(dim=1).max())
     if not furthest <= converted.tolerance:
-        raise UserError(OPTION, f"{reference} sees other features: at unit length they are up to {furthest:.3g} apart, and "
-                        f"{converted.tolerance:g} is what rounding explains; is it of these weights, in the order of "
-                        f"colours {converted.colour}?")  # fmt: skip
+        raise UserError(OPTION, f"{reference} sees other features: at unit length they are up to {furthest:.3g} apart, "
+                        f"and {converted.tolerance:g} is what rounding explains; is it of these weights, in the order "
+                        f"of colours {converted.colour}?")  # fmt: skip
     return Agreement(len(shown), furthest)
 
 

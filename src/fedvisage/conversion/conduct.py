@@ -1,4 +1,4 @@
-"""A conversion from beginning to end: read, lay beside, compare, write with where it came from; all of it or nothing."""
+"""A conversion from beginning to end: read, lay beside, compare, write with its origin; all of it or nothing."""
 
 from __future__ import annotations
 
@@ -109,5 +109,5 @@ def _numbers(values: tuple[float, ...]) -> str:
 def _compared(agreement: Agreement | None) -> str:
     if agreement is None:
         return "compared with nothing: give --reference ONNX, a graph of the same weights"
-    return (f"compared: features of {agreement.pictures} pictures are at most {agreement.furthest:.2g} from the graph's, at "
-            "unit length")  # fmt: skip
+    return (f"compared: features of {agreement.pictures} pictures are at most {agreement.furthest:.2g} from the "
+            "graph's, at unit length")  # fmt: skip

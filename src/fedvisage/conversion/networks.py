@@ -56,10 +56,19 @@ def _face(source: Source, name: str, size: int | None, colour: Colour | None) ->
     network = {"name": name} | _unlike_default(options)
     said = ", ".join(f"{key}: {value}" for key, value in network.items())
     return Converted(
-        fitted.layout.project, net.eval(), {f"model.{key}": value for key, value in net.state_dict().items()},
-        fitted.pairs, fitted.left_out, order, fitted.layout.mean, fitted.layout.std, side, network,
-        f"method: {{name: fedavg, network: {{{said}}}}}\ninput: {{size: {side}, colour: rgb}}\ntraining: {{start: FILE}}",
-    )  # fmt: skip
+        project=fitted.layout.project,
+        net=net.eval(),
+        weights={f"model.{key}": value for key, value in net.state_dict().items()},
+        pairs=fitted.pairs,
+        left_out=fitted.left_out,
+        colour=order,
+        mean=fitted.layout.mean,
+        std=fitted.layout.std,
+        size=side,
+        network=network,
+        use=f"method: {{name: fedavg, network: {{{said}}}}}\ninput: {{size: {side}, colour: rgb}}\n"
+        "training: {start: FILE}",
+    )
 
 
 def _laid_beside(source: Source, layout: Layout, name: str) -> tuple[FaceNetwork, int, Fitted]:
@@ -136,12 +145,21 @@ def _resnet18(source: Source, colour: Colour | None) -> Converted:
     whole.load_state_dict(state, strict=False)
     use = "method: {name: fedpad}\ninput: {size: 224}\ntraining: {start: {file: FILE, strict: false}}"
     return Converted(
-        layout.project, _Pooled(whole.eval()), {f"model.{key}": value for key, value in state.items()}, fitted.pairs,
-        fitted.left_out, order, layout.mean, layout.std, 224, {"width": width}, use,
-        note="the mean of ImageNet's pixels is folded into the first layer, which at the border of a picture, where there "
-        "is none, differs by that mean",
+        project=layout.project,
+        net=_Pooled(whole.eval()),
+        weights={f"model.{key}": value for key, value in state.items()},
+        pairs=fitted.pairs,
+        left_out=fitted.left_out,
+        colour=order,
+        mean=layout.mean,
+        std=layout.std,
+        size=224,
+        network={"width": width},
+        use=use,
+        note="the mean of ImageNet's pixels is folded into the first layer, which sees another one beyond the "
+        "border of a picture",
         tolerance=0.1,
-    )  # fmt: skip
+    )
 
 
 class _Pooled(nn.Module):

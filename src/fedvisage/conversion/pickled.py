@@ -81,6 +81,7 @@ def _child(path: str, key: str | None, memory: int, out: Connection) -> None:
     """Read a checkpoint and send its tensors, or the reason why not; whatever it raises ends this process alone."""
     import torch
 
+    torch.set_num_threads(1)  # what is closed off begins no thread
     try:
         closed_off(memory)
         found = torch.load(path, map_location="cpu", weights_only=True)
@@ -104,8 +105,8 @@ def _said(error: Exception) -> str:
     if "TorchScript" in text:
         return "is a TorchScript archive, which is a program; save the state_dict of the model instead"
     if "weights_only" in text or "Unsupported" in text or "GLOBAL" in text:
-        return ("holds more than tensors, and what else would have to be run to be read; save model.state_dict() where it "
-                f"was made ({text[:120]})")  # fmt: skip
+        return ("holds more than tensors, and the rest would have to be run to be read; save model.state_dict() where "
+                f"it was made ({text[:120]})")  # fmt: skip
     return f"is not a whole checkpoint ({type(error).__name__}: {text[:160]})"
 
 

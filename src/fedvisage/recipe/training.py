@@ -128,6 +128,15 @@ class ServerOptimizer(Section):
         return self
 
 
+class Start(Section):
+    """Weights to start from: of all parts of the network or of those named; ``strict`` refuses what does not fit."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"parts"})
+    file: str = Field(min_length=1)
+    parts: tuple[str, ...] | None = Field(None, min_length=1)
+    strict: bool = True
+
+
 class Training(Section):
     """How the federation trains."""
 
@@ -140,10 +149,15 @@ class Training(Section):
     batch: Batch = Batch()
     sampling: Literal["shuffled", "balanced"] = "shuffled"
     augment: Augment = Augment()
-    start: str | None = None
+    start: str | Start | None = None
     early_stop: EarlyStop | None = None
     pretrain: Pretrain | None = None
     server_optimizer: ServerOptimizer | None = None
+
+    @property
+    def starts_from(self) -> Start | None:
+        """The weights to start from; a file alone must fit whole."""
+        return Start(file=self.start) if isinstance(self.start, str) else self.start
 
     @field_validator("batch", mode="before")
     @classmethod
