@@ -22,8 +22,9 @@ from fedvisage.errors import UserError
 from fedvisage.federation.server import Server
 from fedvisage.methods import ALGORITHMS, METHODS, MODELS, find, on, read_method
 
-WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64")
-RUN = ("resnet18", "vit", "vit-h", "fedma-vgg", "timm", "sphere20", "iresnet18", "mobilefacenet", "timm-embedding")
+WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64", "adapters")
+RUN = ("resnet18", "vit", "vit-h", "fedma-vgg", "timm", "sphere20", "iresnet18", "mobilefacenet", "timm-embedding",
+       "adapters")  # fmt: skip
 PAIRS = [(algorithm, model) for model in RUN for algorithm in ALGORITHMS
          if (algorithm, model) not in {("fedbn", name) for name in WITHOUT_NORMS}]  # fmt: skip
 TWICE = [("moon", "timm"), ("fedbn", "iresnet18"), ("scaffold", "timm-embedding"), ("fedyogi", "vit-h"),
@@ -52,7 +53,7 @@ def refusal(content: Mapping[str, Any], out: Path) -> UserError:
     return caught.value
 
 
-@pytest.mark.parametrize("model", ["fedma-vgg", "sphere20"])
+@pytest.mark.parametrize("model", ["fedma-vgg", "sphere20", "adapters"])
 def test_fedbn_is_refused_where_there_is_nothing_to_keep(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     assert refusal(combined(sets, "fedbn", model), tmp_path / "run").place == "recipe.method.model"
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from tests.toy import SIZE, recipe_of, tree
 
 from fedvisage.errors import UserError

@@ -64,7 +64,7 @@ def test_parts_that_are_named_are_the_ones_that_are_taken(tmp_path: Path) -> Non
     path = tmp_path / "start.safetensors"
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1), "head.b": torch.ones(1)}, path)
     assert set(started(path, start(path, parts=["head"]), PRESENT).weights) == {"head.b"}
-    with pytest.raises(UserError, match="'haed' is no part.*head"):
+    with pytest.raises(UserError, match=r"'haed' is no part.*head"):
         started(path, start(path, parts=["haed"]), PRESENT)
     save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1)}, path)
     with pytest.raises(UserError, match=r"lacks head\.b"):
@@ -82,7 +82,7 @@ def test_a_converted_file_says_for_which_network_it_is(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     about = '{"network": {"name": "iresnet50"}, "input": {"size": 112}, "licence": "research only"}'
     write_tensors(path, {"model.stem.weight": torch.ones(1)}, about)
-    with pytest.raises(UserError, match="converted for network {name: iresnet50} and pictures of 112 pixels"):
+    with pytest.raises(UserError, match=r"converted for network \{name: iresnet50\} and pictures of 112 pixels"):
         started(path, start(path), PRESENT)
 
 
@@ -91,7 +91,7 @@ def test_one_file_of_a_model_with_more_parts_starts_one_with_fewer(sets: Mapping
     run_toy(tree(sets, "fedsis", training__rounds=1), tmp_path / "first")
     given = tmp_path / "first" / "model.safetensors"
     still = {"training__optimizer": STILL, "training__rounds": 1}
-    with pytest.raises(UserError, match="unknown to this network.*strict: false"):
+    with pytest.raises(UserError, match=r"unknown to this network.*strict: false"):
         run_toy(tree(sets, "vit-h", **still, training__start=str(given)), tmp_path / "strict")
     loose = {"file": str(given), "strict": False}
     run_toy(tree(sets, "vit-h", **still, training__start=loose), tmp_path / "second")

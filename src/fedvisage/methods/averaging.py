@@ -115,6 +115,9 @@ def on_model(
         steps_at_server=True,
         check=both,
         begin=model.begin,
+        fix=model.fix,
+        beside=model.beside,
+        merged=model.merged,
         personal=model.personal,
         least_identities=model.least_identities,
     )

@@ -45,7 +45,7 @@ from fedvisage.methods.algorithms.fedprox import fedprox
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.model import Model
-from fedvisage.methods.models import face, resnet18, timm, vgg
+from fedvisage.methods.models import adapters, face, resnet18, timm, vgg
 from fedvisage.methods.models import vit as plain_vit
 from fedvisage.methods.models import vit_h as hybrid
 
@@ -63,7 +63,15 @@ ALGORITHMS: dict[str, Callable[[Model], Method]] = {
 
 MODELS: dict[str, Model] = {
     model.name: model
-    for model in (resnet18.MODEL, plain_vit.MODEL, hybrid.MODEL, vgg.MODEL, timm.MODEL, *face.MODELS.values())
+    for model in (
+        resnet18.MODEL,
+        plain_vit.MODEL,
+        hybrid.MODEL,
+        vgg.MODEL,
+        timm.MODEL,
+        adapters.MODEL,
+        *face.MODELS.values(),
+    )
 }
 
 FOR_FACES = ("fedavg",)

@@ -43,6 +43,12 @@ class Whole(nn.Module):
             nn.Buffer(torch.tensor(values)[:, None, None], persistent=False) for values in (mean, std)
         )
 
+    @property
+    def width(self) -> int:
+        """How many numbers its last layer sees."""
+        network = cast(Any, self.network)
+        return int(getattr(network, "head_hidden_size", None) or network.num_features)
+
     def forward(self, images: Tensor) -> Tensor:
         """Return the outputs."""
         logits: Tensor = self.network(self._normalised(images))

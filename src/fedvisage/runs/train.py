@@ -17,7 +17,7 @@ from fedvisage.federation.record.checkpoint import FOLDER, Checkpoints, recipe_d
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, JsonLines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.server import Server
-from fedvisage.federation.wire.message import Message, load_parts
+from fedvisage.federation.wire.message import Message, load_parts, plain
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.files import json_text, read_json
@@ -61,12 +61,19 @@ def train(
         checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
         course = Course(method, server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
-        trained = replace(setup.task.settle(server, finished), ended=_why_ended(server))
+        trained = _whole(replace(setup.task.settle(server, finished), ended=_why_ended(server)), server)
         write_counts(out, trained.counts)
         model.save(out, trained.saved)
         ledger.flush()
         rounds.flush()
     return trained
+
+
+def _whole(trained: Trained, server: Server) -> Trained:
+    """Put beside a finished model what never travelled, so that it needs no other file."""
+    beside = {name: plain(value) for name, value in server.method.beside(server.net).items()}
+    saved = trained.saved
+    return replace(trained, saved=replace(saved, finished={**saved.finished, **beside})) if beside else trained
 
 
 def _why_ended(server: Server) -> dict[str, str]:
@@ -85,6 +92,7 @@ def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message
         net = method.network(recipe)
     load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
     compute.place(net)
+    method.fix(net, recipe, files)
     server = Server(method, recipe, net, exchange, compute, releases, files)
     return server
 
