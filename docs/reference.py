@@ -59,7 +59,7 @@ SERVER: Groups = {
 }
 METHOD: Groups = {
     "what it is": ("name", "title", "paper", "task", "options"),
-    "network": ("network", "home", "delivered", "finished", "parts_at", "begin"),
+    "network": ("network", "home", "delivered", "finished", "parts_at", "begin", "fix", "beside", "merged"),
     "at the sites": ("calls", "pooled", "personal", "least_identities"),
     "at the server": ("server", "averages", "steps_at_server", "members", "server_sees"),
     "at the user": ("user", "features", "step", "spread", "as_graph"),
@@ -68,7 +68,7 @@ METHOD: Groups = {
 }
 MODEL: Groups = {
     "what it is": ("name", "title", "task", "options", "averaged"),
-    "network": ("network", "parts", "begin", "check"),
+    "network": ("network", "parts", "begin", "check", "fix", "beside", "merged"),
     "training": ("represent", "supervise", "loss", "fit"),
     "at the user": ("user", "features", "personal", "least_identities"),
 }

@@ -1,9 +1,9 @@
 """A transformer of timm's, frozen, with adapters and one live logit: what is trained and sent is a few megabytes.
 
 ``network: {arch: vit_base_patch16_clip_224, weights: FILE, rank: 8}`` names an architecture and a file of its weights,
-which each machine reads from its own disk; the adapters and the head alone are lent and averaged. With ``rank: 0`` it is
-a linear probe on frozen features, with ``rank: 0, biases: true`` BitFit. A finished model holds the frozen network, too,
-so it needs no other file; an export merges the adapters into it.
+which each machine reads from its own disk; the adapters and the head alone are lent and averaged. With ``rank: 0`` it
+is a linear probe on frozen features, with ``rank: 0, biases: true`` BitFit. A finished model holds the frozen network,
+too, so it needs no other file; an export merges the adapters into it.
 """
 
 from __future__ import annotations
