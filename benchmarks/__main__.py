@@ -34,6 +34,7 @@ from benchmarks import (
     split,
     startup,
     transport,
+    whole,
 )
 from fedvisage.nn.precision import choose
 from fedvisage.runs.environment import describe
@@ -74,6 +75,11 @@ MEASURES = (
     gallery.measure,
     gallery.measure_renewable,
     service.measure,
+    whole.measure_fedpad,
+    whole.measure_fedfr,
+    whole.measure_fixed,
+    whole.measure_rest,
+    whole.measure_memory,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step

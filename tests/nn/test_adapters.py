@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from fedvisage.errors import UserError
-from fedvisage.nn.adapters import Adapted, AdaptedNetwork, adapted
+from fedvisage.nn.adapters import MARK, Adapted, AdaptedNetwork, adapted
 from fedvisage.nn.timm_network import Whole, timm_network
 from fedvisage.recipe import Input
 from fedvisage.streams import scoped
@@ -58,7 +58,7 @@ def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
     whole = frozen_alone().double().requires_grad_(False)
     twins = {}
     for key, piece in net.low_rank.items():
-        name = key.replace("/", ".")
+        name = key.replace(MARK, ".")
         layer = whole.network.get_submodule(name)
         assert isinstance(layer, nn.Linear)
         twins[key] = ByHand(layer, piece.a.detach(), piece.b.detach(), 6.0)
@@ -68,7 +68,7 @@ def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
     direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     (found * direction).sum().backward()
     (expected * direction).sum().backward()
-    assert {key.split("/")[-1] for key in twins} == {"qkv", "proj", "fc1", "fc2"}
+    assert {key.split(MARK)[-1] for key in twins} == {"qkv", "proj", "fc1", "fc2"}
     for key, twin in twins.items():
         for name in ("a", "b"):
             torch.testing.assert_close(getattr(net.low_rank[key], name).grad, getattr(twin, name).grad)
@@ -97,9 +97,9 @@ def test_shifts_are_what_training_the_biases_would_be() -> None:
     (net(images()).square().sum()).backward()
     (whole(images()).square().sum()).backward()
     for key, piece in net.shifts.items():
-        torch.testing.assert_close(piece.value.grad, biases[f"{key.replace('/', '.')}.bias"].grad)
+        torch.testing.assert_close(piece.value.grad, biases[f"{key.replace(MARK, '.')}.bias"].grad)
     within = {name.removesuffix(".bias") for name in biases if name.startswith("blocks.")}
-    assert {key.replace("/", ".") for key in net.shifts} == within
+    assert {key.replace(MARK, ".") for key in net.shifts} == within
 
 
 @pytest.mark.parametrize("arch", ["test_vit", "eva02_tiny_patch14_224", "vit_pe_core_tiny_patch16_384"])
@@ -129,7 +129,7 @@ def test_a_copy_has_pieces_of_its_own() -> None:
 
 def test_named_blocks_and_halves_alone_are_adapted() -> None:
     net = built(rank=2, blocks=(1,), on=("mlp",))
-    assert set(net.low_rank) == {"blocks/1/mlp/fc1", "blocks/1/mlp/fc2"}
+    assert set(net.low_rank) == {"blocks:1:mlp:fc1", "blocks:1:mlp:fc2"}
     with pytest.raises(UserError, match="no block 99"):
         built(rank=2, blocks=(99,))
     with pytest.raises(UserError, match="no blocks of a transformer"):

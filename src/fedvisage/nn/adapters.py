@@ -31,6 +31,9 @@ PATHS: Mapping[Where, tuple[str, ...]] = {"attention": ("attn", "self_attn"), "m
 """How timm calls the two halves of a block."""
 
 BLOCK = re.compile(r"blocks\.(\d+)\.")
+MARK = ":"
+"""Stands for a dot in the name of a layer, which a module dictionary's key cannot have."""
+
 FROZEN = "frozen."
 """What stands before the frozen network's tensors where a finished model holds them."""
 
@@ -135,7 +138,7 @@ class Adapted(nn.Module):
     def _pieces(self) -> Iterator[tuple[str, Any]]:
         for pieces in (self.low_rank, self.shifts):
             for key, piece in pieces.items():
-                yield key.replace("/", "."), piece
+                yield key.replace(MARK, "."), piece
 
     def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
         """Move, or lay out, the frozen network with the pieces."""
@@ -157,13 +160,14 @@ def adapted(settings: AdaptedNetwork, image: Input) -> Adapted:
 
 
 def _key(name: str) -> str:
-    """Return a layer's name as one of a module dictionary's, which has no dots."""
-    return name.replace(".", "/")
+    """Return a layer's name as a key of a module dictionary."""
+    return name.replace(".", MARK)
 
 
 def _layers(network: nn.Module, settings: AdaptedNetwork, kind: type[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of the blocks that the settings name: linear ones of their halves, or all that have a bias."""
-    numbers = sorted({int(found[1]) for name, _ in network.named_modules() if (found := BLOCK.match(name))})
+    attends = re.compile(rf"blocks\.(\d+)\.({'|'.join(PATHS['attention'])})(\.|$)")
+    numbers = sorted({int(found[1]) for name, _ in network.named_modules() if (found := attends.match(name))})
     if not numbers:
         raise UserError(
             f"{PLACE}.arch", f"{settings.arch} has no blocks of a transformer; adapters are for those that do"
