@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+import textwrap
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -9,16 +12,23 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tests.conversion import theirs
+from tests.documented import ROOT
 from torch import Tensor, nn
+from typer.main import get_command
+from typer.testing import CliRunner
 
+import fedvisage as fv
+from fedvisage.cli import app
 from fedvisage.conversion.checking import pictures
 from fedvisage.conversion.conduct import Conversion, convert
 from fedvisage.errors import UserError
 from fedvisage.files import parse_json
 from fedvisage.nn.embedder import FaceNetwork, face_network
+from fedvisage.recipe import Start
 
 SIZE, WIDTH, LENGTH = 32, 8, 16
 MEAN, STD = (torch.tensor(values)[:, None, None] for values in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
@@ -123,6 +133,36 @@ def test_an_order_of_colours_that_names_do_not_tell_must_be_said(tmp_path: Path)
     images = pictures(SIZE)
     expected = features_of(net, backwards(images))
     torch.testing.assert_close(features_of(opened(done, "iresnet18"), images), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_the_command_says_what_maps_to_what_and_a_recipe_that_is_read(tmp_path: Path) -> None:
+    path = as_file(theirs.shaken(NETWORKS["foamliu"][0]()), tmp_path / "a.safetensors")
+    asked = ["model", "convert", str(path), str(tmp_path / "b.safetensors"), "--as", "mobilefacenet-dw"]
+    result = CliRunner().invoke(app, asked)
+    assert result.exception is None, result.exception
+    said = result.output.splitlines()
+    assert ["gdconv.bn.weight", "global.1.weight"] in [line.split() for line in said]
+    start = next(index for index, line in enumerate(said) if line.startswith("a recipe"))
+    shown = yaml.safe_load(textwrap.dedent("\n".join(said[start + 1 :])))
+    shown["training"]["rounds"] = 1
+    recipe = fv.load({**shown, "data": {"sites": {"A": "sets/A"}}})
+    assert recipe.training.starts_from == Start(file=str(tmp_path / "b.safetensors"))
+    assert recipe.input.size == SIZE
+    again = CliRunner().invoke(app, asked)
+    assert isinstance(again.exception, UserError)
+    assert "exists" in str(again.exception)
+
+
+def test_the_page_on_starts_shows_recipes_that_are_read() -> None:
+    page = (ROOT / "docs" / "starts.md").read_text(encoding="utf-8")
+    stacked, shown = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    rest = {"data": {"sites": {"A": "sets/A"}}, "input": {"colour": "rgb"}, "training": {"rounds": 1}}
+    assert fv.load({**rest, **yaml.safe_load(stacked)}).method.name == "fedstackfpad"
+    recipe = fv.load({**yaml.safe_load(shown), **rest})
+    assert fv.methods.find(recipe.method).title == "FedAvg (adapters)"
+    (command,) = re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)
+    verb = get_command(app).commands["model"].commands["convert"]  # type: ignore[attr-defined]
+    verb.make_context("convert", shlex.split(command)[3:])
 
 
 # Checkpoints of torch's.

@@ -21,6 +21,7 @@ from fedvisage.methods import (
     fedma,
     fedpad,
     fedsis,
+    fedstackfpad,
     festa,
     fine_tune,
     fused,
@@ -120,7 +121,7 @@ METHODS: dict[str, Method] = {
     for method in (
         *(single.METHOD, fused.METHOD, fedpad.METHOD),
         *(_bare(name) for name in ALGORITHMS if name not in FOR_FACES),
-        *(fedgpad.METHOD, fedma.METHOD, pooled.METHOD, colour_texture.METHOD, depth_only.METHOD),
+        *(fedgpad.METHOD, fedma.METHOD, fedstackfpad.METHOD, pooled.METHOD, colour_texture.METHOD, depth_only.METHOD),
         *(vit.METHOD, vit_h.METHOD, vit_h_is.METHOD),
         *(_on_hybrid("fedavg", "FedAvg"), _on_hybrid("fedprox", "FedProx"), _on_hybrid("moon", "MOON")),
         *(festa.METHOD, fedsis.METHOD, pretrained.METHOD, *map(_bare, FOR_FACES), fedface.METHOD, fedfr.METHOD),

@@ -8,20 +8,16 @@ too, so it needs no other file; an export merges the adapters into it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.errors import UserError
 from fedvisage.federation.declared import Member
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.wire.message import Message
+from fedvisage.methods import unsent
 from fedvisage.methods.averaging import AveragingOptions
 from fedvisage.methods.model import Model
-from fedvisage.nn.adapters import Adapted, AdaptedNetwork, adapted
-from fedvisage.nn.timm_network import PLACE, check_architecture, load_weights
+from fedvisage.nn.adapters import AdaptedNetwork, adapted
+from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
 
 
@@ -46,27 +42,6 @@ def check(recipe: Recipe) -> None:
     check_architecture(recipe.options(Options).network.arch)
 
 
-def fix(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
-    """Put the weights that the recipe names into the frozen network, from this machine's copy of the file."""
-    weights = recipe.options(Options).network.weights
-    if weights is None:
-        return
-    path = files.get(weights, Path(weights))
-    if not path.is_file():
-        raise UserError(f"{PLACE}.weights", f"{weights} is not on this machine, and the frozen network is never sent")
-    load_weights(_body(net).frozen, path)
-
-
-def beside(net: nn.ModuleDict) -> Message:
-    """Return the frozen network's tensors under the names that a finished model has for them."""
-    return {f"adapters.{name}": value for name, value in _body(net).frozen_state().items()}
-
-
-def merged(net: nn.ModuleDict) -> None:
-    """Put the adapters into the weights of the network, for good."""
-    net["adapters"] = _body(net).merged()
-
-
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
     """Return what the head receives."""
     features: Tensor = net["adapters"](images)
@@ -89,12 +64,6 @@ def features(member: Member) -> Tensor:
     return represent(member.net, member.images)
 
 
-def _body(net: nn.ModuleDict) -> Adapted:
-    body = net["adapters"]
-    assert isinstance(body, Adapted)
-    return body
-
-
 MODEL = Model(
     name="adapters",
     title="adapters",
@@ -108,7 +77,7 @@ MODEL = Model(
     user=user,
     features=features,
     check=check,
-    fix=fix,
-    beside=beside,
-    merged=merged,
+    fix=unsent.fix,
+    beside=unsent.beside,
+    merged=unsent.merged,
 )
