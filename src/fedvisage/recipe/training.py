@@ -140,7 +140,7 @@ class Start(Section):
 class Training(Section):
     """How the federation trains."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain"})
+    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain", "l2sp", "statistics"})
 
     rounds: int = Field(ge=1)
     local: Local = Local(epochs=3)
@@ -153,6 +153,16 @@ class Training(Section):
     early_stop: EarlyStop | None = None
     pretrain: Pretrain | None = None
     server_optimizer: ServerOptimizer | None = None
+    l2sp: float | None = Field(None, gt=0)
+    """How strongly sites are held near the weights of ``start``: L2-SP."""
+    statistics: Literal["frozen"] | None = None
+    """Whether BatchNorm goes by the statistics that it started with instead of by its batch."""
+
+    @model_validator(mode="after")
+    def _a_pull_has_a_start(self) -> Training:
+        if self.l2sp is not None and self.start is None:
+            raise ValueError("l2sp holds sites near the weights that start names; name a file there")
+        return self
 
     @property
     def starts_from(self) -> Start | None:

@@ -247,6 +247,8 @@ def _check_fits(setup: Setup) -> None:
     method.check(recipe)
     if recipe.training.server_optimizer is not None and not method.steps_at_server:
         raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
+    if recipe.training.l2sp is not None and not method.pulls:
+        raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 

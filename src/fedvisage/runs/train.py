@@ -104,6 +104,7 @@ def _begin_from_file(server: Server, out: Path, reporter: Reporter) -> None:
         return
     begun = started(server.file(start.file), start, server.tensors(*server.net))
     server.load(begun.weights)
+    server.start = {name: begun.weights[name] for name in begun.taken}
     if not (out / START).exists():
         for line in begun.lines():
             reporter.say(line)
