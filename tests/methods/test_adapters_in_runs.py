@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 from safetensors.torch import load_file, save_file
 from tests.methods.combining import TRANSFORMER, combined
-from tests.toy import run_toy, settled
+from tests.toy import run_toy, settled, tree
 
 from fedvisage.errors import UserError
+from fedvisage.shipped import locate
 from fedvisage.tasks.finished import open_model
 
 
@@ -74,11 +76,10 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
     from fedvisage.recipe import Input
 
     changes = {"method__network__rank": 0, "training__batch": 64, "training__rounds": 2, "input__colour": "rgb"}
-    tree = content(sets, published, **changes)
-    tree["training"] |= {"local": {"epochs": 1}, "optimizer": {"name": "sgd", "lr": 0.1}}
-    tree["data"]["sites"] = {"A": tree["data"]["sites"]["A"]}
-    tree.setdefault("runtime", {})["precision"] = "fp32"
-    run_toy(tree, tmp_path / "run")
+    asked = content(sets, published, **changes)
+    asked["training"] |= {"augment": {}, "local": {"epochs": 1}, "optimizer": {"name": "sgd", "lr": 0.1}}
+    asked["data"]["sites"] = {"A": asked["data"]["sites"]["A"]}
+    run_toy(asked, tmp_path / "run")
     found = load_file(tmp_path / "run" / "model.safetensors")
     opened = PreparedSet.open(sets["A"])
     picked = opened.select("train")
@@ -88,7 +89,7 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
     with torch.no_grad():
         features = whole(batch.images.float() / 255).double()
     labels = batch.labels.double()
-    start = open_initial(tree)
+    start = open_initial(asked)
     weight, bias = start["head.weight"][0].double(), start["head.bias"].double()
     for _ in range(2):
         wrong = torch.sigmoid(features @ weight + bias) - labels
@@ -99,13 +100,13 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
     assert not any("low_rank" in name for name in found)
 
 
-def open_initial(tree: dict[str, Any]) -> dict[str, torch.Tensor]:
+def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
     from tests.toy import recipe_of
 
     from fedvisage.methods import find
     from fedvisage.streams import scoped
 
-    recipe = recipe_of(tree)
+    recipe = recipe_of(asked)
     with scoped(recipe.runtime.seed, "initial weights"):
         net = find(recipe.method).network(recipe)
     return {f"head.{name}": value.clone() for name, value in net["head"].state_dict().items()}
@@ -128,9 +129,9 @@ def test_protections_take_adapters_as_any_upload(
 
 
 def test_a_continued_run_ends_in_the_same_bytes(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
-    tree = content(sets, published, runtime__checkpoint_every=1)
-    run_toy(tree, tmp_path / "whole")
-    run_toy(tree, tmp_path / "again")
+    asked = content(sets, published, runtime__checkpoint_every=1)
+    run_toy(asked, tmp_path / "whole")
+    run_toy(asked, tmp_path / "again")
     assert settled(tmp_path / "again") == settled(tmp_path / "whole")
     held = sum(path.stat().st_size for path in (tmp_path / "whole" / "checkpoints").rglob("*") if path.is_file())
     assert held < published.stat().st_size, "no checkpoint holds the frozen network"
@@ -141,3 +142,35 @@ def test_a_file_that_is_not_there_is_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(UserError, match=r"method\.network\.weights"):
         run_toy(content(sets, tmp_path / "nowhere.safetensors"), tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["fedlora", "fedstackfpad"])
+def test_the_shipped_demos_run_shrunk(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """With the recipe's own method and training, on sets and a network small enough for a test."""
+    shown = yaml.safe_load(locate(f"demo/{name}").read_text())
+    network = shown["method"]["model"] if "model" in shown["method"] else shown["method"]["network"]
+    network["arch"] = TRANSFORMER
+    small = tree(sets)
+    shown |= {key: small[key] for key in ("data", "runtime")}
+    shown["input"]["size"] = 32
+    shown["training"] |= {"rounds": 1, "batch": 8}
+    shown["evaluation"] = small["evaluation"]
+    metrics = run_toy(shown, tmp_path / "run")
+    assert metrics["method"] == shown["method"]["name"]
+    assert 0 <= metrics["auc"] <= 100
+
+
+def test_an_export_has_the_adapters_in_its_weights(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
+    """The graph has as many layers as the plain network's, and says the same as torch does."""
+    import onnx
+
+    from fedvisage.export.conduct import export
+
+    run_toy(content(sets, published, method__network__biases=True), tmp_path / "run")
+    export(open_model(tmp_path / "run"), tmp_path / "device", cache=tmp_path / "cache")
+    graph = onnx.load(str(tmp_path / "device" / "onnx" / "model.onnx")).graph
+    products = [node.op_type for node in graph.node if node.op_type in ("MatMul", "Gemm")]
+    plain = open_model(tmp_path / "run").scorer.net["adapters"].frozen  # type: ignore[union-attr]
+    linear = [one for one in plain.modules() if isinstance(one, torch.nn.Linear)]
+    attention = 2 * len(plain.network.blocks)  # type: ignore[arg-type]
+    assert len(products) == len(linear) + attention + 1, "the head, and no product of an adapter"
