@@ -33,30 +33,46 @@ APART = (
 )  # fmt: skip
 """Datasets that studies put together: their copies show different people, as else pictures would be at two places."""
 
+MOST = 12
+"""Further people of a copy."""
+
 _DRAW = "3"
 """Such that a detector finds a face in every clip."""
 
-_SPREAD = 2.2
+SPREAD = 2.2
 """A face's side over the distance of its outermost points."""
 
 Pixels = npt.NDArray[np.uint8]
 
 
-def pretend(dataset: Scanner | Layout, root: Path) -> int:
-    """Write a small copy of a dataset; return how many files it has."""
+def pretend(dataset: Scanner | Layout, root: Path, subjects: int = 0) -> int:
+    """Write a small copy of a dataset, with so many people more than it needs; return how many files it has."""
+    example = (*dataset.example, *_further(dataset, subjects))
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
     boxes = dataset.boxes if isinstance(dataset, Scanner) else None
     if isinstance(dataset, Layout) and dataset.pack is not None:
         dataset.pack(root)
-    for example in dataset.example:
-        path = root / example.path
+    for one in example:
+        path = root / one.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(example, Text):
-            path.write_bytes(example.content.encode())
+        if isinstance(one, Text):
+            path.write_bytes(one.content.encode())
         else:
-            _write_clip(boxes, root, example, dataset.kind)
+            _write_clip(boxes, root, one, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
+
+
+def _further(dataset: Scanner | Layout, subjects: int) -> Iterator[Clip]:
+    """Yield the clips of further people, for studies that divide datasets finely."""
+    if not 0 <= subjects <= MOST:
+        raise UserError("--subjects", f"must be from 0 to {MOST}, got {subjects}")
+    if not subjects:
+        return
+    if not isinstance(dataset, Scanner) or dataset.further is None:
+        raise UserError("--subjects", f"no further people of {dataset.title} can be pretended; leave it out")
+    for number in range(subjects):
+        yield from dataset.further(number)
 
 
 def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> None:
@@ -110,7 +126,7 @@ def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
     for image, where in zip(images, points, strict=True):
         frame = np.full((HEIGHT, WIDTH, 3), wall, np.uint8)
         frame[top : top + SIDE, left : left + SIDE] = np.clip(image * light, 0, 255)
-        middle, side = where.mean(axis=0) + np.array([left, top]), _SPREAD * np.ptp(where, axis=0).max()
+        middle, side = where.mean(axis=0) + np.array([left, top]), SPREAD * np.ptp(where, axis=0).max()
         yield (upside_down(frame) if clip.turned else frame), np.array([*(middle - side / 2), side, side])
 
 

@@ -43,12 +43,19 @@ class ConsensusOptions(face.CosFaceOptions):
     """
 
     weight: Literal["uniform", "examples"] = "uniform"
+    """Sites count alike, or by their number of images."""
     loss: Literal["arcface", "cosface"] = "arcface"
+    """The margin loss."""
     scale: float = Field(64.0, gt=0)
+    """Its s."""
     margin: float = Field(0.5, ge=0, lt=1)
+    """Its m; cosface's own is 0.35."""
     public_epochs: int = Field(1, ge=0)
+    """Epochs of fine-tuning on public people before a model is sent."""
     public_identities: int = Field(100, ge=2)
+    """On the first so many of them."""
     algorithm: Literal["fedavg", "fedsgd"] = "fedavg"
+    """One step a batch, or ``fedsgd``: one step a round down the mean gradient."""
 
     @model_validator(mode="after")
     def _one_step_is_of_all_classes(self) -> ConsensusOptions:
@@ -61,8 +68,11 @@ class ClusterOptions(ConsensusOptions):
     """What clusters are: their margin ρ, their least size T, and how many queries Q a site makes."""
 
     rho: float = Field(1.3, gt=0, le=pi / 2)
+    """Margin ρ."""
     minimum: int = Field(512, ge=1)
+    """Least size T of a cluster; at most a site's people."""
     queries: int = Field(1, ge=1)
+    """Number Q of clusters."""
 
 
 def centres_at_start(site: Site, message: Message) -> Tensor:

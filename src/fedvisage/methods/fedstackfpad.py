@@ -40,8 +40,11 @@ class Options(averaging.AveragingOptions):
     """Which frozen network, the penalties of the sites' classifiers and of what combines them, how sites count."""
 
     network: TimmNetwork
+    """The frozen network."""
     penalty: float = Field(1e-2, gt=0)
+    """What the squared weights of a site's classifier count."""
     stack_penalty: float = Field(1e-2, gt=0)
+    """The same for what combines the classifiers."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:

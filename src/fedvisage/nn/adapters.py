@@ -42,10 +42,15 @@ class AdaptedNetwork(TimmNetwork):
     """A transformer of timm's, frozen, with adapters; ``rank: 0`` trains the head alone, or with ``biases`` BitFit."""
 
     rank: int = Field(8, ge=0, le=256)
+    """The rank of what is added to each linear layer; 0 adds nothing."""
     alpha: float = Field(16.0, gt=0)
+    """What is added counts alpha / rank."""
     on: tuple[Where, ...] = Field(("attention", "mlp"), min_length=1)
+    """In which halves of a block."""
     blocks: tuple[int, ...] | Literal["all"] = "all"
+    """In which blocks, counted from 0."""
     biases: bool = False
+    """Whether biases learn, too."""
 
 
 class LowRank(nn.Module):

@@ -166,6 +166,20 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
         return svg(figure, name)
 
 
+def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labels: tuple[str, str], name: str) -> str:
+    """Draw one line per series of (what was set, mean, deviation), with a bar of one deviation at each point."""
+    with styled():
+        figure, axes = canvas((4.2, 2.8))
+        handles: list[Artist] = []
+        for index, points in enumerate(series.values()):
+            at, mean, deviation = zip(*sorted(points), strict=True)
+            style = {"color": colour(index), "linestyle": dash(index), "marker": "o", "markersize": 3, "capsize": 2}
+            handles.append(axes.errorbar(at, mean, yerr=deviation, **style)[0])  # type: ignore[arg-type]
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        key(figure, handles, list(series))
+        return svg(figure, name)
+
+
 def rates(scores: Scores) -> tuple[FloatArray, FloatArray]:
     """Return FAR and FRR without the points that a reader could not see."""
     curve = error_curve(scores.live, scores.label)

@@ -21,7 +21,9 @@ from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import scale, value_of
 from fedvisage.studies.file import Study, read
+from fedvisage.studies.forms import as_csv, as_latex
 from fedvisage.studies.grid import Cell, cells_of, changed
+from fedvisage.studies.page import render
 from fedvisage.studies.roots import Root, on_root
 from fedvisage.studies.table import markdown, summarise
 from fedvisage.tasks.opened import check_entries
@@ -79,8 +81,11 @@ def conduct(
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)
+    text = markdown(study, table)
     write_json(out / "table.json", table)
-    write_atomically(out / "table.md", markdown(study, table).encode())
+    for name, form in (("table.md", text), ("table.csv", as_csv(text)), ("table.tex", as_latex(text)),
+                       ("study.html", render(study, text, table, results, cells, out))):  # fmt: skip
+        write_atomically(out / name, form.encode())
     return table
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+OTHERS = 100
+"""Numbers of people from here on are those of further people: the examples themselves have lower ones."""
+
 
 @dataclass(frozen=True)
 class Clip:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from fedvisage.data.rows import ENROL, PURPOSE
 from fedvisage.datasets.scanners.boxes import BoxFiles
-from fedvisage.datasets.scanners.example import Clip
+from fedvisage.datasets.scanners.example import OTHERS, Clip
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Sighting
 from fedvisage.datasets.scanners.scanner import Name, Scanner
@@ -57,6 +57,17 @@ def _extra(fields: Mapping[str, str]) -> dict[str, str]:
     return {"session": fields["session"], "light": fields["light"]}
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    client, light = f"client{number + 101}_session01", "controlled"
+    return (
+        Clip(f"train/real/{client}_webcam_authenticate_{light}_1.mov", OTHERS + number),
+        Clip(f"train/attack/fixed/attack_print_{client}_highdef_photo_{light}.mov", OTHERS + number, "print"),
+        Clip(f"train/attack/fixed/attack_mobile_{client}_mobile_photo_{light}.mov", OTHERS + number, "photo"),
+        Clip(f"train/attack/fixed/attack_highdef_{client}_highdef_video_{light}.mov", OTHERS + number, "replay"),
+    )
+
+
 SCANNER = Scanner(
     kind="replay-attack",
     title="Replay-Attack",
@@ -71,6 +82,7 @@ enroll/{train,devel,test}/…, face-locations/…            where they are ther
     beside=("*.face", "*protocol/*"),
     boxes=BoxFiles(("face-locations/{name}.face",), "sides"),
     enrolment=True,
+    further=_further,
     example=(
         Clip("train/real/client001_session01_webcam_authenticate_adverse_1.mov", 1),
         Clip("train/attack/hand/attack_mobile_client001_session01_mobile_photo_adverse.mov", 1, "photo"),

@@ -16,9 +16,11 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.published import published
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
 from fedvisage.metrics.threshold import (
     EDGES,
+    ON_TRAINING,
     Histogram,
     Threshold,
     auc_from_histogram,
@@ -49,9 +51,8 @@ def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
     return {name: float(reply["scatter"]) for name, reply in ask_about(server, heldout.SCATTER, finished).items()}
 
 
-def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
     """Choose a threshold for each member, without the user's data; the oracle rule is settled at the user."""
-    rule = recipe.evaluation.threshold
     if rule == "target-eer":
         return {}
     if method.members == "each":
@@ -88,6 +89,8 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
         scores = as_scores(logits, view, user, name)
         threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)
+        if scorer.recipe.evaluation.published:
+            members[name]["published"] = as_published(scores, name, saved, scorer.recipe)
         parts.append(scores)
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
     if list(members) != [""]:
@@ -159,6 +162,12 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
             for level, scored in levels.items()
         }
     return figures
+
+
+def as_published(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
+    """Return a member's figures by the rules of papers, at the recipe's level."""
+    known = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
+    return published(scores if recipe.evaluation.level == "frame" else by_video(scores), known.get(name))
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
