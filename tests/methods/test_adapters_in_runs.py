@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -33,7 +34,8 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def content(sets: Mapping[str, Path], published: Path, **changes: Any) -> dict[str, Any]:
-    return combined(sets, "fedavg", "adapters", method__network__weights=str(published), **changes)
+    named = {"method__network__weights": str(published), "input__colour": "rgb"}
+    return combined(sets, "fedavg", "adapters", **named, **changes)
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -71,21 +73,21 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
     sets: Mapping[str, Path], published: Path, tmp_path: Path
 ) -> None:
     """One site, full batches, plain SGD: logistic regression on features, step by step."""
+    from fedvisage.data.batches import View
     from fedvisage.data.prepared import PreparedSet
     from fedvisage.nn.timm_network import TimmNetwork, load_weights, timm_network
     from fedvisage.recipe import Input
 
-    changes = {"method__network__rank": 0, "training__batch": 64, "training__rounds": 2, "input__colour": "rgb"}
+    changes = {"method__network__rank": 0, "training__batch": 64, "training__rounds": 2}
     asked = content(sets, published, **changes)
     asked["training"] |= {"augment": {}, "local": {"epochs": 1}, "optimizer": {"name": "sgd", "lr": 0.1}}
     asked["data"]["sites"] = {"A": asked["data"]["sites"]["A"]}
     run_toy(asked, tmp_path / "run")
     found = load_file(tmp_path / "run" / "model.safetensors")
-    opened = PreparedSet.open(sets["A"])
-    picked = opened.select("train")
+    view = View.of(PreparedSet.open(sets["A"]), "train")
     whole = timm_network(TimmNetwork(arch=TRANSFORMER), Input(size=32, colour="rgb"), outputs=0).eval()
     load_weights(whole, published)
-    batch = picked.batch(torch.arange(len(picked)).numpy())
+    batch = view.batch(np.arange(len(view)))
     with torch.no_grad():
         features = whole(batch.images.float() / 255).double()
     labels = batch.labels.double()
@@ -160,6 +162,7 @@ def test_the_shipped_demos_run_shrunk(name: str, sets: Mapping[str, Path], tmp_p
     assert 0 <= metrics["auc"] <= 100
 
 
+@pytest.mark.slow
 def test_an_export_has_the_adapters_in_its_weights(sets: Mapping[str, Path], published: Path, tmp_path: Path) -> None:
     """The graph has as many layers as the plain network's, and says the same as torch does."""
     import onnx
