@@ -46,9 +46,10 @@ def backwards(images: Tensor) -> Tensor:
     return centred(images.flip(1))
 
 
+DEEP = "insightface 50, parallel"
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], str, str, Callable[[Tensor], Tensor]]] = {
     "insightface": (lambda: theirs.Insightface(18, WIDTH, LENGTH, SIZE), "iresnet18", "", centred),
-    "insightface 50, parallel": (lambda: theirs.Insightface(50, WIDTH, LENGTH, SIZE), "iresnet50", "module.", centred),
+    DEEP: (lambda: theirs.Insightface(50, WIDTH, LENGTH, SIZE), "iresnet50", "module.", centred),
     "adaface": (lambda: theirs.AdaFace(18, WIDTH, LENGTH, SIZE), "iresnet18", "model.", backwards),
     "cvlface": (lambda: theirs.AdaFace(18, WIDTH, LENGTH, SIZE), "iresnet18", "net.", centred),
     "mobilefacenet": (lambda: theirs.MobileFaceNet(WIDTH, LENGTH, SIZE), "mobilefacenet", "", centred),
@@ -74,7 +75,9 @@ def opened(done: Conversion, name: str) -> nn.Module:
     return net.eval()
 
 
-@pytest.mark.parametrize("layout", NETWORKS)
+@pytest.mark.parametrize(
+    "layout", [pytest.param(one, marks=pytest.mark.slow) if one == DEEP else one for one in NETWORKS]
+)
 def test_a_converted_file_has_the_features_of_its_source(layout: str, tmp_path: Path) -> None:
     build, name, prefix, taken = NETWORKS[layout]
     net = theirs.shaken(build())
@@ -210,7 +213,7 @@ def written(net: nn.Module, path: Path, *, folded: bool) -> Path:
     return path
 
 
-@pytest.mark.parametrize("folded", [False, True])
+@pytest.mark.parametrize("folded", [pytest.param(False, marks=pytest.mark.slow), True])
 @pytest.mark.parametrize("layout", ["insightface", "adaface", "mobilefacenet", "foamliu"])
 def test_a_graph_is_converted_and_compared_with_itself(layout: str, folded: bool, tmp_path: Path) -> None:
     build, name, _, taken = NETWORKS[layout]

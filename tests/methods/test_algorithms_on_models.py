@@ -31,7 +31,14 @@ TWICE = [("moon", "timm"), ("fedbn", "iresnet18"), ("scaffold", "timm-embedding"
          ("fednova", "mobilefacenet")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("algorithm", "model"), PAIRS)
+SELDOM = [("adapters", name) for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova")]
+"""Models with algorithms that see no more of them than those that are always tried."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [pytest.param(*pair, marks=pytest.mark.slow) if pair[::-1] in SELDOM else pair for pair in PAIRS],
+)
 def test_two_rounds_end_in_finite_weights_and_figures(
     algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:

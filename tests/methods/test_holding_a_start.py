@@ -72,7 +72,7 @@ def test_where_nobody_is_held_a_pull_is_refused(sets: Mapping[str, Path], start:
         recipe_of(tree(sets, training__l2sp=0.1))
 
 
-@pytest.mark.parametrize("name", ["fedpad", "fedavg"])
+@pytest.mark.parametrize("name", ["fedpad", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_frozen_statistics_are_those_of_the_start(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     network = {"method__network": {"name": "iresnet18", "width": 8, "embedding": 16}} if name == "fedavg" else {}
     run_toy(tree(sets, name, training__rounds=1, **network), tmp_path / "first")
