@@ -32,7 +32,7 @@ def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[Layer, ...]]:
     """Return a graph's initialisers by name, and its layers that have weights, in order."""
     try:
         import onnx
-        from google.protobuf.message import DecodeError
+        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
         from onnx.external_data_helper import load_external_data_for_model
     except ImportError:
         raise UserError(

@@ -147,8 +147,9 @@ class Adapted(nn.Module):
 
     def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
         """Move, or lay out, the frozen network with the pieces."""
-        self.frozen._apply(change, recurse)
-        return super()._apply(change, recurse)
+        self.frozen._apply(change, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(change, recurse)  # type: ignore[no-untyped-call]
+        return self
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Take the frozen network's tensors, too, where a finished model comes with them."""
@@ -193,4 +194,4 @@ def _open_fused(whole: Whole) -> None:
     """Have attention compute queries, keys and values by its layer, where it would only take the layer's weights."""
     for layer in whole.modules():
         if getattr(layer, "q_bias", None) is not None and hasattr(layer, "qkv_bias_separate"):
-            layer.qkv_bias_separate = True
+            cast(Any, layer).qkv_bias_separate = True
