@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 import re
 import subprocess
 import sys
@@ -19,6 +22,8 @@ import fedvisage as fv
 from fedvisage.methods import METHODS, MODELS
 from fedvisage.recipe import Section
 
+LARGEST = 250_000
+"""Bytes of a notebook; the same bound as where it is executed."""
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 
 
@@ -139,6 +144,24 @@ def test_a_notebook_becomes_its_text_its_code_and_what_it_printed(tmp_path: Path
     assert "```python\nprint(1)\n```\n\n```text\n1\n```" in page
     assert pictures == {"tutorials/first-1-1.png": b"hi"}
     assert "(first-1-1.png)" in page
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_was_executed_and_calls_what_there_is(path: Path) -> None:
+    """``make notebooks`` executes them."""
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "fv"}
+    assert used <= {*fv.__all__, "__file__"}
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)):
+        if str(node.module).startswith("fedvisage"):
+            assert all(hasattr(importlib.import_module(str(node.module)), one.name) for one in node.names)
+    said = json.dumps([cell["outputs"] for cell in cells])
+    assert any(cell["outputs"] for cell in cells)
+    assert "Traceback" not in said
+    assert not re.search(r"/(tmp|home|root|work)/", said), "no path of the machine"
+    assert path.stat().st_size < LARGEST
 
 
 def test_a_site_that_fetches_from_elsewhere_is_refused(tmp_path: Path) -> None:

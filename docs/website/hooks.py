@@ -90,5 +90,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let a page of the repository be one of the site."""
     path = page.file.src_uri
-    in_repository = {markdown.in_site(name): name for name in OF_ROOT}
+    if path.startswith("results/"):  # wide tables
+        page.meta["hide"] = ["toc"]
+    in_repository = {markdown.in_site(name): name for name in (*OF_ROOT, *notebooks.paths())}
     return markdown.for_site(text, in_repository.get(path, f"docs/{path}"))

@@ -17,7 +17,12 @@ OF_ROOT = {"README.md": "index.md"}
 
 def for_site(text: str, source: str) -> str:
     """Return a page's text as MkDocs takes it; ``source`` is the page's path in the repository."""
-    return "\n".join(spaced(linked(line, source) if prose else line for line, prose in marked(text))) + "\n"
+    return "\n".join(spaced(unbroken(linked(line, source)) if prose else line for line, prose in marked(text))) + "\n"
+
+
+def unbroken(line: str) -> str:
+    """Keep a figure and its spread on one line of a table's cell."""
+    return line.replace(" ± ", "\u00a0±\u00a0") if line.startswith("|") else line
 
 
 def marked(text: str) -> Iterator[tuple[str, bool]]:
@@ -69,6 +74,8 @@ def place(target: str, source: str) -> str:
 
 def in_site(path: str) -> str:
     """Return where a file of the repository is in the site: docs/ is its root."""
+    if path.startswith("notebooks/"):
+        return f"tutorials/{posixpath.basename(path).removesuffix('.ipynb')}.md"
     return path.removeprefix("docs/") if path.startswith("docs/") else OF_ROOT.get(path, path)
 
 

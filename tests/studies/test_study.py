@@ -166,6 +166,23 @@ def test_a_site_can_train_on_a_part_of_the_set_that_a_user_is_judged_by(
             read(tmp_path / "study.yaml")
 
 
+def test_a_blind_table_shows_the_sites_held_out_images_alone(
+    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    root, _ = conducted
+    said: list[str] = []
+    blind = conduct(
+        root / "study.yaml", tmp_path / "out", root / "cache", said.append, runs=root / "out" / "cells", blind=True
+    )
+    sites = metrics_of(root, "fedpad-U-seed0")["sites_heldout"], metrics_of(root, "fedpad-U-seed1")["sites_heldout"]
+    means = [np.mean([100 * site["auc"] for site in seed.values()]) for seed in sites]
+    assert blind["figures"] == ["heldout.eer", "heldout.auc"]
+    assert blind["rows"]["FedPAD"]["users"]["U"]["heldout.auc"][0] == pytest.approx(np.mean(means), abs=0.006)
+    assert not (tmp_path / "out" / "table.md").exists()
+    text = (tmp_path / "out" / "blind.md").read_text() + "".join(said)
+    assert "hter" not in text.lower().replace("heldout", "")
+
+
 def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dict[str, Any]]) -> None:
     root, _ = conducted
     cells = root / "out" / "cells"

@@ -30,6 +30,7 @@ from fedvisage.report.drawing import (
 
 DET_TICKS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
 DET_ENDS = (0.0005, 0.9)
+POOLED = "pooled APCER"
 MANY_SITES = 8
 AIR = 0.04  # of an axis, at either end
 LEAST_SPAN = 1e-3  # scores that are all alike still get an axis
@@ -54,7 +55,9 @@ def roc(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Ba
         return svg(figure, "roc")
 
 
-def det(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None) -> str:
+def det(
+    groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None, attacks: str = POOLED
+) -> str:
     """Draw BPCER against APCER on normal-deviate axes, where good systems can be told apart."""
     with styled():
         figure, axes = canvas()
@@ -73,7 +76,7 @@ def det(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Ba
         for index, (x, y, marker) in points(groups, thresholds):
             across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
             mark(axes, across, up, marker, index)
-        axes.set(xlim=(low, high), ylim=(low, high), xlabel="attacks accepted, pooled APCER (%)")
+        axes.set(xlim=(low, high), ylim=(low, high), xlabel=f"attacks accepted, {attacks} (%)")
         axes.set_ylabel("bona fide rejected, BPCER (%)")
         key(figure, [*handles, *marks(bool(thresholds))], [*groups, *mark_names(bool(thresholds))])
         return svg(figure, "det")

@@ -91,6 +91,8 @@ class Scanner:
     """A small copy, for tests and for people who want to see the layout."""
     further: Callable[[int], tuple[Clip, ...]] | None = None
     """The clips of one more person of such a copy, by a number from 0: bona fide, and as what studies divide by."""
+    crowd: Callable[[int], Sequence[Example]] | None = None
+    """A copy with so many people, where a dataset has who enrols, comes back, and is attacked."""
     scan: Callable[[Scanner, Tree, Choices], Listing] | None = None
     """How items are found; by their names unless a dataset needs another way."""
 

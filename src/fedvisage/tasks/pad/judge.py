@@ -82,7 +82,7 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     if adapt is None:
         by_member = scorer.scores(saved.finished, view)
     else:
-        by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, _sources(scorer.method, saved))
+        by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, sources_of(scorer.method, saved))
     for name, logits in by_member.items():
         if not np.isfinite(logits).all():
             raise RunFailed(NO_NUMBER)
@@ -103,7 +103,7 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     return Judged(concatenate(parts), headline)
 
 
-def _sources(method: Declared, saved: SavedModel) -> dict[str, Source]:
+def sources_of(method: Declared, saved: SavedModel) -> dict[str, Source]:
     """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0.
 
     Of the sites' scatter the median counts: no single site decides when users adapt.
