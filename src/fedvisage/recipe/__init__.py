@@ -18,6 +18,7 @@ from fedvisage.recipe.training import (
     Pretrain,
     Schedule,
     ServerOptimizer,
+    Start,
     Training,
 )
 
@@ -48,6 +49,7 @@ __all__ = [
     "Section",
     "Secure",
     "ServerOptimizer",
+    "Start",
     "Tracking",
     "Training",
     "apply",
