@@ -225,8 +225,12 @@ def show(
     directory: Annotated[Path, typer.Argument(help="A prepared set.")],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG).", show_default=False)] = None,
     verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
+    shortcuts: Annotated[
+        bool,
+        typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) tell the classes."),
+    ] = False,
 ) -> None:
-    """Say what a prepared set holds, and draw a contact sheet of it."""
+    """Say what a prepared set holds, draw a contact sheet of it, and look for shortcuts in it."""
     from fedvisage.datasets.make import show_set
 
-    say(*show_set(directory, sheet=sheet, verify=verify))
+    say(*show_set(directory, sheet=sheet, verify=verify, shortcuts=shortcuts))
