@@ -33,7 +33,9 @@ def test_the_width_of_a_gaussian_blur_is_found(width: float) -> None:
 def test_sharpness_is_the_variance_of_the_laplacian() -> None:
     kernel = np.array([[0, 1, 0], [1, -4, 1], [0, 1, 0]])
     inner = sum(
-        kernel[1 + down, 1 + right] * np.roll(WHITE, (-down, -right), (0, 1)) for down in (-1, 0, 1) for right in (-1, 0, 1)
+        kernel[1 + down, 1 + right] * np.roll(WHITE, (-down, -right), (0, 1))
+        for down in (-1, 0, 1)
+        for right in (-1, 0, 1)
     )[1:-1, 1:-1]
     assert of.sharpness(WHITE) == pytest.approx(np.log(inner.var()), abs=0.05)
 

@@ -281,9 +281,7 @@ def pretend_dataset(kind: str, directory: Path) -> list[str]:
     return [f"{counted(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"]
 
 
-def show_set(
-    directory: Path, *, sheet: Path | None = None, verify: bool = False, shortcuts: bool = False
-) -> list[str]:
+def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False, shortcuts: bool = False) -> list[str]:
     """Return what a set holds, line by line; write a contact sheet, and measure shortcuts, when asked to."""
     if sheet is not None:
         _check_sheet(sheet)
@@ -305,7 +303,9 @@ def show_set(
 def _shortcuts(prepared: PreparedSet) -> Shortcuts:
     """Measure a set of attacks."""
     if prepared.rows.group is not None:
-        raise UserError(str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes")
+        raise UserError(
+            str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes"
+        )
     from fedvisage.datasets.shortcuts import shortcuts_of  # which needs scikit-learn, a second of loading
 
     return shortcuts_of(prepared)

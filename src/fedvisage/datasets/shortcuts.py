@@ -49,7 +49,9 @@ class Shortcuts:
     def lines(self) -> list[str]:
         """Return a table, then warnings."""
         if not self.cues:
-            return [f"shortcuts: too few images to say; {LEAST} of bona fide faces and of a species of attacks are needed"]
+            return [
+                f"shortcuts: too few images to say; {LEAST} of bona fide faces and of a species of attacks are needed"
+            ]
         heads = [*self.cues]
         rows = [(name, *(_shown(self.cues[kind][name]) for kind in heads)) for name in NAMES]
         rows += [("linear, all", *(_plain(self.linear[kind][0]) for kind in heads))]
@@ -111,8 +113,7 @@ def shortcuts_of(found: PreparedSet) -> Shortcuts:
 
 
 def auc_of(values: Array, label: npt.NDArray[np.bool_]) -> float:
-    """Return the chance that a bona fide image has more than an attack, ties counting half: ranks, as Mann and Whitney.
-    """
+    """Return the chance that a bona fide image has more than an attack, ties counting half (Mann and Whitney)."""
     live, attacks = int(label.sum()), int((~label).sum())
     return float((rankdata(values)[label].sum() - live * (live + 1) / 2) / (live * attacks))
 

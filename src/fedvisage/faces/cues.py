@@ -22,6 +22,8 @@ MEDIAN_OF_NORMAL = 0.6745
 """Median of the absolute value of a standard normal number."""
 _SECOND = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], np.float32)
 _LEAST = 1e-3
+RINGS = 24
+"""Parts of the spectrum by frequency, within which it is compared with itself."""
 
 
 def cues(image: Image) -> dict[str, float]:
@@ -42,7 +44,7 @@ def noise(grey: Plane) -> float:
 
 
 def blur(grey: Plane) -> float:
-    """Return the width in pixels of a Gaussian that gives noise these differences: 3/2 var f' / var f'' = width² + 7/24.
+    """Return the width in pixels of a Gaussian that gives noise such steps: 3/2 var f' / var f'' = width² + 7/24.
 
     The second term is what differences of neighbouring pixels add to derivatives, to first order.
     """
@@ -91,8 +93,8 @@ def spectrum_peak(grey: Plane) -> float:
     spectrum = np.abs(np.fft.rfft2((grey - grey.mean()) * window[:, None] * window[None, :]))
     down, across = np.fft.fftfreq(len(grey))[:, None], np.fft.rfftfreq(len(grey))[None, :]
     frequency = np.hypot(down, across)
-    rings = np.minimum((frequency * 32).astype(int), 15)
-    usual = np.array([np.median(spectrum[rings == ring]) for ring in range(16)])
+    rings = np.minimum((frequency * 2 * RINGS).astype(int), RINGS - 1)
+    usual = np.array([np.median(spectrum[rings == ring]) for ring in range(RINGS)])
     above = spectrum / (usual[rings] + _LEAST)
     return float(np.log(above[(frequency >= 0.1) & (frequency <= 0.5)].max() + _LEAST))
 
