@@ -29,9 +29,6 @@ from fedvisage.workers.spread import Progress
 if TYPE_CHECKING:
     from fedvisage.datasets.shortcuts import Shortcuts
 
-MOST_ATTACKS = 10
-"""Frames of attacks for each bona fide one, above which a set of photographs warns."""
-
 
 ENOUGH = 100
 """Images of each class, from which on an import looks for shortcuts."""
@@ -124,7 +121,7 @@ def synthesise_set(
             reading=reading,
             progress=progress,
         )
-    return [*report.lines(), *_too_many_attacks(report), *show_set(destination)]
+    return [*report.lines(), *_shortcuts_of_import(destination, report), *show_set(destination)]
 
 
 def synthesise_people(
@@ -316,14 +313,6 @@ def _check_apart(source: Path, destination: Path) -> None:
     inner, outer = destination.resolve(), source.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
-
-
-def _too_many_attacks(report: ImportReport) -> list[str]:
-    attacks = report.images - report.bona_fide
-    if attacks <= MOST_ATTACKS * report.bona_fide:
-        return []
-    return [f"warning: {attacks} frames of attacks beside {report.bona_fide} bona fide ones: a model that learns from "
-            "classes so unequal can let most real prints through; --frames 1 makes one of each attack"]  # fmt: skip
 
 
 def _check_sheet(sheet: Path) -> None:
