@@ -23,7 +23,7 @@ MEDIAN_OF_NORMAL = 0.6745
 _SECOND = np.array([[1, -2, 1], [-2, 4, -2], [1, -2, 1]], np.float32)
 _LEAST = 1e-3
 RINGS = 24
-"""Parts of the spectrum by frequency, within which it is compared with itself."""
+"""Parts of the spectrum up to half a cycle a pixel, within which it is compared with itself."""
 
 
 def cues(image: Image) -> dict[str, float]:
@@ -82,7 +82,7 @@ def jpeg_grid(grey: Plane) -> float:
     for plane in (grey, grey.T):
         step = np.diff(plane, axis=1)
         bend = np.abs(step[:, 1:-1] - (step[:, :-2] + step[:, 2:]) / 2).mean(0)
-        sums = np.array([bend[start::BLOCK].mean() for start in range(BLOCK)])
+        sums = np.array([bend[start::BLOCK].mean() for start in range(min(BLOCK, len(bend)))])
         ratios.append((sums.max() + _LEAST) / (np.median(sums) + _LEAST))
     return float(np.log(np.mean(ratios)))
 
@@ -93,8 +93,8 @@ def spectrum_peak(grey: Plane) -> float:
     spectrum = np.abs(np.fft.rfft2((grey - grey.mean()) * window[:, None] * window[None, :]))
     down, across = np.fft.fftfreq(len(grey))[:, None], np.fft.rfftfreq(len(grey))[None, :]
     frequency = np.hypot(down, across)
-    rings = np.minimum((frequency * 2 * RINGS).astype(int), RINGS - 1)
-    usual = np.array([np.median(spectrum[rings == ring]) for ring in range(RINGS)])
+    rings = (frequency * min(2 * RINGS, len(grey) // 2)).astype(int)
+    usual = np.array([np.median(spectrum[rings == ring]) for ring in range(rings.max() + 1)])
     above = spectrum / (usual[rings] + _LEAST)
     return float(np.log(above[(frequency >= 0.1) & (frequency <= 0.5)].max() + _LEAST))
 

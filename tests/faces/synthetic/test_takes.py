@@ -77,6 +77,8 @@ def test_a_living_face_keeps_its_place_and_frames_differ_a_little() -> None:
 
 
 def test_the_room_is_out_of_focus_and_keeps_its_light() -> None:
-    room = far_away(FACE, [3])
-    assert float(room.std()) < 0.9 * float(FACE.std())
-    assert float(room.mean()) == pytest.approx(float(FACE.mean()), abs=0.05)
+    rooms = far_away(FACE.expand(20, -1, -1, -1), list(range(20)))
+    left = rooms.std((1, 2, 3)) / FACE.std()
+    assert float(left.min()) < 0.9
+    assert float(left.max()) > 0.97  # small sensors have nearly everything in focus
+    assert float(rooms.mean()) == pytest.approx(float(FACE.mean()), abs=0.05)

@@ -29,8 +29,8 @@ MASK_OF_PAPER = Printer("paper mask", (200, 420), holding=Holding(bend=(0.4, 0.9
 RELIEF = 1.7
 """Head units from the nearest to the farthest level of a depth map, whose frame is 2 / 0.55 of them wide."""
 FRAME = 2 / 0.55
-# A phone's camera, in millimetres: focal length, f-number, the part of its sensor that the crop takes.
-FOCAL_LENGTH, F_NUMBER, CROP = 4.3, 1.9, 1.8
+LENSES = ((3.7, 2.0, 1.2), (4.3, 1.9, 1.8), (6.8, 1.8, 2.8), (35.0, 2.8, 8.0))
+"""Webcam, two phones, system camera: focal length in mm, f-number, mm of the sensor that the crop takes."""
 
 
 @dataclass(frozen=True)
@@ -124,12 +124,13 @@ def head_light(depth: Tensor, size: int, videos: Sequence[int]) -> Tensor:
 
 
 def far_away(room: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return the room out of focus, as a phone sees it that is focused on what is held before it."""
+    """Return the room out of focus, as a lens sees it that is focused on what is held before it."""
     size = room.shape[-1]
     near, far = between(videos, "room/near", (250.0, 600.0)), between(videos, "room/far", (900.0, 4000.0))
+    lenses = [LENSES[int(len(LENSES) * number)] for number in unit(videos, "room/lens").tolist()]
     discs = [
-        disc_out_of_focus(away, held_at, FOCAL_LENGTH, F_NUMBER) / CROP * size / 2
-        for away, held_at in zip(far.tolist(), near.tolist(), strict=True)
+        disc_out_of_focus(away, held_at, length, aperture) / width * size / 2
+        for away, held_at, (length, aperture, width) in zip(far.tolist(), near.tolist(), lenses, strict=True)
     ]
     none = torch.zeros(len(room))
     return blurred(room, torch.tensor(discs), none, none).clamp_min(0)
