@@ -24,6 +24,7 @@ from benchmarks import (
     memory,
     overhead,
     paper,
+    pipeline,
     precision,
     predict,
     privacyface,
@@ -34,6 +35,7 @@ from benchmarks import (
     split,
     startup,
     transport,
+    whole,
 )
 from fedvisage.nn.precision import choose
 from fedvisage.runs.environment import describe
@@ -46,6 +48,9 @@ MEASURES = (
     imports.measure,
     imports.measure_memory,
     predict.measure,
+    pipeline.measure,
+    pipeline.measure_int8,
+    pipeline.measure_start,
     precision.measure,
     precision.measure_layout,
     memory.measure,
@@ -74,6 +79,11 @@ MEASURES = (
     gallery.measure,
     gallery.measure_renewable,
     service.measure,
+    whole.measure_fedpad,
+    whole.measure_fedfr,
+    whole.measure_fixed,
+    whole.measure_rest,
+    whole.measure_memory,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step

@@ -42,9 +42,11 @@ METHOD = replace(
     options=Options,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
     calls=split_site.calls(class_token=True),
+    in_turn=True,
     server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
     delivered=PARTS,
     pooled=False,
     server_sees=split.SERVER_SEES,
     steps_at_server=False,
+    warning=split_site.out_of_reach,
 )

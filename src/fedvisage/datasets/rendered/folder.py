@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.importers.cropping import Crop, record_of
+from fedvisage.datasets.importers.cropping import LARGEST, Crop, record_of
 from fedvisage.datasets.importers.depth import flat
 from fedvisage.datasets.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
 from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, reasons
@@ -73,8 +73,8 @@ def synthesise_from(
     source = f"photographs with simulated attacks crop={crop} {spec.digest_text} capture={CAPTURE_VERSION}"
     found = crop == "face"
     out = Writer(
-        destination, name=spec.domain, size=spec.size, source=source, depth=found, points=found, crop=record_of(crop),
-        further=("camera", "medium"),
+        destination, name=spec.domain, size=spec.size, source=source, depth=found, points=found,
+        crop=record_of(crop, search=LARGEST), further=("camera", "medium"),
     )  # fmt: skip
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))

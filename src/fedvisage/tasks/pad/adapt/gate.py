@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
+from numpy.typing import NDArray
 
-from fedvisage.data.batches import Positions
-from fedvisage.tasks.scoring import Logits
+Positions = NDArray[np.int64]
+Logits = NDArray[np.float64]
 
 SAMPLED, SMALLEST_GLIMPSE = 0.25, 64
 SMALLEST_BATCH = 16
@@ -75,6 +75,8 @@ def rarest_share(logits: Logits, threshold: float) -> float:
 
 def rank_correlation(first: Logits, second: Logits) -> float:
     """Return Spearman's correlation, ties sharing their mean rank; zero where one side is constant."""
+    from scipy.stats import rankdata  # half a second, which every process that trains would wait for
+
     ranks = np.stack([rankdata(first), rankdata(second)])
     ranks -= ranks.mean(axis=1, keepdims=True)
     lengths = np.linalg.norm(ranks, axis=1)
