@@ -12,6 +12,7 @@ from fedvisage.recipe.section import MethodOptions, Section
 from fedvisage.recipe.training import (
     Augment,
     Batch,
+    Change,
     EarlyStop,
     Local,
     Optimizer,
@@ -28,6 +29,7 @@ __all__ = [
     "Adapt",
     "Augment",
     "Batch",
+    "Change",
     "Combine",
     "Data",
     "Dp",
