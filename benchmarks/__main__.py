@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import (
     adaptation,
+    adapters,
     clustering,
     data,
     detector,
@@ -60,6 +61,7 @@ MEASURES = (
     fedgpad.measure,
     adaptation.measure_time,
     adaptation.measure_memory,
+    adapters.measure,
     split.measure,
     split.measure_depth,
     split.measure_bytes,
