@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -36,7 +32,7 @@ from fedvisage.export.parity import COSINE, LEAST, SCORE, Parity, measure, requi
 from fedvisage.export.quantised import PLACE, Moved, describe, judge, quantise, splits
 from fedvisage.export.weights import Chosen, choose, described, point_of, reference
 from fedvisage.federation.members import joined
-from fedvisage.files import needing_room, read_json, sync_directory, write_json, write_tensors
+from fedvisage.files import check_free, needing_room, read_json, taking_place_of, write_json, write_tensors
 from fedvisage.progress import Say, counted, unheard
 from fedvisage.tasks.finished import FinishedModel
 
@@ -99,13 +95,13 @@ def export(
     The graph is compared with torch on crops of ``data``, the run's own user unless one is named. With ``calibrate``, a
     set that a site could train on, there is an int8 graph beside it.
     """
-    _check_free(out)
+    check_free(out, "so that no export is written over")
     chosen = choose(model, member)
     description = described(model, chosen)
     crops, compared_on = to_compare(model, data, LEAST, cache, say)
     source = None if calibrate is None else _source(model, chosen, calibrate, cache, say)
     say("writing the graph")
-    with _beside(out) as directory:
+    with taking_place_of(out) as directory:
         config = _with_graph(directory, model, chosen, description)
         exported = Exported.open(directory, threads=threads)
         say("comparing it with torch")
@@ -194,22 +190,3 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
 def _figures(model: FinishedModel) -> dict[str, Any]:
     path = model.directory / METRICS
     return read_json(path) if path.exists() else {}
-
-
-def _check_free(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(str(out), "is not empty; give a new directory, so that no export is written over")
-
-
-@contextmanager
-def _beside(out: Path) -> Iterator[Path]:
-    """Lend a directory beside the one that is wanted, which takes its place when all is well, and is gone if not."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
-    try:
-        yield place
-        place.chmod(0o755)
-        place.rename(out)
-        sync_directory(out.parent)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)

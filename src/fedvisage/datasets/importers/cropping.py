@@ -19,7 +19,8 @@ Crop = Literal["centre", "face", "none"]
 MARGIN = 1.4
 """Side of a face crop over the longer side of the detected box: shows the edges of a print or a mask."""
 
-_LOWEST_CONFIDENCE = 0.9
+LOWEST_CONFIDENCE = 0.9
+"""Faces of which the detector is less sure do not count."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
     detector = Detector(threads=threads)
 
     def detect(image: Image) -> list[Face]:
-        return [face for face in detector.detect([image])[0] if face.confidence >= _LOWEST_CONFIDENCE]
+        return [face for face in detector.detect([image])[0] if face.confidence >= LOWEST_CONFIDENCE]
 
     return detect
 
