@@ -32,9 +32,7 @@ app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
 app.add_typer(
     gallery.app, name="gallery", cls=Verbs, help="Enrol people, search for them, and delete them.", no_args_is_help=True
 )
-app.add_typer(
-    web.app, name="web", cls=Verbs, help="A page that checks faces in the browser.", no_args_is_help=True
-)
+app.add_typer(web.app, name="web", cls=Verbs, help="A page that checks faces in the browser.", no_args_is_help=True)
 app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and look at prepared sets.", no_args_is_help=True)
 
 

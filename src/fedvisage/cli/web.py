@@ -22,11 +22,12 @@ def fetch(
     registry: Annotated[str, typer.Option(help="The registry of npm packages.")] = "https://registry.npmjs.org",
 ) -> None:
     """Fetch the three files of onnxruntime-web that compute in a page: one version, whose bytes are known."""
-    from fedvisage.web import runtime
+    from fedvisage.web.runtime import Runtime
 
+    runtime = Runtime() if out is None else Runtime(out)
     with interruptible(NOTHING):
-        where = runtime.fetch(out, archive=archive, registry=registry)
-    say(f"{where}: the files of {runtime.NAME} {runtime.VERSION} ({runtime.LICENCE})")
+        runtime.fetch(archive, registry)
+    say(f"{runtime.folder}: the files of {runtime}")
 
 
 @app.command()
@@ -45,8 +46,10 @@ def build(
     """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves it."""
     from fedvisage.device import Exported
     from fedvisage.web.folder import build as build_folder
+    from fedvisage.web.runtime import Runtime
 
-    models = [one and Exported.open(one, int8=int8) for one in (pad, recognition)]
+    tells = Exported.open(pad, int8=int8)
+    knows = None if recognition is None else Exported.open(recognition, int8=int8)
     with interruptible(NOTHING):
-        built = build_folder(directory, *models, ort=runtime)
+        built = build_folder(directory, tells, knows, runtime=None if runtime is None else Runtime(runtime))
     say(*built.lines())

@@ -24,7 +24,6 @@ from fedvisage.device.config import (
     as_values,
 )
 from fedvisage.device.exported import Exported, open_session
-from fedvisage.errors import UserError
 from fedvisage.export.card import card, write_card
 from fedvisage.export.crops import pixels, to_compare, view_of
 from fedvisage.export.graph import Graph, write_graph

@@ -15,12 +15,12 @@ from fedvisage.device.exported import LARGEST
 from fedvisage.errors import UserError
 from fedvisage.faces.detection import nets
 from fedvisage.files import json_text, read_plain
-from fedvisage.web import runtime
 from fedvisage.web.described import DETECTOR, MODELS, RUNTIME, Values, page_json
+from fedvisage.web.runtime import Runtime
 
 POLICY = (
-    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; style-src 'self'; "
-    "img-src 'self' blob:; media-src 'self' blob: mediastream:; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; "
+    "style-src 'self'; img-src 'self' blob:; media-src 'self' blob: mediastream:; base-uri 'none'; form-action 'none'"
 )  # fmt: skip
 """What the page may load and do: nothing from elsewhere, and no code but its own files and WebAssembly."""
 
@@ -37,7 +37,8 @@ HEADERS: Mapping[str, str] = {
 START = "index.html"
 _KINDS = {
     ".html": "text/html; charset=utf-8", ".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8",
-    ".json": "application/json", ".svg": "image/svg+xml", ".wasm": "application/wasm", ".txt": "text/plain; charset=utf-8",
+    ".json": "application/json", ".svg": "image/svg+xml", ".wasm": "application/wasm",
+    ".txt": "text/plain; charset=utf-8",
 }  # fmt: skip
 
 
@@ -70,15 +71,15 @@ class Entry:
 
 
 def contents(
-    pad: Exported, recognition: Exported | None, *, service: Values | None = None, ort: Path | None = None
+    pad: Exported, recognition: Exported | None, *, service: Values | None = None, runtime: Runtime | None = None
 ) -> dict[str, Entry]:
     """Return the page's files by their paths; without the runtime's files it can only ask the service."""
-    computes = runtime.is_there(ort)
-    said = json_text(page_json(pad, recognition, computes=computes, service=service)).encode()
+    ort = runtime or Runtime()
+    said = json_text(page_json(pad, recognition, computes=ort.is_there, service=service)).encode()
     entries = [*_own(), Entry("page.json", lambda: said)]
-    if computes:
-        entries += [Entry(f"{RUNTIME}/{name}", partial(runtime.read, name, ort)) for name in runtime.FILES]
-        entries += [Entry(f"{RUNTIME}/NOTICE.txt", lambda: runtime.notice().encode())]
+    if ort.is_there:
+        entries += [Entry(f"{RUNTIME}/{name}", partial(ort.read, name)) for name in ort.package.files]
+        entries += [Entry(f"{RUNTIME}/NOTICE.txt", lambda: ort.notice().encode())]
         entries += [Entry(f"{DETECTOR}/{name}", partial(nets.read_installed, name)) for name in nets.DIGESTS]
         for one in (pad, recognition):
             entries += [] if one is None else _of_model(one)

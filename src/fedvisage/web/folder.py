@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedvisage.device import Exported
-from fedvisage.errors import UserError
 from fedvisage.files import check_free, needing_room, taking_place_of
-from fedvisage.web import runtime
 from fedvisage.web.contents import START, contents
+from fedvisage.web.runtime import Runtime
 
 
 @dataclass(frozen=True)
@@ -26,12 +25,12 @@ class Built:
                 "browsers lend it a camera when it comes from https or from localhost"]  # fmt: skip
 
 
-def build(directory: Path, pad: Exported, recognition: Exported | None, *, ort: Path | None = None) -> Built:
+def build(directory: Path, pad: Exported, recognition: Exported | None, *, runtime: Runtime | None = None) -> Built:
     """Write the page with its models into a directory that is not there yet, or leave nothing."""
     check_free(directory, "so that no page is written over")
-    if not runtime.is_there(ort):
-        raise UserError(str(ort or runtime.place()), f"does not have the files that compute in a page; {runtime.ADVICE}")
-    entries = contents(pad, recognition, ort=ort)
+    ort = runtime or Runtime()
+    ort.require()
+    entries = contents(pad, recognition, runtime=ort)
     with taking_place_of(directory) as place, needing_room(directory):
         for path, entry in entries.items():
             target = place / path

@@ -10,7 +10,7 @@ import { Remote } from "./remote.js";
 import { Running } from "./running.js";
 import { View } from "./view.js";
 
-const BASE = new URL("./", document.baseURI);
+const BASE = new URL("./", document.baseURI).href;
 const view = new View(document);
 const people = new People();
 const at = (id) => view.at(id);
