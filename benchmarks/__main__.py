@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import (
     adaptation,
+    browser,
     clustering,
     data,
     detector,
@@ -74,6 +75,7 @@ MEASURES = (
     gallery.measure,
     gallery.measure_renewable,
     service.measure,
+    browser.measure,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step

@@ -1,4 +1,4 @@
-"""The page as the service delivers it: on several threads, behind keys, and asking the service only if that is chosen."""
+"""The page as the service delivers it: on threads, behind keys, and asking the service only if that is chosen."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +13,11 @@ import numpy as np
 import pytest
 from tests.documented import ROOT
 from tests.web.conftest import as_png, as_webcam, browsing, delivering
+from typer.testing import CliRunner
 
+from fedvisage.cli import app
 from fedvisage.device import Pipeline
+from fedvisage.web.runtime import Runtime
 
 pytestmark = pytest.mark.browser
 
@@ -73,7 +77,8 @@ def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
         height, width, values = page.evaluate(GRAB)
         frame = np.array(values, np.uint8).reshape(height, width, 4)[..., :3]
         expected = Pipeline(telling).check(np.ascontiguousarray(frame)).faces[0].pad
-        assert expected is not None and expected.score is not None
+        assert expected is not None
+        assert expected.score is not None
         assert score_of(page) == pytest.approx(expected.score, abs=1e-3)
         assert f"threshold {expected.threshold:.4f} (source-eer)" in page.inner_text("#figures")
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
@@ -235,3 +240,18 @@ def test_a_screen_reader_is_told_what_things_are_and_what_changes(page: Any, fil
         "(one) => !(one.labels?.length || one.textContent.trim() || one.getAttribute('aria-label'))).length"
     )
     assert unnamed == 0
+
+
+def test_the_documented_command_builds_the_page(
+    telling: Path, recognition: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(.*?)```", page[page.index("## In the browser") :], flags=re.DOTALL)
+    _, build, deliver = (shlex.split(line) for line in block.splitlines())
+    for name, exported in (("pad", telling), ("faces", recognition)):
+        shutil.copytree(exported, tmp_path / "exported" / name)
+    monkeypatch.chdir(tmp_path)
+    assert runtime.is_there
+    result = CliRunner().invoke(app, build[1:])
+    assert result.exit_code == 0, result.output
+    assert (Path(deliver[deliver.index("--directory") + 1]) / "index.html").is_file()
