@@ -35,6 +35,7 @@ from benchmarks import (
     split,
     startup,
     transport,
+    whole,
 )
 from fedvisage.nn.precision import choose
 from fedvisage.runs.environment import describe
@@ -76,6 +77,11 @@ MEASURES = (
     gallery.measure_renewable,
     service.measure,
     browser.measure,
+    whole.measure_fedfr,
+    whole.measure_fedpad,
+    whole.measure_fixed,
+    whole.measure_memory,
+    whole.measure_rest,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from tests.conftest import THREADS
 from threadpoolctl import threadpool_info
 
-from fedvisage.workers.machine import free_memory, use_threads
+from fedvisage.workers.machine import cores, free_memory, use_threads
 
 MEMINFO = "MemTotal:       100 kB\nMemFree:         10 kB\nMemAvailable:    40 kB\n"
 
@@ -53,6 +54,17 @@ def test_free_memory_is_the_machine_s_and_no_more_than_a_container_s(
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert free_memory(tmp_path) == kilobytes * 1024
+
+
+@pytest.mark.parametrize(("limit", "most"), [("150000 100000", 1), ("50000 100000", 1), ("100000000 100000", None)])
+def test_cores_are_those_of_the_machine_and_no_more_than_a_container_s(
+    tmp_path: Path, limit: str, most: int | None
+) -> None:
+    everything = cores(tmp_path)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/cpu.max").write_text(limit + "\n")
+    assert 1 <= everything <= psutil.cpu_count()
+    assert cores(tmp_path) == (most or everything)
 
 
 def test_this_machine_has_some_memory_left() -> None:

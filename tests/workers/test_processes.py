@@ -12,15 +12,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-PROGRAM = """
-import sys, threading
-from fedvisage.cli.options import ending_on_sigterm, interruptible
-from fedvisage.errors import RunFailed
-from fedvisage.workers.processes import starting, worker_processes
+WORK = """
+import threading
 
 def work(number):
     print("working", flush=True)
     threading.Event().wait(600)
+"""
+PROGRAM = """
+import sys
+from endless import work
+from fedvisage.cli.options import ending_on_sigterm, interruptible
+from fedvisage.errors import RunFailed
+from fedvisage.workers.processes import starting, worker_processes
 
 def main():
     try:
@@ -41,6 +45,7 @@ Start = Callable[[], tuple["subprocess.Popen[str]", list[psutil.Process]]]
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start a program with two workers that never end, in a group of its own; it is running when this returns."""
     (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "endless.py").write_text(WORK)
     started: list[subprocess.Popen[str]] = []
 
     def begin() -> tuple[subprocess.Popen[str], list[psutil.Process]]:
@@ -89,3 +94,14 @@ def test_a_worker_that_was_killed_is_a_run_that_failed(start: Start) -> None:
     assert "ended by itself" in said
     assert said.endswith("[1]\n")
     assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "as_users_write_them.py"
+    script.write_text(
+        "from math import sqrt\n"
+        "from fedvisage.workers.spread import spread\n"
+        "print(list(spread(sqrt, [4.0, 9.0], 2, torch=False)), __file__)\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout) == (0, f"[2.0, 3.0] {script}\n"), ended.stderr

@@ -8,6 +8,9 @@ memory; the reasons are in docs/decisions/0002-prepared-sets.md.
 A set may have been made by somebody else: nothing in it is believed before it is checked, or ever executed.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -53,12 +56,16 @@ class PreparedSet:
     """How the images were cut out, if that is known."""
 
     @staticmethod
-    def open(path: Path, verify: bool = False) -> "PreparedSet":
+    def open(path: Path, verify: bool = False) -> PreparedSet:
         """Open a set after checking its files; `verify` also compares their digests, reading everything."""
         try:
             return _opened(path, verify)
         except OSError as error:
             raise UserError(str(error.filename or path), f"cannot be read: {error.strerror or error}") from error
+
+    def __reduce__(self) -> tuple[Callable[[Path, str], PreparedSet], tuple[Path, str]]:
+        """Travel to another process as path and digest: there the files are mapped again, not copied."""
+        return _opened_again, (self.path, self.digest)
 
     def __len__(self) -> int:
         """Count the images."""
@@ -69,6 +76,13 @@ class PreparedSet:
         if split is None:
             return np.arange(len(self), dtype=np.int64)
         return np.flatnonzero(self.rows.split == split).astype(np.int64)
+
+
+def _opened_again(path: Path, digest: str) -> PreparedSet:
+    found = PreparedSet.open(path)
+    if found.digest != digest:
+        raise UserError(str(path), "was made anew while it was in use; start anew")
+    return found
 
 
 def _opened(path: Path, verify: bool) -> PreparedSet:

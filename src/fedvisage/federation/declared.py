@@ -68,6 +68,14 @@ class Personal:
     """What the site does to features afterwards."""
 
 
+def _nothing(recipe: Recipe) -> None:
+    """Have nothing to say about any recipe: a function with a name, by which it can be sent to another process."""
+
+
+def _one(recipe: Recipe) -> int:
+    return 1
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """What a method declares to everybody who carries it out: all of it but its server program."""
@@ -112,13 +120,15 @@ class Declared:
     """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
     prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
     """What so many releases of a site cost at most: with it, noise on the mean of weights is accounted together."""
-    check: Callable[[Recipe], None] = lambda _: None
+    check: Callable[[Recipe], None] = _nothing
     """Refuses a recipe that the method cannot run, before anything is opened or built."""
+    in_turn: bool = False
+    """Its server visits the sites one after another, so they cannot train side by side."""
     steps_at_server: bool = False
     """Its server steps as ``training.server_optimizer`` says."""
-    warning: Callable[[Recipe], str | None] = lambda _: None
+    warning: Callable[[Recipe], str | None] = _nothing
     """What a recipe's owner should hear before it runs."""
-    least_identities: Callable[[Recipe], int] = lambda _: 1
+    least_identities: Callable[[Recipe], int] = _one
     """Recognition: how many identities a site needs, for its loss to have a gradient."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:

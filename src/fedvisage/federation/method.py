@@ -27,11 +27,15 @@ __all__ = [
 ]
 
 
+def _as_it_is(server: Server) -> None:
+    """Leave the initial model as it is."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Method(Declared):
     """What the paper prescribes, and nothing about loops, transport or files."""
 
     server: Callable[[Server], Iterator[None]]
     """The server program, a generator that yields when its state is consistent."""
-    begin: Callable[[Server], None] = lambda _: None
+    begin: Callable[[Server], None] = _as_it_is
     """Puts weights that the recipe names into the initial model, before the first round."""

@@ -38,6 +38,7 @@ METHOD = replace(
     options=Options,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "adapter": Home.SERVER, "head": Home.SITE},
     calls=split_site.calls(class_token=False),
+    in_turn=True,
     server=split.program(split.ServerSide(represent, encoder=("blocks",), every_batch=("adapter",))),
     delivered=vit_h_is.PARTS,
     pooled=False,

@@ -42,6 +42,7 @@ METHOD = replace(
     options=Options,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
     calls=split_site.calls(class_token=True),
+    in_turn=True,
     server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
     delivered=PARTS,
     pooled=False,

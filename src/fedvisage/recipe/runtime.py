@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -30,13 +30,16 @@ class Privacy(Section):
 class Runtime(Section):
     """What the numbers depend on besides the recipe proper."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"layout"})
+    unset: ClassVar[frozenset[str]] = frozenset({"layout", "workers"})
 
     seed: int = Field(0, ge=0)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     layout: Literal["auto", "first", "last"] | None = None
     """Where channels lie in memory; a measurement before the run decides ``auto``. Unset, they lie last."""
     threads: int = Field(2, ge=1, le=256)
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] | None = None
+    """Processes in which a simulation's sites train side by side, each with ``threads``; no byte depends on it.
+    ``auto`` is as many as fit the machine's cores. Unset, and in what a run writes down, there is one."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     checkpoint_every: int = Field(1, ge=1)
 

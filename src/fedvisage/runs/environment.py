@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import resource
 import sys
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -33,19 +34,26 @@ def describe(compute: Compute, threads: int) -> dict[str, Any]:
     }
 
 
-def peak_rss_mb() -> float:
-    """Return the most memory that this process has used, in MiB.
+def peak_rss_mb(workers: Iterable[int] = ()) -> float:
+    """Return the most memory that this process has used, in MiB, and its workers, each by its number.
 
     Linux says it best in /proc: the figure that every system has begins, there, with that of the process that started
-    this one.
+    this one. Other systems say nothing of the workers.
     """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return round(int(line.split()[1]) / 1024, 1)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return round(peak / (1024 if sys.platform.startswith("linux") else 1024 * 1024), 1)
+    own = _peak_kb("self")
+    if own is None:
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return round(peak / (1024 if sys.platform.startswith("linux") else 1024 * 1024), 1)
+    return round((own + sum(_peak_kb(str(number)) or 0 for number in workers)) / 1024, 1)
+
+
+def _peak_kb(process: str) -> int | None:
+    """Return the most memory that a process has used; none if the system does not say."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
 
 
 def _version(name: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from fedvisage.federation.record.checkpoint import generations_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
-from fedvisage.federation.wire.transport import Transport
 from fedvisage.files import check_weights, json_text, locked, needing_room, read_json, sweep, write_json
 from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
@@ -29,6 +28,8 @@ from fedvisage.recipe.weights import named_weights
 from fedvisage.report.page import write_report
 from fedvisage.runs import environment
 from fedvisage.runs import train as training
+from fedvisage.runs.abreast import Crew, gathered, swept, without_workers
+from fedvisage.runs.abreast import Wire as Wire
 from fedvisage.runs.directory import (
     DATA,
     ENVIRONMENT,
@@ -59,9 +60,6 @@ Training = Callable[[Setup, Path, Opened, Reporter], Trained]
 
 Opening = Callable[[Task, Recipe, Method, Path, Say], Opened]
 """Whose data a run opens in this process."""
-
-Wire = Callable[[Sequence[SiteDesk]], Transport]
-"""What makes a transport of the sites of this process."""
 
 
 def run_and_report(
@@ -114,10 +112,11 @@ def run(
     on, or of one site that are also another's, are refused unless ``allow_overlap``; with ``verify`` every byte of the
     sets is read and compared with its digest.
     """
-    with telling(recipe, out, reporter) as trackers:
+    workers, recipe = recipe.runtime.workers, without_workers(recipe)
+    with telling(recipe, out, reporter) as trackers, gathered(workers) as crew:
         metrics = _run(
             recipe, out, cache, reporter, method or find(recipe.method), resume, wire, training, opening,
-            allow_mixed_crops, allow_overlap, verify,
+            allow_mixed_crops, allow_overlap, verify, crew,
         )  # fmt: skip
         trackers.finish(metrics)
     return metrics
@@ -136,6 +135,7 @@ def _run(
     allow_mixed_crops: bool,
     allow_overlap: bool,
     verify: bool,
+    crew: Crew,
 ) -> dict[str, Any]:
     """Train and judge, once all is settled."""
     task = task_of(method)
@@ -155,6 +155,8 @@ def _run(
         _check_files(recipe, whole=opening is None)
     if verify:
         verify_sets(recipe.data.entries, cache, reporter.say)
+    if training is None:
+        crew.start(recipe, method, wire is LocalTransport, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter)
     check_alike(data.crops, allow_mixed_crops)
     overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
@@ -167,25 +169,30 @@ def _run(
         if (done := finished(out, recipe, resume=True)) is not None:
             return done  # by another process, while this one opened its data
         sweep(out)
+        swept(out)
         write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
-        write_once(out / ENVIRONMENT, json_text(_surroundings(setup, choice)))
+        write_once(out / ENVIRONMENT, json_text(_surroundings(setup, choice, crew)))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
-        trained = (training or _here(wire))(setup, out, data, reporter)
+        trained = (training or _here(wire, crew))(setup, out, data, reporter)
         if crops := _crops_trained_on(data):
             model.save_settings(out, replace(trained.saved, crops=crops))
-        metrics = {**_judge(setup, out, trained, data), **_costs(out)}
+        metrics = {**_judge(setup, out, trained, data), **_costs(out, crew)}
         write_json(out / METRICS, metrics)
     for sentence in exceptions(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
 
 
-def _surroundings(setup: Setup, choice: Choice | None) -> dict[str, Any]:
-    """Return what the bytes depend on besides the recipe, and the times by which the layout was chosen, if any were."""
+def _surroundings(setup: Setup, choice: Choice | None, crew: Crew) -> dict[str, Any]:
+    """Return what the bytes depend on besides the recipe, and the times by which the layout was chosen, if any were.
+
+    The number of worker processes stands there, too, where there are some; no byte depends on that.
+    """
     seen = environment.describe(setup.compute, setup.recipe.runtime.threads)
+    seen |= {"workers": len(crew.lanes)} if crew.lanes else {}
     return seen if choice is None else {**seen, "seconds_of_a_step": choice.seconds}
 
 
@@ -244,12 +251,13 @@ def _check_fits(setup: Setup) -> None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 
 
-def _here(wire: Wire) -> Training:
-    """Train with all sites in this process."""
+def _here(wire: Wire, crew: Crew) -> Training:
+    """Train with all sites on this machine: in this process, or in those of a crew."""
 
     def train(setup: Setup, out: Path, data: Opened, reporter: Reporter) -> Trained:
         desks, schemas = _desks(setup, out, data, reporter)
-        return training.train(setup, out, wire(desks), schemas, reporter, first=data.first)
+        with crew.wire(wire, out) as chosen:
+            return training.train(setup, out, chosen(desks), schemas, reporter, first=data.first)
 
     return train
 
@@ -308,12 +316,12 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
     return metrics | setup.task.judge(setup.scorer(), trained, data, out)
 
 
-def _costs(out: Path) -> dict[str, Any]:
+def _costs(out: Path, crew: Crew) -> dict[str, Any]:
     """Add up what the run took; bytes are counted from the ledger."""
     ledger, rounds = read_lines(out / LEDGER), read_lines(out / ROUNDS)
     return {
         "bytes_up": sum(row["bytes"] for row in ledger if row["direction"] == "up"),
         "bytes_down": sum(row["bytes"] for row in ledger if row["direction"] == "down"),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),
-        "peak_rss_mb": environment.peak_rss_mb(),
+        "peak_rss_mb": environment.peak_rss_mb(crew.pids),
     }

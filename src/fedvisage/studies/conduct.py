@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,13 @@ def _check_data(cell: Cell) -> None:
 
 
 def _run_group(group: list[Cell], cache: Path, allowed: Allowed) -> list[tuple[Cell, dict[str, Any]]]:
-    return [(cell, _run_cell(cell, cache, allowed)) for cell in group]
+    """Run a group in a process beside others, which together use the cores already: its sites get none of their own."""
+    return [(cell, _run_cell(_without_workers(cell), cache, allowed)) for cell in group]
+
+
+def _without_workers(cell: Cell) -> Cell:
+    runtime = {key: value for key, value in cell.resolved["runtime"].items() if key != "workers"}
+    return replace(cell, resolved={**cell.resolved, "runtime": runtime})
 
 
 def _run_cell(cell: Cell, cache: Path, allowed: Allowed, say: Say = unheard) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What of this machine a process may use: threads, of every library that has some, and memory that is free."""
+"""What of this machine a process may use: threads, of every library that has some, cores, and free memory."""
 
 from __future__ import annotations
 
@@ -20,6 +20,16 @@ def use_threads(count: int) -> None:
 
     torch.set_num_threads(count)
     threadpool_limits(limits=count, user_api="blas")
+
+
+def cores(system: Path = SYSTEM) -> int:
+    """Return how many cores this process may use: of the machine, and of a container that it is in."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = (int(part) for part in (system / "sys/fs/cgroup/cpu.max").read_text(encoding="utf-8").split())
+    except (OSError, ValueError):  # no container, or "max": no limit
+        return count
+    return max(1, min(count, quota // period))
 
 
 def free_memory(system: Path = SYSTEM) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -28,7 +29,7 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
     Work is handed in by ``submit``, not ``map``: that cancels what it has not done, on which a pool that ends stumbles.
     """
     others = {child.pid for child in active_children()}
-    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
+    pool = ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(begin,))
     whole = False
     try:
         yield pool
@@ -45,15 +46,25 @@ def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Ite
 
 @contextmanager
 def starting() -> Iterator[None]:
-    """Hold signals back while workers start, which so never take any; what came meanwhile arrives afterwards."""
+    """Hold signals back while workers start, which so never take any; what came meanwhile arrives afterwards.
+
+    Nor do workers get to know the program's own file. They would run it again, and a script of ten lines, as users
+    write it, has no guard against that; what they work on is never in it.
+    """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+    main = sys.modules["__main__"].__dict__
+    hidden = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+    main.pop("__file__", None)
+    main["__spec__"] = None
     try:
         yield
     finally:
+        main.update(hidden)
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _begin(begin: Callable[[], None] | None) -> None:
+def begin_worker(begin: Callable[[], None] | None) -> None:
+    """Begin a worker, in itself: it ends with the process that started it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     if begin is not None:
         begin()

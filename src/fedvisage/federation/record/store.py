@@ -76,6 +76,11 @@ class SiteStore:
         self.generation = 0
         self._dirty = False
 
+    @property
+    def uncommitted(self) -> bool:
+        """Whether there is state that no generation holds yet."""
+        return self._dirty
+
     def load(self) -> dict[str, Tensor]:
         """Return the state as the site left it."""
         shelved = self.shelf.get(self.directory)

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.stats import rankdata
 
 from fedvisage.data.batches import Positions
 from fedvisage.tasks.scoring import Logits
@@ -75,6 +74,8 @@ def rarest_share(logits: Logits, threshold: float) -> float:
 
 def rank_correlation(first: Logits, second: Logits) -> float:
     """Return Spearman's correlation, ties sharing their mean rank; zero where one side is constant."""
+    from scipy.stats import rankdata  # half a second, which every process that trains would wait for
+
     ranks = np.stack([rankdata(first), rankdata(second)])
     ranks -= ranks.mean(axis=1, keepdims=True)
     lengths = np.linalg.norm(ranks, axis=1)

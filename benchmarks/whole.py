@@ -1,0 +1,158 @@
+"""Whole runs as users start them: worker processes against one, what is not training, and memory.
+
+Each run is a process of its own, of one thread (each), with its sets rendered and its first model trained before. At a
+small size (``FEDVISAGE_BENCHMARK_ROUNDS=1``) the figures mean nothing, but everything is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.measurement import Measurement, in_turn, middle, rendered
+
+REPEATS = 3
+CORES = len(os.sched_getaffinity(0))
+ROUNDS = os.environ.get("FEDVISAGE_BENCHMARK_ROUNDS")
+RATIO, FIXED, GROWTH = 1.7, 5.0, 1.5
+
+CHILD = """
+import json, sys, time
+from pathlib import Path
+from rich.console import Console
+from fedvisage import recipe as recipes
+from fedvisage.methods import read_method
+from fedvisage.progress import Reporter
+from fedvisage.runs.run import run_and_report
+
+class Timing(Reporter):
+    '''Remembers when the first batch was begun, and when each round's line was written.'''
+    first, rounds = None, None
+    def batch(self, site, done, of):
+        self.first = self.first or time.time()
+    def ended_round(self, row, total):
+        self.rounds = time.time()
+
+path, out, cache, *changes = sys.argv[1:]
+timing = Timing(Console(), quiet=True)
+recipe = recipes.load(Path(path), changes, read_method)
+metrics = run_and_report(recipe, Path(out), Path(cache), timing)
+print(json.dumps({"first": timing.first, "last": timing.rounds, "end": time.time(), "training": metrics["seconds"],
+                  "mib": metrics["peak_rss_mb"]}))
+"""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Seconds of a run from the start of its process, and the most memory of all its processes together."""
+
+    seconds: float
+    until_first_step: float
+    after_last_round: float
+    mib: float
+
+
+def measure_fedpad(cache: Path) -> Measurement:
+    """Three equal sites: two of them share a process where there are two, and three processes share two cores."""
+    return _side_by_side(cache, "fedpad", 3)
+
+
+def measure_fedfr(cache: Path) -> Measurement:
+    """Six sites, whose public people are learnt from before the first round, in one process."""
+    return _side_by_side(cache, "fedfr", 6)
+
+
+def _side_by_side(cache: Path, name: str, sites: int) -> Measurement:
+    recipe = Path("recipes/demo") / f"{name}.yaml"
+    small = [] if ROUNDS is None else [f"training.rounds={ROUNDS}"]
+    _run(cache, recipe, *small)  # makes what is made once
+    ways = ("1", "2", "auto")
+    times = in_turn(REPEATS, *(lambda way=way: _run(cache, recipe, *small, f"runtime.workers={way}").seconds
+                               for way in ways))  # fmt: skip
+    two, most = (median(times[0]) / median(found) for found in times[1:])
+    said = ", ".join(f"{way}: {middle(found)}" for way, found in zip(ways, times, strict=True))
+    return Measurement(
+        f"wall time of the demo's {name}, {sites} sites, 2 workers against 1, one thread each",
+        f"≥ {RATIO:g}",
+        f"{two:.2f}; auto {most:.2f} ({said}; {CORES} cores)",
+        two >= RATIO if CORES > 1 else None,
+    )
+
+
+def measure_fixed(cache: Path) -> Measurement:
+    """From the start of the process to the first batch, and from the last round's line to the end of the report."""
+    recipe = Path("recipes/demo/fedpad.yaml")
+    changes = ["training.rounds=1", "training.local={batches: 1}"]
+    _run(cache, recipe, *changes)
+    found = [[_run(cache, recipe, *changes, f"runtime.workers={way}") for _ in range(REPEATS)] for way in ("1", "2")]
+    costs = [
+        [median(getattr(run, what) for run in runs) for what in ("until_first_step", "after_last_round")]
+        for runs in found
+    ]
+    return Measurement(
+        "fixed cost of a run at demo size: start to first step; last round to report",
+        f"each ≤ {FIXED:g} s",
+        "; ".join(f"{way}: {first:.1f} s, {last:.1f} s" for way, (first, last) in zip(
+            ("one process", "2 workers"), costs, strict=True)),
+        all(cost <= FIXED for pair in costs for cost in pair),
+    )  # fmt: skip
+
+
+def measure_rest(cache: Path) -> Measurement:
+    """One round of FedPAD at 50 sites, beside the same without all but a batch of training at each site."""
+    path = _many(cache, 50)
+    batches = 24 if ROUNDS is None else 3
+    little, much = (
+        median(_run(cache, path, f"training.local={{batches: {count}}}").seconds for _ in range(REPEATS))
+        for count in (1, batches)
+    )
+    training = (much - little) * batches / (batches - 1)
+    rest = much - training
+    return Measurement(
+        f"a run of one round at 50 sites, {batches} batches of 8 each: what is not training",
+        "≤ 1 × training",
+        f"{rest / training:.2f} ({rest:.1f} s beside {training:.1f} s)",
+        rest <= training,
+    )
+
+
+def measure_memory(cache: Path) -> Measurement:
+    """All processes of a run together, at 200 sites and at 3; every site has private state."""
+    few, many = (_run(cache, _many(cache, count), "runtime.workers=2").mib for count in (3, 200))
+    return Measurement(
+        "peak memory of 200 sites against 3 sites, 2 workers, all processes together",
+        f"≤ {GROWTH:g}",
+        f"{many / few:.2f} ({many:.0f} / {few:.0f} MiB)",
+        many / few <= GROWTH,
+    )
+
+
+def _many(cache: Path, count: int) -> Path:
+    """Write a recipe of so many sites, each with the same small set."""
+    tree: dict[str, Any] = {
+        "method": {"name": "fedpad"},
+        "data": {"sites": {f"site{number:03d}": str(rendered(cache, "I", 4, 64)) for number in range(count)}},
+        "input": {"size": 64},
+        "training": {"rounds": 1, "local": {"batches": 1}, "batch": 8, "optimizer": {"state": "kept"}},
+    }
+    path = cache / f"{count}-sites.yaml"
+    path.write_text(json.dumps(tree), encoding="utf-8")
+    return path
+
+
+def _run(cache: Path, recipe: Path, *changes: str) -> Whole:
+    """Run a recipe in a process of its own."""
+    with tempfile.TemporaryDirectory() as out:
+        command = [sys.executable, "-c", CHILD, str(recipe), f"{out}/run", str(cache), "runtime.threads=1", *changes]
+        began = time.time()
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+    told = json.loads(done.stdout.splitlines()[-1])
+    return Whole(told["end"] - began, told["first"] - began, told["end"] - told["last"], told["mib"])
