@@ -92,16 +92,21 @@ class Whole(nn.Module):
 
 def exported(place: Path, task: Task) -> Exported:
     """Write an exported directory whose every face is living and known."""
-    threshold = OperatingPoint(value=-50.0 if task == "pad" else 0.3, rule="none")
-    said = Description(
-        task=task, method="none", size=SIZE, model_sha256="0" * 64, recipe_sha256="0" * 64, threshold=threshold,
-        crop=record_of("face", aligned=task == "recognition"), version=VERSION,
-    )  # fmt: skip
-    path = place / task / GRAPH
-    path.parent.mkdir(parents=True)
     torch.manual_seed(0)
+    return written(place / task, task, Whole(task), SIZE, -50.0 if task == "pad" else 0.3)
+
+
+def written(directory: Path, task: Task, whole: nn.Module, size: int, threshold: float) -> Exported:
+    """Write the exported directory of a network that no run has trained."""
+    said = Description(
+        task=task, method="none", size=size, model_sha256="0" * 64, recipe_sha256="0" * 64, version=VERSION,
+        threshold=OperatingPoint(value=threshold, rule="source-eer"),
+        crop=record_of("face", aligned=task == "recognition"),
+    )  # fmt: skip
+    path = directory / GRAPH
+    path.parent.mkdir(parents=True)
     program = torch.onnx.export(
-        Whole(task).eval(), (torch.zeros(2, SIZE, SIZE, 3, dtype=torch.uint8),), dynamo=True, verbose=False,
+        whole.eval(), (torch.zeros(2, size, size, 3, dtype=torch.uint8),), dynamo=True, verbose=False,
         input_names=[INPUT], output_names=list(OUTPUTS[task]),
         dynamic_shapes={"images": {0: torch.export.Dim("batch", min=1)}},
     )  # fmt: skip
@@ -110,8 +115,8 @@ def exported(place: Path, task: Task) -> Exported:
     program.save(path, external_data=False)
     content = path.read_bytes()
     file = FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-    write_json(place / task / CONFIG, as_values(Config(float32=Graphs(file=file, description=said))))
-    return Exported.open(place / task)
+    write_json(directory / CONFIG, as_values(Config(float32=Graphs(file=file, description=said))))
+    return Exported.open(directory)
 
 
 def webcam(place: Path) -> Path:

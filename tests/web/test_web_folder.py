@@ -107,16 +107,15 @@ def test_the_lock_is_of_one_version_by_digests() -> None:
 
 
 def test_a_folder_has_the_page_its_runtime_the_detector_and_the_models_as_they_were_exported(
-    pad: Path, recognition: Path, runtime: Runtime, tmp_path: Path
+    pad: Path, runtime: Runtime, tmp_path: Path
 ) -> None:
     out = tmp_path / "page"
-    built = build(out, Exported.open(pad), Exported.open(recognition), runtime=runtime)
+    built = build(out, Exported.open(pad), None, runtime=runtime)
     held = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
     assert len(held) == built.files
     assert built.bytes == sum(path.stat().st_size for path in held.values())
-    for task, exported in (("pad", pad), ("recognition", recognition)):
-        for name in ("config.json", "onnx/model.onnx"):
-            assert held[f"models/{task}/{name}"].read_bytes() == (exported / name).read_bytes()
+    for name in ("config.json", "onnx/model.onnx"):
+        assert held[f"models/pad/{name}"].read_bytes() == (pad / name).read_bytes()
     assert held["runtime/ort.wasm"].read_bytes() == PARTS["ort.wasm"]
     said = page_of(out)
     for entry in said["detector"]["files"]:  # type: ignore[index]
@@ -176,10 +175,8 @@ def client_of(files: dict[str, Entry], keys: Keys | None = None) -> TestClient:
     return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files))
 
 
-def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(
-    pad: Path, recognition: Path, runtime: Runtime
-) -> None:
-    files = contents(Exported.open(pad), Exported.open(recognition), service={"keys": False}, runtime=runtime)
+def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(pad: Path, runtime: Runtime) -> None:
+    files = contents(Exported.open(pad), None, service={"keys": False}, runtime=runtime)
     with client_of(files) as client:
         for path in ("", *files):
             reply = client.get(f"/{path}")

@@ -101,7 +101,7 @@ class Guard:
                 own = {name.decode().lower() for name, _ in message["headers"]}
                 more = {k: v for k, v in ({"x-request-id": request} | _SAFE).items() if k not in own}
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in more.items())]
-                if scope["path"] in self._files:
+                if scope["path"] in self._files and status < 400:
                     limit.reschedule(asyncio.get_running_loop().time() + DOWNLOAD)
             await send(message)
 

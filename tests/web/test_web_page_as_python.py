@@ -10,9 +10,11 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from tests.web.conftest import as_png
+from tests.web.conftest import as_png, delivering
 
-from fedvisage.device import Checked, Pipeline
+from fedvisage.device import Checked, Exported, Pipeline
+from fedvisage.web.folder import build
+from fedvisage.web.runtime import Runtime
 
 pytestmark = pytest.mark.browser
 
@@ -47,6 +49,14 @@ SCALE = """async ({ content, sizes }) => {
 
 
 @pytest.fixture(scope="module")
+def address(trained: Path, recognition: Path, runtime: Runtime, tmp_path_factory: Any) -> Iterator[str]:
+    out = tmp_path_factory.mktemp("trained-page") / "page"
+    build(out, Exported.open(trained), Exported.open(recognition), runtime=runtime)
+    with delivering(out) as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
 def page(browser: Any, address: str) -> Iterator[Any]:
     # Questions of a test are code from outside, which the page's policy refuses; its own tests are elsewhere.
     with browser.new_context(bypass_csp=True) as context:
@@ -68,10 +78,10 @@ NAMES = (*("one", "two", "turned", "blurred", "small", "wall", "bonafide", "repl
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_picture_has_the_boxes_scores_and_decision_that_python_gives_it(
-    page: Any, telling: Path, recognition: Path, pictures: dict[str, np.ndarray], name: str
+    page: Any, trained: Path, recognition: Path, pictures: dict[str, np.ndarray], name: str
 ) -> None:
     said = page.evaluate(ASK, base64.b64encode(as_png(pictures[name])).decode())
-    expected = Pipeline(telling, recognition).check(pictures[name])
+    expected = Pipeline(trained, recognition).check(pictures[name])
     assert (said["decision"], said["turned"]) == (expected.decision, expected.turned)
     assert tuple(said["reasons"]) == expected.reasons
     assert len(said["faces"]) == len(expected.faces)
@@ -100,9 +110,9 @@ def compare(found: dict[str, Any], face: Any) -> None:
 
 
 def test_the_pictures_are_of_every_kind_of_answer(
-    telling: Path, recognition: Path, pictures: dict[str, np.ndarray]
+    trained: Path, recognition: Path, pictures: dict[str, np.ndarray]
 ) -> None:
-    pipeline = Pipeline(telling, recognition)
+    pipeline = Pipeline(trained, recognition)
     answers: list[Checked] = [pipeline.check(pictures[name]) for name in NAMES]
     assert {one.decision for one in answers} == {"bona_fide", "attack", "no_decision"}
     assert len({one.reasons for one in answers}) >= 5

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.service.test_service_running import serving
-from tests.web.test_page_in_browser import ready, score_of, show
+from tests.web.test_web_page_used import ready, score_of, show
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.service.app import build
