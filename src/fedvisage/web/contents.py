@@ -27,12 +27,11 @@ POLICY = (
 HEADERS: Mapping[str, str] = {
     "content-security-policy": f"{POLICY}; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
-    "cross-origin-embedder-policy": "require-corp",
     "cross-origin-resource-policy": "same-origin",
     "permissions-policy": "camera=(self), microphone=(), geolocation=()",
     "referrer-policy": "no-referrer",
 }
-"""What a server says with each file; the two about other origins let WebAssembly use several threads."""
+"""What the service says with each file."""
 
 START = "index.html"
 _KINDS = {

@@ -86,14 +86,17 @@ async function stop() {
   view.state("ready", "The camera is off.");
 }
 
-/** Look at the newest frame whenever the last one is done. */
+/** Look at the newest frame whenever a worker is free; what is said of frames comes in their order. */
 async function film(video, turn) {
-  const times = [];
+  const [times, coming] = [[], []];
+  let grabbed = Promise.resolve();
   try {
     while (filming === turn) {
-      const frame = await createImageBitmap(video);
-      const { width, height } = frame;
-      const checked = await engine.check(frame, { embed: people.size > 0 });
+      while (coming.length < engine.lanes) {
+        grabbed = grabbed.then(() => newFrame(video));
+        coming.push(grabbed.then(look));
+      }
+      const { checked, width, height } = await coming.shift();
       if (filming !== turn) return;
       judged(checked, running.add(checked), width, height);
       times.push(performance.now());
@@ -103,7 +106,20 @@ async function film(video, turn) {
   } catch (error) {
     if (filming === turn) await stop();
     told(error);
+  } finally {
+    coming.forEach((one) => one.catch(() => {})); // nobody waits for these any more
   }
+}
+
+/** Wait for a frame that was not looked at yet. */
+async function newFrame(video) {
+  if (video.requestVideoFrameCallback) await new Promise((resolve) => video.requestVideoFrameCallback(resolve));
+  return createImageBitmap(video);
+}
+
+async function look(frame) {
+  const { width, height } = frame;
+  return { checked: await engine.check(frame, { embed: people.size > 0 }), width, height };
 }
 
 function rate(times, milliseconds) {

@@ -4,11 +4,10 @@ import { Refused } from "./refused.js";
 
 const LENGTH = 1e-3; // how far an embedding's length may be from one
 
-/** Load the runtime; it computes on several threads where the page may share memory (see docs/device.md). */
+/** Load the runtime, on one thread: there are several workers. */
 export async function runtime(base, { module, threads, wasm }) {
   const ort = await import(new URL(module, base));
-  const cores = globalThis.navigator?.hardwareConcurrency ?? 1;
-  ort.env.wasm.numThreads = globalThis.crossOriginIsolated ? Math.min(cores, 4) : 1;
+  ort.env.wasm.numThreads = 1;
   ort.env.wasm.wasmPaths = { mjs: new URL(threads, base).href, wasm: new URL(wasm, base).href };
   return ort;
 }

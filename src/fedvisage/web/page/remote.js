@@ -3,6 +3,8 @@
 import { Refused } from "./refused.js";
 
 export class Remote {
+  lanes = 1; // how many frames may be under way
+
   async open(page, base, key) {
     this.base = base;
     this.headers = key ? { authorization: `Bearer ${key}` } : {};
@@ -16,7 +18,6 @@ export class Remote {
         threshold: { value: recognition.threshold, rule: recognition.operating_point },
         digest: short(pipeline.recognition),
       },
-      threads: null,
     };
   }
 

@@ -88,12 +88,12 @@ export class View {
     this.at("speed").textContent = text;
   }
 
-  models({ pad, recognition, threads }, page, remote) {
+  models({ pad, recognition }, page, remote) {
     const rows = [
       ["attack detection", pad ? pad.digest : "none"],
       ["recognition", recognition ? recognition.digest : "none"],
       ["detector", page.detector.sha256],
-      ["computed", remote ? "at the service" : `in this page, ${threads === 1 ? "one thread" : `${threads} threads`}`],
+      ["computed", remote ? "at the service" : "in this page"],
       ["version", page.version],
     ];
     const list = this.at("models");

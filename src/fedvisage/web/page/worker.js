@@ -28,7 +28,7 @@ async function open({ base, key, page }) {
   const [pad, recognition] = await Promise.all([one("pad"), one("recognition")]);
   check = pipeline({ nets, pad, recognition, settings: page.settings });
   const said = (model) => model && { threshold: model.threshold, digest: model.digest };
-  return { pad: said(pad), recognition: said(recognition), threads: ort.env.wasm.numThreads };
+  return { pad: said(pad), recognition: said(recognition) };
 }
 
 async function look({ frame, embed }) {
