@@ -132,7 +132,8 @@ def test_nothing_of_a_picture_leaves_the_page(browser: Any, address: str, filmed
         show(page, filmed["bonafide"])
         assert {url for _, url in asked if not url.startswith((address, "blob:" + address))} == set()
         assert {method for method, _ in asked} == {"GET"}
-        assert asked[before:] == []
+        # A second worker loads the same files again, and that is all.
+        assert set(asked[before:]) <= set(asked[:before])
 
 
 def test_a_camera_that_is_refused_is_told_in_words_and_pictures_still_work(

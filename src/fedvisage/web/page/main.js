@@ -104,7 +104,8 @@ async function film(video, turn) {
       view.speed(rate(times, checked.milliseconds));
     }
   } catch (error) {
-    if (filming === turn) await stop();
+    if (filming !== turn) return; // a frame that came too late
+    await stop();
     told(error);
   } finally {
     coming.forEach((one) => one.catch(() => {})); // nobody waits for these any more
