@@ -7,7 +7,7 @@ WORKERS ?= 2
 TESTERS ?= 3
 MINUTES ?= 60
 
-.PHONY: setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs notebooks setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -64,8 +64,19 @@ lint: setup
 	$(BIN)/ruff format --check src tests benchmarks docs deploy
 	$(BIN)/mypy
 
+# Into build/site, to be opened as build/site/index.html; nothing is fetched.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m docs.website.checked build/site
+
+# Executes the notebooks and writes their outputs into them; NOTEBOOKS="--check 04-a-curious-server" writes nothing.
+notebooks: setup
+	$(BIN)/python -m docs.website.executed $(NOTEBOOKS)
+
 reference: setup
 	$(BIN)/python docs/reference.py
+	$(BIN)/python docs/keys.py
+	$(BIN)/python docs/drawings.py
 
 calibrate: setup
 	$(BIN)/python -m benchmarks.calibrate

@@ -137,6 +137,15 @@ def check_documentation() -> str:
     return ", ".join(DOCUMENTATION)
 
 
+def check_website(place: Path) -> str:
+    """The website is built strictly, and fetches nothing."""
+    if importlib.util.find_spec("material") is None:
+        return "left out: pip install 'fedvisage[docs]'"
+    site = place / "site"
+    called(sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", site, where=ROOT, apart=False)
+    return called(sys.executable, "-m", "docs.website.checked", site, where=ROOT, apart=False).splitlines()[-1]
+
+
 def steps(place: Path, fetch: bool) -> Iterator[tuple[str, Callable[[], str]]]:
     """Yield what is done, in its order."""
     made: list[Path] = []
@@ -152,6 +161,7 @@ def steps(place: Path, fetch: bool) -> Iterator[tuple[str, Callable[[], str]]]:
     yield "metadata", lambda: check_metadata(place)
     yield "fresh environment and demo", lambda: check_installed(made[0], place, fetch)
     yield "documentation", check_documentation
+    yield "website", lambda: check_website(place)
 
 
 def main() -> int:

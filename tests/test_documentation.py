@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from docs import keys
 from PIL import Image
 from pydantic import BaseModel
 from safetensors.torch import load_file
@@ -313,20 +314,38 @@ def test_the_federation_that_the_readme_rehearses_is_one_that_can_run_between_ma
     check_travels(load(ROOT / recipe, overrides, read_method))
 
 
-def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Return every section and key of a recipe."""
+def keys_of(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Return every key of a recipe that is no section of others."""
     for name, field in section.model_fields.items():
         kinds = [kind for kind in (field.annotation, *get_args(field.annotation)) if isinstance(kind, type)]
         inner = [kind for kind in kinds if issubclass(kind, BaseModel) and kind is not MethodOptions]
-        yield prefix, name
         for kind in inner:
-            yield from keys_of(kind, name)
+            yield from keys_of(kind, f"{prefix}{name}.")
+        if not inner:
+            yield f"{prefix}{name}"
 
 
-def test_every_key_of_a_recipe_is_explained() -> None:
-    rows = [line for line in (ROOT / "docs/recipes.md").read_text().splitlines() if line.startswith("| `")]
-    for section, key in keys_of(Recipe):
-        assert any(section in row and re.search(rf"\b{key}\b", row) for row in rows), f"{section}.{key}"
+def test_every_key_of_a_recipe_is_explained_on_one_page() -> None:
+    """In the table of a page; what is said of it stands below the key in the code."""
+    blocks = [block[0] for text in keys.pages().values() for block in keys.BLOCK.finditer(text)]
+    rows = [line for block in blocks for line in block.splitlines() if line.startswith("| `")]
+    for key in keys_of(Recipe):
+        (row,) = [row for row in rows if row.startswith(f"| `{key}` |")]
+        assert row.split(" | ")[-1].strip(" |"), f"write a text below the key {key}, then call make reference"
+
+
+def test_every_key_of_a_method_is_explained() -> None:
+    for row in keys.of_methods().splitlines():
+        if row.startswith("| `") and "| a section |" not in row:
+            assert row.split(" | ")[-1].strip(" |"), f"write a text below the key, then call make reference: {row}"
+
+
+def test_the_tables_of_keys_are_what_the_code_says() -> None:
+    """``make reference`` writes them again."""
+    assert len(keys.pages()) >= 3
+    for path, text in keys.pages().items():
+        assert keys.filled(text) == text, path.name
+    assert keys.OF_METHODS.read_text(encoding="utf-8") == keys.of_methods()
 
 
 def test_no_placeholder_is_left_in_the_documentation() -> None:

@@ -10,13 +10,11 @@ import fcntl
 import json
 import math
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import mkdtemp
 from typing import TYPE_CHECKING, Any
 
 from fedvisage.errors import RunFailed, UserError
@@ -202,26 +200,6 @@ def sweep(directory: Path) -> None:
     """Remove what a killed process had not finished writing; only for whoever holds the directory alone."""
     for path in directory.rglob(f".*{PART}"):
         path.unlink(missing_ok=True)
-
-
-def check_free(out: Path, why: str) -> None:
-    """Refuse a directory in which something is."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(str(out), f"is not empty; give a new directory, {why}")
-
-
-@contextmanager
-def taking_place_of(out: Path) -> Iterator[Path]:
-    """Lend a directory beside the one that is wanted, which takes its place when all is well, and is gone if not."""
-    out.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(mkdtemp(prefix=f".{out.name}.", suffix=PART, dir=out.parent))
-    try:
-        yield place
-        place.chmod(0o755)
-        place.rename(out)
-        sync_directory(out.parent)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> None:

@@ -11,9 +11,10 @@ from PIL import Image
 from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit.conduct import audit_run
+from fedvisage.audit.reversion_attack import side_of
 from fedvisage.audit.told import CENTRES, MEANS
 
-OWN = ("privacy-claim", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
+OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
 
 
 def audited(content: dict[str, Any], out: Path) -> dict[str, dict[str, Any]]:
@@ -50,6 +51,14 @@ def test_class_centres_means_and_noisy_clusters_of_several_epsilon_are_attacked(
     assert kinds[:2] == [CENTRES, MEANS]
     for epsilon in ("0.3", "1", "8"):
         assert f"p̂ of Algorithm 1, ε {epsilon}" in kinds
+
+
+def test_the_softmax_is_divided_among_the_own_class_the_others_and_clusters(
+    records: dict[str, dict[str, Any]],
+) -> None:
+    for row in records["softmax-shares"]["rows"]:
+        assert sum(row[name] for name in ("own class", "own site's others", "clusters")) == pytest.approx(1)
+    assert records["softmax-shares"]["rows"][-1]["clusters"] >= records["softmax-shares"]["rows"][0]["clusters"]
 
 
 def test_rates_are_rates_and_stand_beside_chance(records: dict[str, dict[str, Any]]) -> None:
@@ -89,3 +98,8 @@ def test_fedface_sends_its_class_centres(sets: Mapping[str, Path], tmp_path: Pat
     found = audited(tree(sets, "fedface", training__rounds=1), tmp_path / "run")
     assert found["nearest-neighbour"]["says"].endswith("In this run sites send class centres.")
     assert found["membership"]["applies"]
+
+
+@pytest.mark.parametrize(("size", "side"), [(112, 128), (128, 128), (256, 128), (64, 64), (48, 32), (32, 32)])
+def test_faces_are_rebuilt_at_table_5s_size_from_the_papers_images_on(size: int, side: int) -> None:
+    assert side_of(size) == side

@@ -12,8 +12,10 @@ from tests.toy import make_set
 
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord, DetectorRecord, clash, from_source
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.cropping import record_of
+from fedvisage.datasets.importers.cropping import LARGEST, record_of
 from fedvisage.datasets.importers.folder import import_folder
+from fedvisage.datasets.importers.pipeline import reading_of
+from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.sources import resolve
 from fedvisage.errors import UserError
 
@@ -45,6 +47,18 @@ def test_the_record_of_found_faces_names_the_detector_and_its_files() -> None:
     assert (FACE.detector.name, FACE.detector.version, len(FACE.detector.sha256)) == ("mtcnn", "1.0.2", 64)
     assert (FACE.margin, FACE.rotation, FACE.alignment) == (1.4, False, "box")
     assert (ALIGNED.margin, ALIGNED.rotation, ALIGNED.alignment) == (None, True, "points")
+
+
+def test_crops_of_the_largest_face_go_with_those_of_all_and_say_so_of_themselves() -> None:
+    for usual, aligned in ((FACE, False), (ALIGNED, True)):
+        sought = record_of("face", aligned=aligned, search=LARGEST)
+        assert sought != usual
+        assert not clash(sought, usual)
+        assert clash(sought, WIDER if not aligned else OTHER)
+        assert CropRecord.model_validate_json(sought.model_dump_json()) == sought
+        assert "search" not in usual.model_dump_json()
+    made = reading_of(SCANNERS["casia-fasd"], 1, 24, "face", "none", "detect").record
+    assert made == record_of("face", search=LARGEST)
 
 
 def test_a_set_that_nobody_described_has_no_record(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from tests.datasets.importers.making import make_folder, picture, save
 from tests.datasets.scanners.copies import changeable
 from tests.documented import example
 from tests.toy import unheard
+from typer.testing import CliRunner
 
+from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.make import (
     IMPORTERS,
@@ -26,6 +28,10 @@ from fedvisage.datasets.make import (
     show_set,
     synthesise_set,
 )
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.scanners.example import Clip
+from fedvisage.datasets.scanners.item import Choices
+from fedvisage.datasets.scanners.tree import walk
 from fedvisage.errors import UserError
 
 
@@ -140,6 +146,45 @@ def test_every_kind_is_described_and_one_can_be_asked_for() -> None:
     assert any("phone_session_subject_file" in line for line in describe_kinds("oulu-npu"))
     with pytest.raises(UserError, match="choose one of folder"):
         describe_kinds("imagenet")
+
+
+DIVIDED = {
+    "oulu-npu": ("print", "replay"), "casia-fasd": ("warp", "cut", "replay"),
+    "replay-attack": ("print", "photo", "replay"), "msu-mfsd": ("print", "replay"), "wmca": ("print", "replay"),
+    "cefa": ("print", "replay"), "casia-surf": ("cut",), "celeba-spoof": ("attack",),
+}  # fmt: skip
+"""Datasets that studies divide finely, and the attacks by which they do it, as names of files say them."""
+
+
+@pytest.mark.parametrize("kind", DIVIDED)
+def test_further_people_of_a_copy_are_there_in_every_way_that_studies_divide_by(kind: str, tmp_path: Path) -> None:
+    """Who is there follows from names, so the faces are not looked at."""
+    scanner = SCANNERS[kind]
+    assert scanner.further is not None
+    plain = {clip.path for clip in scanner.example if isinstance(clip, Clip)}
+    more = [clip for number in range(12) for clip in scanner.further(number)]
+    assert len({clip.path for clip in more} | plain) == len(more) + len(plain)
+    for clip in more:
+        (tmp_path / clip.path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / clip.path).write_bytes(b"x")
+    found: dict[str, set[str]] = {}
+    for item in scanner.list(walk(tmp_path), Choices()).items:
+        found.setdefault(item.subject, set()).add(item.species)
+        assert item.split in ("train", None)
+    assert len(found) == 12
+    assert all(species == {"bonafide", *DIVIDED[kind]} for species in found.values())
+
+
+def test_further_people_are_written_where_they_are_known(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["data", "pretend", "oulu-npu", str(tmp_path / "O"), "--subjects", "2"])
+    assert result.exit_code == 0
+    names = {path.name for path in (tmp_path / "O" / "Train_files").iterdir()}
+    assert {"1_1_03_1.avi", "1_1_03_2.avi", "1_1_03_4.avi", "1_1_04_1.avi"} <= names
+    assert "1_1_05_1.avi" not in names
+    for kind, count, word in (("siw", 1, "SiW"), ("lfw", 1, "LFW"), ("oulu-npu", 13, "from 0 to 12")):
+        with pytest.raises(UserError, match=rf"--subjects.*{word}"):
+            pretend_dataset(kind, tmp_path / "x", count)
+    assert not (tmp_path / "x").exists()
 
 
 def test_a_pretended_dataset_is_not_written_over_something(tmp_path: Path) -> None:

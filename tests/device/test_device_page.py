@@ -28,12 +28,14 @@ def blocks(kind: str) -> list[str]:
 def place(
     sets: Mapping[str, Path],
     pad_run: Path,
+    recognition: Path,
     photographs: dict[str, np.ndarray],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Path:
     shutil.copytree(pad_run, tmp_path / "runs" / "first")
     shutil.copytree(sets["A"], tmp_path / "sets" / "C")
+    shutil.copytree(recognition, tmp_path / "exported" / "people")
     (tmp_path / "photos").mkdir()
     for name in ("one", "two", "turned", "wall"):
         Image.fromarray(photographs[name]).save(tmp_path / "photos" / f"{name}.png")
@@ -50,7 +52,10 @@ def said(*words: str) -> str:
 @pytest.mark.slow
 def test_the_commands_and_the_python_run(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [shlex.split(line)[1:] for block in blocks("console") for line in block.splitlines()]
-    exported, predicted, watched, small = (said(*words) for words in lines)
+    exported, predicted, watched, small, copied, judged_together = (said(*words) for words in lines)
+    assert "60 presentations" in judged_together
+    assert "pretended/replay-attack" in copied
+    assert "APCER" in (place / "judged" / "iso30107.html").read_text()
     assert len(small.splitlines()) == 4
     (judged, as_small) = (said("predict", "exported/small", "photos", *words) for words in ((), ("--int8",)))
     assert [line[-9:] for line in judged.splitlines()[1:]] == [line[-9:] for line in as_small.splitlines()[1:]]

@@ -10,9 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedvisage.faces.depth import canonical_depth, fit_pose
+from fedvisage.faces.depth import canonical_depth, fit_pose, placed
 from fedvisage.faces.synthetic.conditions import Conditions, draw_conditions
 from fedvisage.faces.synthetic.people import draw_people
+from fedvisage.faces.synthetic.pose import PIVOT, project
 from fedvisage.faces.synthetic.scene import Scene, render, small_depth
 
 SIZE, COUNT = 64, 40
@@ -49,6 +50,15 @@ def test_the_pose_of_rendered_faces_is_found(scene: Scene, conditions: Condition
     for name, most in (("yaw", 0.04), ("pitch", 0.07), ("roll", 0.012)):
         missed = torch.cat([getattr(one, name) for one in found]) - getattr(conditions, name)
         assert missed.square().mean().sqrt() < most
+
+
+def test_a_fit_places_points_where_the_renderer_places_them(conditions: Conditions) -> None:
+    points = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (1, 5, 3)).astype(np.float32))
+    for number in range(8):
+        one = Conditions(**{name: value[number : number + 1] for name, value in vars(conditions).items()})
+        pose = torch.cat([one.yaw, one.pitch, one.roll, one.scale, one.centre[0]]).double().numpy()
+        expected = project(points, one, 1)[0].numpy()
+        np.testing.assert_allclose(placed((points[0] - PIVOT).numpy(), pose), expected, atol=1e-5)
 
 
 def test_the_nearest_point_is_white_and_what_is_no_face_is_black() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.toy import recipe_of, tree
 
 from fedvisage.errors import UserError
@@ -50,3 +51,19 @@ def test_a_size_that_table_ii_does_not_fit_is_refused(sets: Mapping[str, Path], 
     recipe = recipe_of(tree(sets, method, input__size=size))
     with pytest.raises(UserError, match=rf"^recipe\.input\.size: .*multiple of 32 .*{size}"):
         METHODS[method].network(recipe)
+
+
+def test_a_copied_specific_encoder_begins_as_the_invariant_one_and_others_with_their_own(
+    sets: Mapping[str, Path],
+) -> None:
+    for specific, same in (("copied", True), ("own", False), (None, False)):
+        content = tree(sets, "fedgpad")
+        content["method"]["network"] |= {} if specific is None else {"specific": specific}
+        net = METHODS["fedgpad"].network(recipe_of(content))
+        first, other = net["encoder"].state_dict(), net["specific"].state_dict()
+        assert all(torch.equal(value, other[name]) for name, value in first.items()) is same
+
+
+def test_what_is_not_said_of_the_network_stays_out_of_a_resolved_recipe(sets: Mapping[str, Path]) -> None:
+    resolved = tree_of(recipe_of(tree(sets, "fedgpad")))
+    assert set(resolved["method"]["network"]) == {"width", "classifier"}

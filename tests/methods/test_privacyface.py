@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 import pytest
 from tests.toy import shortest
@@ -22,8 +25,27 @@ def test_a_site_needs_as_many_people_as_its_least_cluster_and_two_at_least() -> 
 
 
 def test_clusters_that_could_fill_the_sphere_are_warned_of() -> None:
-    assert crowded(shortest("privacyface", delta=1e-5)) is None
     assert "lower the margin" in (crowded(shortest("privacyface", delta=1e-5, rho=1.56, queries=4)) or "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "own"),
+    [
+        ({}, 64 * math.cos(0.5)),
+        ({"loss": "cosface", "margin": 0.35}, 64 * 0.65),
+        ({"consensus": {"rho": 1.2}}, 64 * math.cos(0.5)),
+    ],
+)
+def test_clusters_that_take_the_softmax_are_warned_of(changes: dict[str, Any], own: float) -> None:
+    warning = crowded(shortest("privacyface", delta=1e-5, **changes))
+    assert warning is not None
+    assert f"{own:.3g}" in warning
+    assert f"{64 * math.sin(changes.get('consensus', {}).get('rho', 1.3)):.3g}" in warning
+
+
+@pytest.mark.parametrize("consensus", [{"form": "lowered"}, {"form": "apart"}, {"rho": 0.9}])
+def test_forms_in_which_the_own_class_wins_are_not_warned_of(consensus: dict[str, Any]) -> None:
+    assert crowded(shortest("privacyface", delta=1e-5, consensus=consensus)) is None
 
 
 def test_the_defaults_are_the_paper_s() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.toy import SITES, run_toy, settled, tree
+from tests.toy import SITES, recipe_of, run_toy, settled, tree
 from torch import Tensor
 
 from fedvisage.errors import RunFailed, UserError
@@ -22,7 +22,9 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import fedsis, split_site
-from fedvisage.recipe import Federation
+from fedvisage.nn.optimizers import reach
+from fedvisage.recipe import Federation, Local, Optimizer, Training
+from fedvisage.recipe.training import Schedule
 
 Program = Callable[[Server], Iterator[None]]
 SGD = {"name": "sgd", "lr": 0.1}
@@ -260,3 +262,28 @@ def test_a_pass_over_the_data_is_a_round_with_two_calls_a_batch(sets: Mapping[st
     up = [line["call"] for line in ledger(tmp_path / "run") if line["direction"] == "up" and line["site"] == "A"]
     calls = [call for number, call in enumerate(up) if number == 0 or up[number - 1] != call]
     assert calls == ["tokens", "head", "tokens", "head", "tokens", "head", "finish", "unify", "heldout", "scatter"]
+
+
+def test_batches_that_can_move_nothing_are_warned_of_with_how_far_they_can(sets: Mapping[str, Path]) -> None:
+    """FedSIS's 200 rounds at Adam's 1e-6: one batch each comes to 2e-4, of 1/√768 = 0.036; a pass is not counted."""
+
+    def said(**changes: Any) -> str | None:
+        content = tree(sets, "fedsis", training__rounds=200, **changes)
+        content["method"]["network"] |= {"width": 768, "heads": 12}
+        return fedsis.METHOD.warning(recipe_of(content))
+
+    slow = {"name": "adam", "lr": 1e-6}
+    warning = said(training__local={"batches": 1}, training__optimizer=slow) or ""
+    assert "0.0002" in warning
+    assert "0.6%" in warning
+    assert "epochs: 1" in warning
+    assert said(training__local={"epochs": 1}, training__optimizer=slow) is None
+    assert said(training__local={"batches": 1}, training__optimizer={"name": "adam", "lr": 1e-3}) is None
+    assert said(training__local={"batches": 1}, training__optimizer={"name": "sgd", "lr": 1e-6}) is None
+
+
+def test_a_falling_rate_counts_as_it_falls() -> None:
+    training = Training(
+        rounds=4, local=Local(batches=3), optimizer=Optimizer(lr=0.1), schedule=Schedule(name="step", every=2)
+    )
+    assert reach(training) == pytest.approx(3 * (0.1 + 0.1 + 0.01 + 0.01))

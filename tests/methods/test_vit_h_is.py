@@ -126,3 +126,25 @@ def test_a_run_reports_the_spread_at_the_user(sets: Mapping[str, Path], tmp_path
 def test_a_range_outside_the_network_is_refused(sets: Mapping[str, Path], blocks: dict[str, int]) -> None:
     with pytest.raises(UserError, match=f"within 1 … {DEPTH}"):
         recipe(sets, blocks=blocks)
+
+
+def test_the_released_adapter_adds_its_tokens_and_the_released_head_norms(sets: Mapping[str, Path]) -> None:
+    """Both written out in float64: two convolutions with BatchNorm, a shortcut before the last ReLU; LayerNorm."""
+    net = vit_h_is.network(recipe(sets, adapter="residual", head="normed")).double().eval()
+    tokens = torch.randn(3, 4, 8, dtype=torch.float64, generator=Generator().manual_seed(2))
+    square = values = tokens.transpose(1, 2).reshape(3, 8, 2, 2)
+    for number in (0, 3):
+        kernel = net["adapter"].layers[number].weight
+        values = torch.nn.functional.conv2d(values, kernel, padding=1) / (1 + 1e-5) ** 0.5  # statistics are 0 and 1
+        values = values if number == 3 else values.clamp(min=0)
+    pseudo = (values + square).clamp(min=0).mean(dim=(2, 3))
+    torch.testing.assert_close(net["adapter"](tokens), pseudo)
+    normal = (pseudo - pseudo.mean(1, keepdim=True)) / (pseudo.var(1, unbiased=False, keepdim=True) + 1e-6).sqrt()
+    linear = net["head"][1]
+    torch.testing.assert_close(net["head"](pseudo), normal @ linear.weight.T + linear.bias)
+
+
+def test_a_run_with_the_released_networks_is_one_that_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedsis", training__rounds=1, evaluation__every=0)
+    content["method"] |= {"adapter": "residual", "head": "normed", "weight": "uniform", "encoder_update": "average"}
+    assert run_toy(content, tmp_path / "run")["rounds"] == 1

@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 from tests.metrics.faces import people
 
-from fedvisage.metrics.decision import SIMILARITIES, counted, pair_counts, threshold_at_fmr, within_counts
+from fedvisage.metrics.decision import (
+    SIMILARITIES,
+    counted,
+    pair_counts,
+    tar_by_impostors,
+    threshold_at_fmr,
+    within_counts,
+)
 from fedvisage.metrics.hard_negatives import hard_negatives
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import BINS, histogram
@@ -52,6 +59,19 @@ def test_the_threshold_is_the_lowest_edge_that_few_enough_impostors_reach() -> N
     assert found.far == (impostor >= fine[0]).mean()
     assert found.frr == pytest.approx((genuine < fine[0]).mean())
     assert "0.01" in found.rule
+
+
+def test_impostors_of_one_group_and_of_two_have_rates_of_their_own() -> None:
+    faces = people(5, 40, 6)
+    group = faces.identity % 3
+    similarity, same = pairs_of(faces)
+    alike = np.array([group[a] == group[b] for a, b in combinations(range(len(faces)), 2)])
+    inside = [within_counts(faces.take(group == one)) for one in range(3)]
+    found = tar_by_impostors(within_counts(faces), inside, [0.01, 1e-9])
+    for kind, chosen in (("within groups", alike & ~same), ("across groups", ~alike)):
+        edge = next(edge for edge in SIMILARITIES if (similarity[chosen] >= edge).mean() <= 0.01)
+        assert list(found[kind]) == [0.01]  # there are fewer pairs than the other rate needs
+        assert found[kind][0.01] == pytest.approx((similarity[same] >= edge).mean(), abs=0.01)
 
 
 def test_without_enough_impostors_there_is_no_threshold() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedvisage.nn.losses.arcface import arcface_logits
-from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
+from fedvisage.nn.losses.consensus import apart, cluster_logits, consensus_aware, lowered, outside
 from fedvisage.nn.losses.cosface import cosface_logits
 from fedvisage.nn.losses.cosines import cosines
 
@@ -99,3 +100,39 @@ def test_gradients_are_finite_at_the_centre_of_a_cluster_and_opposite_to_it(sign
     cluster_logits(feature, torch.cat([cluster, empty]), MARGIN, SCALE).exp().sum().backward()  # type: ignore[no-untyped-call]
     assert feature.grad is not None
     assert bool(feature.grad.isfinite().all())
+
+
+def softmax_of(own: np.ndarray, label: int, others: np.ndarray) -> float:
+    return float(-np.log(np.exp(own[label]) / (np.exp(own).sum() + np.exp(others).sum())))
+
+
+def test_lowered_clusters_at_the_edge_of_their_cap_compete_like_a_class_at_that_angle() -> None:
+    towards = np.array([[math.cos(MARGIN), math.sin(MARGIN), 0.0]])
+    cluster = torch.tensor([[1.0, 0.0, 0.0]], dtype=torch.float64)
+    logits = lowered(cluster_logits(torch.from_numpy(towards), cluster, MARGIN, SCALE), MARGIN, SCALE)
+    assert float(logits) == pytest.approx(SCALE * math.cos(MARGIN))
+
+
+def test_two_terms_are_the_margin_loss_and_the_own_class_beside_clusters_alone() -> None:
+    theta, around = angles(FEATURES, CENTRES), angles(FEATURES, CLUSTERS)
+    expected = 0.0
+    for i, label in enumerate(LABELS):
+        own = SCALE * np.cos(theta[i])
+        own[label] -= SCALE * OWN_MARGIN
+        others = SCALE * np.cos(np.maximum(around[i] - MARGIN, 0.0))
+        expected += softmax_of(own, label, np.empty(0)) + 0.3 * softmax_of(own[[label]], 0, others)
+    features, centres, labels = torch.from_numpy(FEATURES), torch.from_numpy(CENTRES), torch.from_numpy(LABELS)
+    logits = cosface_logits(cosines(features, centres), labels, SCALE, OWN_MARGIN)
+    others_now = cluster_logits(features, torch.from_numpy(CLUSTERS), MARGIN, SCALE)
+    assert float(apart(logits, labels, others_now, 0.3)) == pytest.approx(expected / len(LABELS))
+
+
+def test_a_cluster_is_left_out_for_images_whose_own_centre_lies_in_its_cap() -> None:
+    centres, clusters, labels = torch.from_numpy(CENTRES), torch.from_numpy(CLUSTERS), torch.from_numpy(LABELS)
+    around = cluster_logits(torch.from_numpy(FEATURES), clusters, MARGIN, SCALE)
+    inside = angles(CENTRES, CLUSTERS)[LABELS] <= MARGIN
+    assert inside.any()
+    assert not inside.all()
+    left = outside(around, labels, centres, clusters, MARGIN)
+    np.testing.assert_array_equal(left.isinf().numpy(), inside)
+    assert torch.equal(left[~left.isinf()], around[~left.isinf()])

@@ -61,8 +61,8 @@ def averaged(models: Mapping[str, Joined], part: str) -> dict[str, Tensor]:
     return {key: sum(share * state[key].double() for share, state in states).float() for key in states[0][1]}  # type: ignore[union-attr]
 
 
-def trained_joined(content: dict[str, Any], unify_every: int) -> dict[str, Tensor]:
-    """Train FedSIS as §3.3 says it, without a split."""
+def first_models(content: dict[str, Any]) -> tuple[nn.ModuleDict, dict[str, Joined]]:
+    """Return what all share, and each site's network around it."""
     recipe = recipe_of(content)
     with scoped(0, "initial weights"):
         net = fedsis.METHOD.network(recipe).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -73,16 +73,31 @@ def trained_joined(content: dict[str, Any], unify_every: int) -> dict[str, Tenso
         images = torch.from_numpy(np.array(found.images)[chosen]).permute(0, 3, 1, 2)
         labels = torch.from_numpy(found.rows.label[chosen]).long()
         models[name] = Joined(copy.deepcopy(net["tokenizer"]), copy.deepcopy(net["head"]), net, images, labels)
+    return net, models
+
+
+def backward(model: Joined, name: str, number: int, depth: int) -> None:
+    """Eq. 4 for one batch, through the first blocks only."""
+    images, labels = model.batch(name, number)
+    tokens = model.tokenizer(images)
+    for block in model.shared["blocks"][:depth]:  # type: ignore[index]
+        tokens = block(tokens)
+    two = model.head(model.shared["adapter"](tokens))
+    loss = -torch.log_softmax(two, dim=1)[torch.arange(len(labels)), labels].mean()
+    loss.backward()
+
+
+def drawn(number: int, name: str) -> int:
+    """Return the block of a site and round."""
+    return int(torch.randint(1, 3, (1,), generator=torch_rng(0, "server", number, "block", name)))
+
+
+def trained_joined(content: dict[str, Any], unify_every: int) -> dict[str, Tensor]:
+    """Train FedSIS as §3.3 says it, without a split."""
+    net, models = first_models(content)
     for number in range(1, ROUNDS + 1):
         for name, model in models.items():
-            depth = int(torch.randint(1, 3, (1,), generator=torch_rng(0, "server", number, "block", name)))
-            images, labels = model.batch(name, number - 1)
-            tokens = model.tokenizer(images)
-            for block in net["blocks"][:depth]:  # type: ignore[index]
-                tokens = block(tokens)
-            two = model.head(net["adapter"](tokens))
-            loss = -torch.log_softmax(two, dim=1)[torch.arange(len(labels)), labels].mean()
-            loss.backward()
+            backward(model, name, number - 1, drawn(number, name))
             descend(model.head, model.tokenizer, net["adapter"])
         descend(net["blocks"], scale=1 / len(models))
         if number % unify_every == 0 or number == ROUNDS:
@@ -92,6 +107,38 @@ def trained_joined(content: dict[str, Any], unify_every: int) -> dict[str, Tenso
                 for model in models.values():
                     getattr(model, part).load_state_dict(mean)
     return net.state_dict()
+
+
+def trained_averaged(content: dict[str, Any], batches: int) -> dict[str, Tensor]:
+    """Train FedSIS as the authors' code does: blocks step with the rest, and each round their weights are averaged."""
+    net, models = first_models(content)
+    total = sum(len(model.labels) for model in models.values())
+    for number in range(1, ROUNDS + 1):
+        start, mean = copy.deepcopy(net["blocks"].state_dict()), dict[str, Tensor]()
+        for name, model in models.items():
+            net["blocks"].load_state_dict(start)
+            for index in range(batches):
+                backward(model, name, (number - 1) * batches + index, drawn(number, name))
+                descend(model.head, model.tokenizer, net["adapter"], net["blocks"])
+            for key, value in net["blocks"].state_dict().items():
+                mean[key] = mean.get(key, 0) + len(model.labels) / total * value.double()
+        net["blocks"].load_state_dict({key: value.float() for key, value in mean.items()})
+    for part in ("tokenizer", "head"):
+        net[part].load_state_dict(averaged(models, part))
+    return net.state_dict()
+
+
+def test_averaged_encoders_are_those_of_a_loop(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Three rounds of two batches at each of three sites, one of them larger, from the same blocks in every visit."""
+    found = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
+    sgd = {"name": "sgd", "lr": RATE}
+    content = tree(found, "fedsis", training__local={"batches": 2}, training__optimizer=sgd, training__augment={})
+    content["method"] |= {"encoder_update": "average", "unify_every": ROUNDS}
+    run_toy(content, tmp_path / "run")
+    expected, trained = trained_averaged(content, 2), load_file(tmp_path / "run" / "model.safetensors")
+    assert trained.keys() == expected.keys()
+    for key, value in trained.items():
+        torch.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6, msg=key)
 
 
 @pytest.mark.parametrize("unify_every", [1, 2])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from fedvisage.data.manifest import read_manifest
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.make import pretend_dataset
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
+from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.wanted import read_wanted
 from fedvisage.errors import UserError
 from fedvisage.progress import Reporter
@@ -52,6 +54,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("root")
     for name, kind in LETTERS.items():
         pretend_dataset(kind, folder / f"copy of {name}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def peopled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Copies of the four with as many people as studies need that divide datasets finely."""
+    folder = tmp_path_factory.mktemp("peopled")
+    for kind in LETTERS.values():
+        pretend_dataset(kind, folder / kind, 8)
     return folder
 
 
@@ -244,20 +255,47 @@ def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Pa
         ("fedsis-table1", ()),
         ("table8", ("siw",)),
         ("masks", ("3dmad", "hkbu-mars-v2")),
+        ("table10", ()),
+        ("fedsis-table3", ("wmca", "cefa", "casia-surf")),
+        ("fedsis-table6", ("celeba-spoof",)),
     ],
 )
 @pytest.mark.timeout(1200)
 def test_a_papers_study_runs_on_pretended_datasets(
-    name: str, more: tuple[str, ...], root: Path, tmp_path: Path
+    name: str, more: tuple[str, ...], peopled: Path, tmp_path: Path
 ) -> None:
+    root = peopled
     for kind in more:
         if not (root / kind).exists():
-            pretend_dataset(kind, root / kind)
+            pretend_dataset(kind, root / kind, 8 if SCANNERS[kind].further else 0)
     words = ["study", str(FOLDER / f"{name}.yaml"), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
     assert result.exit_code == 0, result.exception
     study = read(FOLDER / f"{name}.yaml")
     assert all(row in (tmp_path / "out" / "table.md").read_text() for row in study.rows)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_benchmarks_below_a_root_are_imported_and_their_figures_are_columns(tmp_path: Path) -> None:
+    """People who train are prepared sets, known by their names; the benchmarks are small copies as they are sent."""
+    root = tmp_path / "root"
+    for kind in ("rfw", "ijb-b", "ijb-c"):
+        pretend_dataset(kind, root / kind)
+    for number, name in enumerate(("african", "asian", "caucasian", "indian", "public")):
+        held = "0.9" if name == "public" else "0"
+        words = ["data", "people", str(root / "sets" / name), "--size", "32", "--first", str(1000 * number)]
+        words += ["--identities", "40" if name == "public" else "4", "--images", "4", "--heldout", held]
+        assert CliRunner().invoke(app, [*words, "--workers", "1", "--quiet"]).exit_code == 0
+    study = FOLDER / "privacyface-table3.yaml"
+    words = ["study", str(study), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
+    assert result.exit_code == 0, result.exception
+    made = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]["ArcFace, conventional"]["average"]
+    assert {f"rfw.{race}.accuracy" for race in ("african", "asian", "caucasian", "indian")} <= {*made}
+    head = (tmp_path / "out" / "table.md").read_text()
+    assert "IJB-B.TAR@1E-4 (paper)" in head
+    assert "58.62" in head
 
 
 def section_of_the_page() -> str:

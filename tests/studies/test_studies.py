@@ -31,6 +31,7 @@ OWN_ROWS = {
     *(f"{rule}, {state}" for rule in ("mean", "norm clip", "trimmed mean", "median", "Krum", "multi-Krum")
       for state in ("clean", "sign flip", "scaling", "label flip")),
     *(f"block {number}" for number in range(1, 13)), *(f"every {rounds} rounds" for rounds in (2, 4, 6, 8, 12)),
+    *(f"{name} on ResNet-18" for name in ("FedProx", "MOON", "FedBN", "AFL")), "FedGPAD, epochs",
     "all public images", *(f"t_HN 0.{tenth}" for tenth in range(2, 7)),
     *(f"{name}, {count}" for name in ("FedFace", "FedFR") for count in (40, 20, 10, 1)), "Centralised, 40",
     "Pre-trained, 1",

@@ -79,9 +79,9 @@ def lines_of(root: Path) -> list[list[str]]:
 
 def test_the_papers_figures_stand_beside_and_are_averaged(conducted: tuple[Path, dict[str, Any]]) -> None:
     lines = lines_of(conducted[0])
-    assert lines[0][-3:] == ["HTER (paper)", "EER (paper)", "AUC (paper)"]
-    assert ["–", "40.00", "70.00"] in [line[-3:] for line in lines if line[:3] == ["FedPAD", "B&C&U", "A"]]
-    assert ["–", "30.00", "80.00"] in [line[-3:] for line in lines if line[0] == "**FedPAD**"]
+    assert lines[0][-3:] == ["AUC", "EER (paper)", "AUC (paper)"]
+    assert ["40.00", "70.00"] in [line[-2:] for line in lines if line[:3] == ["FedPAD", "B&C&U", "A"]]
+    assert ["30.00", "80.00"] in [line[-2:] for line in lines if line[0] == "**FedPAD**"]
     assert "on other (real) data" in (conducted[0] / "out" / "table.md").read_text()
 
 
@@ -113,7 +113,7 @@ def test_a_row_that_quotes_another_name_stands_beside_it(
     rows = {"Averaging": {"quotes": "FedPAD"}}
     (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "rows": rows, "seeds": [0], "users": ["A"]}))
     conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
-    assert lines_of(tmp_path)[2][-3:] == ["–", "40.00", "70.00"]
+    assert lines_of(tmp_path)[2][-2:] == ["40.00", "70.00"]
 
 
 def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
@@ -129,6 +129,58 @@ def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
     assert head[3:] == ["EER", "MEGABYTES_UP", "EER (paper)"]
     assert float(line[4]) == pytest.approx(sent / 1e6, abs=0.006)
     assert "costs in their own units" in (tmp_path / "out" / "table.md").read_text()
+
+
+def test_ours_as_published_and_printed_figures_have_columns_of_their_own(
+    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+) -> None:
+    """What was printed stands under its own rule and under no other; members have figures as published, too."""
+    printed = {**PAPER, "columns": ["published.hter_target_eer", "auc"]}
+    small = {**grid, "rows": {"FedPAD": {}, "Single": grid["rows"]["Single"]}, "seeds": [0], "users": ["U"],
+             "set": ["evaluation.published=true"], "paper": [printed],
+             "figures": ["hter", "published.hter_target_eer", "published.tpr_bona_fide_1pct"]}  # fmt: skip
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(small))
+    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    head, _, *lines = lines_of(tmp_path)
+    assert [title.split()[0] for title in head[3:]] == ["HTER", "HTER", "bona", "HTER"]
+    assert "as published" in head[4]
+    assert "(paper)" in head[6]
+    own = metrics_of(tmp_path, "fedpad-U-seed0")
+    wanted = [own["hter"], own["published"]["hter_target_eer"], own["published"]["tpr_bona_fide_1pct"], 0.9]
+    assert [float(cell) for cell in lines[0][3:]] == pytest.approx([100 * value for value in wanted], abs=0.006)
+    member = metrics_of(tmp_path, "single-U-seed0")["members"]["B"]["published"]
+    (of_b,) = (line for line in lines if line[:2] == ["Single", "B"])
+    assert float(of_b[4]) == pytest.approx(100 * member["hter_target_eer"], abs=0.006)
+
+
+def test_a_site_can_train_on_a_part_of_the_set_that_a_user_is_judged_by(
+    grid: dict[str, Any], tmp_path: Path, sets: Mapping[str, Path]
+) -> None:
+    trains = {name: f"{path} only: frames=1" for name, path in sets.items()}
+    found = cells({**grid, "trains": trains, "users": ["A"], "rows": {"FedPAD": {}}}, tmp_path)["FedPAD"].recipe.data
+    assert found.user == str(sets["A"])
+    assert found.sites == {name: trains[name] for name in ("B", "C", "U")}
+    for wrong, place in (({"Z": "data/Z"}, "trains"), ({"A": "data/other only: frames=1"}, r"trains\.A")):
+        (tmp_path / "study.yaml").write_text(yaml.safe_dump({**grid, "trains": wrong}, sort_keys=False))
+        with pytest.raises(UserError, match=place):
+            read(tmp_path / "study.yaml")
+
+
+def test_a_blind_table_shows_the_sites_held_out_images_alone(
+    conducted: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    root, _ = conducted
+    said: list[str] = []
+    blind = conduct(
+        root / "study.yaml", tmp_path / "out", root / "cache", said.append, runs=root / "out" / "cells", blind=True
+    )
+    sites = metrics_of(root, "fedpad-U-seed0")["sites_heldout"], metrics_of(root, "fedpad-U-seed1")["sites_heldout"]
+    means = [np.mean([100 * site["auc"] for site in seed.values()]) for seed in sites]
+    assert blind["figures"] == ["heldout.eer", "heldout.auc"]
+    assert blind["rows"]["FedPAD"]["users"]["U"]["heldout.auc"][0] == pytest.approx(np.mean(means), abs=0.006)
+    assert not (tmp_path / "out" / "table.md").exists()
+    text = (tmp_path / "out" / "blind.md").read_text() + "".join(said)
+    assert "hter" not in text.lower().replace("heldout", "")
 
 
 def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dict[str, Any]]) -> None:
@@ -154,12 +206,17 @@ def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, d
     assert lost.exists()
 
 
-def test_cells_that_run_beside_each_other_give_the_same_table(
+def test_cells_that_run_beside_each_other_give_the_same_table_and_their_sites_have_no_processes_of_their_own(
     conducted: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
     root, table = conducted
-    beside = conduct(root / "study.yaml", tmp_path / "out", root / "cache", unheard, workers=2)
+    beside = conduct(
+        root / "study.yaml", tmp_path / "out", root / "cache", unheard, workers=2, changes=["runtime.workers=2"]
+    )
     assert beside == table
+    surroundings = [json.loads(path.read_text()) for path in (tmp_path / "out").rglob("environment.json")]
+    assert surroundings
+    assert not any("workers" in one for one in surroundings)
 
 
 @pytest.mark.parametrize(

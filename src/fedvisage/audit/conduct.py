@@ -15,6 +15,7 @@ from fedvisage.audit import (
     nearest_attack,
     noise_on_clusters,
     reversion_attack,
+    softmax_shares,
     token_inversion,
 )
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
@@ -26,7 +27,14 @@ from fedvisage.tasks.finished import open_model
 
 AUDITS: tuple[Audit, ...] = (
     *(label_inference.AUDIT, token_inversion.AUDIT),
-    *(claims.AUDIT, noise_on_clusters.AUDIT, nearest_attack.AUDIT, reversion_attack.AUDIT, membership_attack.AUDIT),
+    *(
+        claims.AUDIT,
+        softmax_shares.AUDIT,
+        noise_on_clusters.AUDIT,
+        nearest_attack.AUDIT,
+        reversion_attack.AUDIT,
+        membership_attack.AUDIT,
+    ),
 )
 FOLDER, FILE = AUDIT.parts
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli import data, federation, gallery, models, recipes, runs, service, web
+from fedvisage.cli import adapting, data, federation, gallery, judging, models, recipes, runs, service, web
 from fedvisage.cli.options import ending_on_sigterm
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
@@ -24,7 +24,9 @@ app = typer.Typer(
     epilog="Start with: fedvisage demo",
 )
 app.add_typer(runs.app)
+app.add_typer(judging.app)
 app.add_typer(models.app)
+app.add_typer(adapting.app)
 app.add_typer(service.app)
 app.add_typer(federation.app)
 app.add_typer(recipes.shipped, name="recipes", cls=Verbs)

@@ -211,12 +211,19 @@ def protocols(
 def pretend(
     kind: Annotated[str, typer.Argument(help="Dataset or layout, such as oulu-npu.")],
     directory: Annotated[Path, typer.Argument(help="Where it is written.")],
+    subjects: Annotated[
+        int, typer.Option(help="Further people, each as every kind of attack: for studies that divide finely.")
+    ] = 0,
+    some_people: Annotated[
+        int,
+        typer.Option("--people", help="replay-attack: so many people who enrol, come back and are attacked.", min=0),
+    ] = 0,
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to see what is expected and to try an import."""
     with interruptible("remove what was written"):
         from fedvisage.datasets.make import pretend_dataset
 
-        lines = pretend_dataset(kind, directory)
+        lines = pretend_dataset(kind, directory, subjects, some_people)
     say(*lines)
 
 

@@ -1,4 +1,4 @@
-"""The verbs that use finished models: on prepared sets, and on pictures."""
+"""The verbs that use finished models on pictures, and write them for devices."""
 
 from __future__ import annotations
 
@@ -13,12 +13,9 @@ from fedvisage.cli.options import (
     NOTHING,
     AsJson,
     Cache,
+    Int8,
     LogFormat,
-    MixedCrops,
-    Out,
-    Overlap,
     Quiet,
-    Verify,
     interruptible,
     note,
     print_json,
@@ -37,71 +34,6 @@ if TYPE_CHECKING:
     Judge = Callable[[Asked, Asked | None, Steps], Predictions | Matches]
 
 app = typer.Typer()
-
-Int8 = Annotated[bool, typer.Option("--int8", help="Take the exported directory's graph in 8 bits.")]
-
-
-@app.command("evaluate")
-def evaluate_run(
-    run: Annotated[Path, typer.Argument(help="The directory of a finished run.")],
-    data: Annotated[
-        str | None,
-        typer.Option(help="Prepared set (or synth: line) to judge on; default: the recipe's user.", show_default=False),
-    ] = None,
-    adapt: Annotated[
-        str | None,
-        typer.Option(
-            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
-            " default: what the recipe says.",
-            show_default=False,
-        ),
-    ] = None,
-    pairs: Annotated[
-        Path | None,
-        typer.Option(
-            help="Recognition: a list of pairs of the set's images, such as LFW's pairs.txt; pairs of images"
-            " that the set has not are left out and counted.",
-            show_default=False,
-        ),
-    ] = None,
-    benchmark: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="[NAME=]SET",
-            help="Recognition: a set to judge on by the lists that lie beside it; may be given several times. Without"
-            " --data nothing else is judged.",
-            show_default=False,
-        ),
-    ] = None,
-    allow_mixed_crops: MixedCrops = False,
-    allow_overlap: Overlap = False,
-    verify: Verify = False,
-    out: Out = None,
-    cache: Cache = CACHE,
-    as_json: AsJson = False,
-    quiet: Quiet = False,
-    log_format: LogFormat = "text",
-) -> None:
-    """Judge a finished model on a prepared set, with the threshold that was chosen at the sites."""
-    from fedvisage.runs.rejudge import evaluate
-    from fedvisage.tasks.catalogue import summary
-    from fedvisage.tasks.finished import open_model
-    from fedvisage.tasks.naming import named_benchmarks
-
-    if pairs is not None and benchmark and data is None:
-        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
-    course = reporter(quiet, log_format, aside=True)
-    opened = open_model(run, adapt, pairs)
-    note(*opened.notices)
-    others = named_benchmarks(benchmark or [])
-    figures = evaluate(
-        opened, data, cache, out, benchmarks=others, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
-        verify=verify, say=note, course=course,
-    )  # fmt: skip
-    if as_json:
-        print_json(figures)
-    else:
-        say(*summary(figures))
 
 
 @app.command("export")

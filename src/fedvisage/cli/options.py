@@ -51,6 +51,7 @@ LogFormat = Annotated[
         "--log-format", help="What is said meanwhile: text, or json, an object a line on standard error for programs."
     ),
 ]
+Int8 = Annotated[bool, typer.Option("--int8", help="Take the exported directory's graph in 8 bits.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of a table for people.")]
 
 

@@ -145,6 +145,9 @@ def study(
     workers: Annotated[
         int, typer.Option(help="Processes; give the recipe as many threads as cores / workers.", min=1)
     ] = 1,
+    blind: Annotated[
+        bool, typer.Option("--blind", help="Show figures of the sites' held-out images alone, none of the user's.")
+    ] = False,
     allow_mixed_crops: MixedCrops = False,
     allow_overlap: Overlap = False,
     cache: Cache = CACHE,
@@ -161,10 +164,10 @@ def study(
     with interruptible(CONTINUES):
         conduct(
             path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
-            root=root, sets=sets, allow_mixed_crops=allow_mixed_crops,
+            root=root, sets=sets, blind=blind, allow_mixed_crops=allow_mixed_crops,
             allow_overlap=allow_overlap,
         )  # fmt: skip
-    say((where / "table.md").read_text(encoding="utf-8"))
+    say((where / f"{'blind' if blind else 'table'}.md").read_text(encoding="utf-8"))
 
 
 @app.command("compare")

@@ -6,21 +6,30 @@ Sets from before this was recorded say it in the line of their source: rendered 
 """
 
 import re
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 _FACE_MARGIN: Final = 1.4
 _CHOICE = re.compile(r"\bcrop=(face|centre|none)\b")
 
 
 class DetectorRecord(BaseModel):
-    """Which detector found the faces, and the digest of its files."""
+    """Which detector found the faces, the digest of its files, and whether it sought all faces or the largest first.
+
+    The largest, sought first, is that of all faces but where a smaller one lies within it: crops of both go together.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     name: str = Field(min_length=1, max_length=80, pattern=r"^[\w .:+-]+$")
     version: str = Field(max_length=80, pattern=r"^[\w .:+-]*$")
     sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
+    search: Literal["all", "largest first"] = "all"
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_usual(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        said: dict[str, Any] = handler(self)
+        return {key: value for key, value in said.items() if (key, value) != ("search", "all")}
 
 
 OLD_DETECTOR: Final = DetectorRecord(name="mtcnn on OpenCV", version="")
@@ -95,14 +104,20 @@ def clash(one: CropRecord | None, other: CropRecord | None) -> bool:
         return False
     if one.alignment == other.alignment == "points":
         known = one.detector is not None and other.detector is not None
-        return one.outdated != other.outdated or (known and one.detector != other.detector)
+        return one.outdated != other.outdated or (known and _files(one) != _files(other))
     return _kind(one) != _kind(other)
 
 
 def _kind(record: CropRecord) -> tuple[object, ...]:
     delivered = record.how in ("centre", "whole")
     how = "delivered" if delivered else record.how
-    return how, record.detector, record.margin, record.rotation, record.alignment
+    return how, _files(record), record.margin, record.rotation, record.alignment
+
+
+def _files(record: CropRecord) -> tuple[str, ...]:
+    """Return what decides where a detector puts a face that it finds."""
+    found = record.detector
+    return () if found is None else (found.name, found.version, found.sha256)
 
 
 def _named(detector: DetectorRecord) -> str:

@@ -257,12 +257,12 @@ def dataset_of(kind: str) -> Scanner | Layout:
     return dataset
 
 
-def pretend_dataset(kind: str, directory: Path) -> list[str]:
-    """Write a small copy of a dataset with rendered faces."""
+def pretend_dataset(kind: str, directory: Path, subjects: int = 0, people: int = 0) -> list[str]:
+    """Write a small copy of a dataset with rendered faces, with more subjects than it needs, or with so many people."""
     from fedvisage.datasets.pretend import pretend  # which needs the renderer
 
     dataset = dataset_of(kind)
-    count = pretend(dataset, directory)
+    count = pretend(dataset, directory, subjects, people)
     return [f"{counted(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"]
 
 

@@ -22,8 +22,8 @@ from fedvisage.errors import UserError
 from fedvisage.streams import derive, numpy_rng
 
 FRAMES = 3
-SIDE, WIDTH, HEIGHT = 128, 192, 160
-"""Pixels of a rendered face with its surroundings, and of the frame that it stands in."""
+WIDER, HIGHER = 1.5, 1.25
+"""How much larger the frame is than a rendered face with its surroundings."""
 
 _CODECS = {".avi": "MJPG"}
 _SHOWN_AS = {"photo": "replay", "screen": "replay", "warp": "print", "glasses": "mask", "makeup": "mask"}
@@ -33,30 +33,53 @@ APART = (
 )  # fmt: skip
 """Datasets that studies put together: their copies show different people, as else pictures would be at two places."""
 
+MOST = 12
+"""Further people of a copy."""
+
 _DRAW = "3"
 """Such that a detector finds a face in every clip."""
 
-_SPREAD = 2.2
+SPREAD = 2.2
 """A face's side over the distance of its outermost points."""
 
 Pixels = npt.NDArray[np.uint8]
 
 
-def pretend(dataset: Scanner | Layout, root: Path) -> int:
-    """Write a small copy of a dataset; return how many files it has."""
+def pretend(dataset: Scanner | Layout, root: Path, subjects: int = 0, people: int = 0) -> int:
+    """Write a small copy of a dataset, with so many subjects more than it needs, or one in which people come back.
+
+    The number of its files is returned.
+    """
+    example = (*dataset.example, *_further(dataset, subjects))
+    if people:
+        if isinstance(dataset, Layout) or dataset.crowd is None:
+            raise UserError("--people", f"copies of {dataset.title} have the people of their example; leave it out")
+        example = tuple(dataset.crowd(people))
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(str(root), "already exists; choose another directory or remove it first")
     boxes = dataset.boxes if isinstance(dataset, Scanner) else None
     if isinstance(dataset, Layout) and dataset.pack is not None:
         dataset.pack(root)
-    for example in dataset.example:
-        path = root / example.path
+    for one in example:
+        path = root / one.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(example, Text):
-            path.write_bytes(example.content.encode())
+        if isinstance(one, Text):
+            path.write_bytes(one.content.encode())
         else:
-            _write_clip(boxes, root, example, dataset.kind)
+            _write_clip(boxes, root, one, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
+
+
+def _further(dataset: Scanner | Layout, subjects: int) -> Iterator[Clip]:
+    """Yield the clips of further people, for studies that divide datasets finely."""
+    if not 0 <= subjects <= MOST:
+        raise UserError("--subjects", f"must be from 0 to {MOST}, got {subjects}")
+    if not subjects:
+        return
+    if not isinstance(dataset, Scanner) or dataset.further is None:
+        raise UserError("--subjects", f"no further people of {dataset.title} can be pretended; leave it out")
+    for number in range(subjects):
+        yield from dataset.further(number)
 
 
 def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> None:
@@ -70,7 +93,7 @@ def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> No
     if files and not clip.turned:
         place = files.places[0].format(name=without_ending(clip.path), file=clip.path)
         (root / place).parent.mkdir(parents=True, exist_ok=True)
-        (root / place).write_text(_rows(boxes, files.form))
+        (root / place).write_text(_rows(boxes, files.form, frames[0].shape))
 
 
 def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
@@ -93,29 +116,34 @@ def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
             file[layout.format(number)] = frame
 
 
-def _rows(boxes: tuple[Box, ...], form: Form) -> str:
+def _rows(boxes: tuple[Box, ...], form: Form, shape: tuple[int, ...]) -> str:
     """Write the boxes of a clip; the last frame has none, as happens in real files."""
     if form == "scaled":
-        return write_row(0, boxes[0] * SCALED_SIDE / np.array([WIDTH, HEIGHT, WIDTH, HEIGHT]), form) + "\n"
+        height, width = shape[:2]
+        return write_row(0, boxes[0] * SCALED_SIDE / np.array([width, height, width, height]), form) + "\n"
     rows = [write_row(number, box, form) for number, box in enumerate(boxes[:-1])]
     return "".join(f"{row}\n" for row in [*rows, write_row(len(rows), np.zeros(4), form)])
 
 
 def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
     """Yield a clip's frames with the box of the face: each clip has a light and a place of its own."""
-    images, points = looks(clip.person, clip.species, kind)
+    side = clip.side
+    width, height = int(WIDER * side), int(HIGHER * side)
+    images, points = looks(clip.person, clip.species, kind, clip.take, side)
     rng = numpy_rng(0, "pretend", clip.path)
-    left, top = int(rng.integers(8, WIDTH - SIDE - 8)), int(rng.integers(8, HEIGHT - SIDE - 8))
+    left, top = int(rng.integers(8, width - side - 8)), int(rng.integers(8, height - side - 8))
     light, wall = rng.uniform(0.85, 1.1), int(rng.integers(90, 160))
     for image, where in zip(images, points, strict=True):
-        frame = np.full((HEIGHT, WIDTH, 3), wall, np.uint8)
-        frame[top : top + SIDE, left : left + SIDE] = np.clip(image * light, 0, 255)
-        middle, side = where.mean(axis=0) + np.array([left, top]), _SPREAD * np.ptp(where, axis=0).max()
-        yield (upside_down(frame) if clip.turned else frame), np.array([*(middle - side / 2), side, side])
+        frame = np.full((height, width, 3), wall, np.uint8)
+        frame[top : top + side, left : left + side] = np.clip(image * light, 0, 255)
+        middle, extent = where.mean(axis=0) + np.array([left, top]), SPREAD * np.ptp(where, axis=0).max()
+        yield (upside_down(frame) if clip.turned else frame), np.array([*(middle - extent / 2), extent, extent])
 
 
 @cache
-def looks(person: int, species: str, kind: str = "") -> tuple[Pixels, npt.NDArray[np.float32]]:
+def looks(
+    person: int, species: str, kind: str = "", take: str = "", side: int = 128
+) -> tuple[Pixels, npt.NDArray[np.float32]]:
     """Render a person's face, or an attack with it: frames, and five points in each."""
     # Here, because reading datasets needs no renderer.
     from fedvisage.faces.synthetic.domains import find_domain
@@ -125,5 +153,6 @@ def looks(person: int, species: str, kind: str = "") -> tuple[Pixels, npt.NDArra
     shown = "mask" if species.startswith("mask") else _SHOWN_AS.get(species, species)
     attack = next((one for one in domain.attacks if one.species == shown), None)
     seed = derive(0, "pretend", *([_DRAW, kind] if kind in APART else []), person)
-    filmed = film([Video(species, "", seed, derive(seed, species), FRAMES, domain.cameras[0], attack)], domain, SIDE)
+    own = derive(seed, species, *([take] if take else []))
+    filmed = film([Video(species, "", seed, own, FRAMES, domain.cameras[0], attack)], domain, side)
     return filmed.images, filmed.points

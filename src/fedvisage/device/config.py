@@ -54,6 +54,17 @@ class OperatingPoint(_Strict):
     frr: float | None = Field(default=None, ge=0, le=1)
 
 
+class Adapted(_Strict):
+    """What a graph was adapted from, how, and to how many images.
+
+    ``gated`` is entropy minimisation behind a gate, where torch is; ``statistics`` are those of BatchNorm alone.
+    """
+
+    from_sha256: Digest
+    how: Literal["gated", "statistics"]
+    images: int = Field(ge=1)
+
+
 class Description(_Strict):
     """What a graph is.
 
@@ -70,6 +81,7 @@ class Description(_Strict):
         crop: how a device cuts faces out, with the detector's digest.
         trained_on: how the crops were made that the model was trained on, as far as that is known.
         drawn: whether the method draws, and the graph is the mean of all draws.
+        adapted: from what it was adapted, and to what; none, if it is the model that was trained.
         version: of this software.
     """
 
@@ -85,11 +97,14 @@ class Description(_Strict):
     crop: CropRecord
     trained_on: tuple[CropRecord, ...] = Field(default=(), max_length=100)
     drawn: bool = False
+    adapted: Adapted | None = None
     version: Word
 
     def metadata(self) -> dict[str, str]:
         """Return the texts that stand inside of the graph."""
-        return {f"{_KEY}{name}": json_key(value) for name, value in self.model_dump(mode="json").items()}
+        left_out = {"adapted"} if self.adapted is None else set()  # which older graphs do not have
+        values = self.model_dump(mode="json", exclude=left_out)
+        return {f"{_KEY}{name}": json_key(value) for name, value in values.items()}
 
 
 class Graphs(_Strict):

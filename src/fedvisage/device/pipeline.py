@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,9 @@ from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.upright import Found, find
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.tasks.pad.prediction import probability
+
+if TYPE_CHECKING:
+    from fedvisage.device.adaptation import Outcome
 
 Image = NDArray[np.uint8]
 
@@ -78,6 +82,36 @@ class Pipeline:
         for frame in frames:
             yield running.add(self.check(frame))
 
+    def adapt(self, images: Iterable[Image], out: Path, *, most: int = 2000) -> Outcome:
+        """Adapt the PAD model to unlabelled pictures and write it into a new directory, to be opened from there.
+
+        Faces that this pipeline would not judge are passed over, and so are pictures behind the first ``most`` faces.
+        The pipeline itself stays as it is.
+        """
+        if self.pad is None:
+            raise UserError("pad", "no model of attack detection was given")
+        from fedvisage.device import adaptation
+
+        crops: list[NDArray[np.uint8]] = []
+        passed_over = 0
+        for image in images:
+            if len(crops) == most:
+                break
+            found = find(image, self._find)
+            face = found.faces[0] if found.faces else None
+            alone = len(found.faces) == 1
+            if face is None or not measure(found.picture, face, alone, self.settings).ok:
+                passed_over += 1
+                continue
+            cropped = crop_face(found.picture, [face], self.pad.size)
+            if cropped.upscaled and not self.settings.enlarge:
+                passed_over += 1
+            else:
+                crops.append(cropped.image)
+        if not crops:
+            raise UserError("images", "no picture shows a face that this pipeline would judge")
+        return adaptation.adapt(self.pad, np.stack(crops), out, threads=self.settings.threads, passed_over=passed_over)
+
     def embed(self, image: Image, face: Face) -> Embedding:
         """Return the unit embedding of a face of a picture that stands upright, as it is, with no question asked."""
         if self.recognition is None:
@@ -104,7 +138,7 @@ class Pipeline:
         if self.pad is None or self._threshold is None:
             return None, quality
         cropped = crop_face(picture, [face], self.pad.size)
-        if cropped.upscaled and SMALL not in quality.reasons:
+        if cropped.upscaled and not self.settings.enlarge and SMALL not in quality.reasons:
             quality = replace(quality, reasons=(*quality.reasons, SMALL))
         logit = float(self.pad.run(cropped.image[None])[0]) if quality.ok else None
         return verdict(logit, self._threshold), quality

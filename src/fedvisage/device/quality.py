@@ -42,6 +42,8 @@ class Settings:
     several: bool = False
     """Judge every face of a picture; otherwise a picture with more than one has no answer."""
     window: int = 10
+    enlarge: bool = False
+    """Judge faces, too, whose crops have to be enlarged to the model's size, as long as `smallest` holds."""
 
     def __post_init__(self) -> None:
         """Refuse what no picture could meet, and windows without frames."""

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from fedvisage.data.batches import View
-from fedvisage.data.manifest import FileEntry, file_digest
 from fedvisage.device.config import (
     CARD,
     CONFIG,
@@ -18,12 +17,14 @@ from fedvisage.device.config import (
     INT8_GRAPH,
     PARITY,
     WEIGHTS,
+    Adapted,
     Config,
     Description,
     Graphs,
     as_values,
 )
 from fedvisage.device.exported import Exported, open_session
+from fedvisage.device.writing import beside, check_free, entry_of
 from fedvisage.export.card import card, write_card
 from fedvisage.export.crops import pixels, to_compare, view_of
 from fedvisage.export.graph import Graph, write_graph
@@ -31,7 +32,7 @@ from fedvisage.export.parity import COSINE, LEAST, SCORE, Parity, measure, requi
 from fedvisage.export.quantised import PLACE, Moved, describe, judge, quantise, splits
 from fedvisage.export.weights import Chosen, choose, described, point_of, reference
 from fedvisage.federation.members import joined
-from fedvisage.files import check_free, needing_room, read_json, taking_place_of, write_json, write_tensors
+from fedvisage.files import needing_room, read_json, write_json, write_tensors
 from fedvisage.progress import Say, counted, unheard
 from fedvisage.tasks.finished import FinishedModel
 
@@ -88,20 +89,21 @@ def export(
     cache: Path,
     say: Say = unheard,
     threads: int = 1,
+    adapted: Adapted | None = None,
 ) -> Written:
     """Write a finished model for devices into a directory that is not there yet, or leave nothing.
 
     The graph is compared with torch on crops of ``data``, the run's own user unless one is named. With ``calibrate``, a
     set that a site could train on, there is an int8 graph beside it.
     """
-    check_free(out, "so that no export is written over")
+    check_free(out)
     chosen = choose(model, member)
-    description = described(model, chosen)
+    description = described(model, chosen).model_copy(update={"adapted": adapted})
     crops, compared_on = to_compare(model, data, LEAST, cache, say)
     source = None if calibrate is None else _source(model, chosen, calibrate, cache, say)
     say("writing the graph")
-    with taking_place_of(out) as directory:
-        config = _with_graph(directory, model, chosen, description)
+    with beside(out) as directory:
+        config = with_graph(directory, model, chosen, description)
         exported = Exported.open(directory, threads=threads)
         say("comparing it with torch")
         found = measure(exported.run, lambda part: reference(model, chosen, part), pixels(crops), model.task)
@@ -154,7 +156,8 @@ def _with_int8(
     return config, moved
 
 
-def _with_graph(directory: Path, model: FinishedModel, chosen: Chosen, description: Description) -> Config:
+def with_graph(directory: Path, model: FinishedModel, chosen: Chosen, description: Description) -> Config:
+    """Write a model's graph, and what it is, into a directory; nothing is compared yet."""
     path = directory / GRAPH
     path.parent.mkdir()
     with needing_room(path):
@@ -162,11 +165,6 @@ def _with_graph(directory: Path, model: FinishedModel, chosen: Chosen, descripti
     config = Config(float32=Graphs(file=entry_of(path), description=description))
     write_json(directory / CONFIG, as_values(config))
     return config
-
-
-def entry_of(path: Path) -> FileEntry:
-    """Return a file's size and digest."""
-    return FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
 
 
 def _weights(chosen: Chosen) -> dict[str, torch.Tensor]:
@@ -181,7 +179,12 @@ def _notices(model: FinishedModel, description: Description) -> list[str]:
         notices.append(
             "The method draws blocks for each prediction; the graph is the mean over all of them, and draws nothing."
         )
-    if model.recipe.evaluation.adapt is not None:
+    if description.adapted is not None:
+        notices.append(
+            f"The model was adapted to {counted(description.adapted.images, 'image')} of its user without labels; its"
+            " threshold is still the one that the sites chose, and figures of the run are those before."
+        )
+    elif model.recipe.evaluation.adapt is not None:
         notices.append("The run adapted the model to its user's images before it was judged; the graph is not adapted.")
     return notices
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cache
+from math import cos, sin
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from fedvisage.faces.synthetic.conditions import Conditions, draw_conditions
 from fedvisage.faces.synthetic.hair import make_hair
 from fedvisage.faces.synthetic.head import make_head
 from fedvisage.faces.synthetic.people import average_person
-from fedvisage.faces.synthetic.pose import project, see
+from fedvisage.faces.synthetic.pose import PIVOT, see
 from fedvisage.faces.synthetic.scene import depth_map, face_cover, landmarks, small_depth
 from fedvisage.faces.synthetic.sheet import halve, look_up, make_sheet
 
@@ -67,20 +68,30 @@ def canonical_depth(points: Points, size: int) -> Map:
 def fit_pose(points: Points) -> Conditions:
     """Return the pose in which the average face has these five points (5×2, in shares of the frame)."""
     landmarks_of = _average_face().points.double()  # single precision is too coarse for differences
+    around = (landmarks_of[0] - PIVOT).numpy()
     target = np.asarray(points, np.float64)
     if not (np.isfinite(target).all() and np.ptp(target) > 1e-3):
         raise ValueError("five points on one spot, or not finite, are no face")
     spread = np.sqrt(target.var(axis=0).sum() / float(landmarks_of[0, :, :2].var(dim=0, correction=0).sum()))
 
     def misfit(pose: NDArray[np.float64]) -> NDArray[np.float64]:
-        placed = project(landmarks_of, _posed(torch.from_numpy(pose)), 1)[0].numpy()
-        return np.concatenate([((placed - target) / (2 * spread * STRAY)).ravel(), pose[:2] / USUAL])
+        missed = placed(around, pose) - target
+        return np.concatenate([(missed / (2 * spread * STRAY)).ravel(), pose[:2] / USUAL])
 
     eyes = target[1] - target[0]
     start = np.array([0.0, 0.0, np.arctan2(eyes[1], eyes[0]), 2 * spread, *target.mean(axis=0)])
     limits = np.array([*FARTHEST, np.inf, np.inf, np.inf, np.inf])
     best = least_squares(misfit, start, bounds=(-limits, limits), x_scale=[1, 1, 1, spread, spread, spread])
     return _posed(torch.from_numpy(best.x).float())
+
+
+def placed(around: Points, pose: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return where points around the pivot are in the frame: `pose.project`, hundreds of times for a fit, of five."""
+    yaw, pitch, roll, scale = pose[:4].tolist()
+    across = np.array([cos(yaw), 0.0, sin(yaw)])
+    down = np.array([sin(pitch) * sin(yaw), cos(pitch), -sin(pitch) * cos(yaw)])
+    turned = np.stack([cos(roll) * across - sin(roll) * down, sin(roll) * across + cos(roll) * down], axis=1)
+    return np.asarray(around @ turned * (scale / 2) + pose[4:])
 
 
 def _posed(pose: Tensor) -> Conditions:

@@ -28,6 +28,7 @@ class AveragingOptions(MethodOptions):
     """What all averaging methods share: whether sites count alike or by their number of images."""
 
     weight: Literal["uniform", "examples"] = "uniform"
+    """Sites count alike, or by their number of images."""
 
 
 class OnModel(MethodOptions):
@@ -35,6 +36,8 @@ class OnModel(MethodOptions):
 
     unset: ClassVar[frozenset[str]] = frozenset({"model"})
     model: str | None = None
+    """The network and task that an algorithm trains, as a name (``vit-h``) or a section, ``{name: timm, arch:
+    mobilenetv3_small_100}``; by default the algorithm's own."""
 
 
 def options_on(

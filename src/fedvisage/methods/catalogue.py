@@ -27,6 +27,7 @@ from fedvisage.methods import (
     pooled,
     pretrained,
     privacyface,
+    privacyface_fedface,
     privacyface_global,
     privacyface_local,
     privacyface_naive,
@@ -118,6 +119,6 @@ METHODS: dict[str, Method] = {
         *(festa.METHOD, fedsis.METHOD, pretrained.METHOD, *map(_bare, FOR_FACES), fedface.METHOD, fedfr.METHOD),
         *(centralised.METHOD, fine_tune.METHOD, distillation.METHOD),
         *(privacyface.METHOD, conventional.METHOD, privacyface_without_noise.METHOD, privacyface_naive.METHOD),
-        *(privacyface_local.METHOD, privacyface_global.METHOD),
+        *(privacyface_local.METHOD, privacyface_global.METHOD, privacyface_fedface.METHOD),
     )
 }

@@ -48,22 +48,31 @@ class Spending(Section):
     """How the private mechanism spends a round's budget, and what is a neighbour of what."""
 
     relation: Literal["add-remove", "replace-one"] = "add-remove"
+    """What neighbouring sets are: one person more or less, or one replaced."""
     selection: float = Field(0.2, gt=0, lt=1)
+    """Share of ε for the selection of candidates."""
     count: float = Field(0.5, gt=0)
+    """Weight κ/r of the count."""
 
 
 class Options(ClusterOptions):
     """Which mechanism finds clusters, and the budget (ε, δ) of a round."""
 
     clustering: Literal["private", "paper"] = "private"
+    """The mechanism whose ε holds end to end, or Algorithm 1 as printed (``paper``)."""
     epsilon: float = Field(1.0, gt=0)
+    """A round's budget; ``privacy.epsilon`` is the run's."""
     delta: float | None = Field(None, gt=0, lt=1)
+    """It must be given for ``clustering: private``, else it is 1/people^1.1."""
     private: Spending = Spending()
+    """How the private mechanism spends it."""
     releases: Literal["every-round", "once"] = "every-round"
+    """Clusters are told anew in each round, or ``once`` and used in all."""
     clustered: Literal["trained", "mean-features"] = "trained"
     """W as it was trained, or each person's mean feature under the lent model, which no other person has a part in."""
     project: int | None = Field(None, ge=2)
-    """How many public principal directions the private clustering works in; none: in all dimensions."""
+    """How many public principal directions the private clustering works in, so that fewer coordinates get noise; at
+    most as many as there are public images, of which four a person are used. None: all dimensions."""
 
     @model_validator(mode="after")
     def _delta_is_no_secret(self) -> Options:

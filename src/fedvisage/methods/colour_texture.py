@@ -30,6 +30,7 @@ class Options(MethodOptions):
     """The penalty: small fits the training images closely, large keeps the weights small."""
 
     penalty: float = Field(2e-3, ge=0)
+    """What the squared weights of its linear classifier count."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:

@@ -7,8 +7,8 @@ public ones. Deviations from the paper are listed in :mod:`fedvisage.methods.pri
 
 from __future__ import annotations
 
-from math import pi
-from typing import Literal
+from math import cos, pi, sin
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -24,12 +24,12 @@ from fedvisage.methods.classes import classes_of, sampling
 from fedvisage.methods.models import face
 from fedvisage.nn import optimizers
 from fedvisage.nn.losses.arcface import arcface_logits
-from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
+from fedvisage.nn.losses.consensus import apart, cluster_logits, consensus_aware, lowered, outside
 from fedvisage.nn.losses.cosface import cosface_logits
 from fedvisage.nn.losses.cosines import cosines
 from fedvisage.nn.partial import Classes
 from fedvisage.privacy.caps import crowding
-from fedvisage.recipe import Recipe
+from fedvisage.recipe import Recipe, Section
 
 PAPER = "Meng et al., Improving Federated Learning Face Recognition via Privacy-Agnostic Clusters, 2022"
 CLUSTERS = "clusters"
@@ -43,12 +43,19 @@ class ConsensusOptions(face.CosFaceOptions):
     """
 
     weight: Literal["uniform", "examples"] = "uniform"
+    """Sites count alike, or by their number of images."""
     loss: Literal["arcface", "cosface"] = "arcface"
+    """The margin loss."""
     scale: float = Field(64.0, gt=0)
+    """Its s."""
     margin: float = Field(0.5, ge=0, lt=1)
+    """Its m; cosface's own is 0.35."""
     public_epochs: int = Field(1, ge=0)
+    """Epochs of fine-tuning on public people before a model is sent."""
     public_identities: int = Field(100, ge=2)
+    """On the first so many of them."""
     algorithm: Literal["fedavg", "fedsgd"] = "fedavg"
+    """One step a batch, or ``fedsgd``: one step a round down the mean gradient."""
 
     @model_validator(mode="after")
     def _one_step_is_of_all_classes(self) -> ConsensusOptions:
@@ -57,12 +64,33 @@ class ConsensusOptions(face.CosFaceOptions):
         return self
 
 
+class Consensus(Section):
+    """How clusters take part in the loss: as Eq. 5 prints it, or in a form in which the own classes keep their share.
+
+    ``lowered`` takes s(1 − cos ρ) off the clusters' logits; ``apart`` is two terms, the second λ times the own class
+    beside clusters; ``outside`` leaves out the clusters in whose caps an image's own class centre lies.
+    """
+
+    form: Literal["printed", "lowered", "apart", "outside"] = "printed"
+    rho: float | None = Field(None, gt=0, le=pi / 2)
+    """The margin of the loss, where it is not that of the clustering."""
+    weight: float = Field(0.1, gt=0)
+    """λ of ``apart``."""
+
+
 class ClusterOptions(ConsensusOptions):
     """What clusters are: their margin ρ, their least size T, and how many queries Q a site makes."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"consensus"})
+
     rho: float = Field(1.3, gt=0, le=pi / 2)
+    """Margin ρ."""
     minimum: int = Field(512, ge=1)
+    """Least size T of a cluster; at most a site's people."""
     queries: int = Field(1, ge=1)
+    """Number Q of clusters."""
+    consensus: Consensus | None = None
+    """How clusters take part in the loss; unset, as Eq. 5 prints it."""
 
 
 def centres_at_start(site: Site, message: Message) -> Tensor:
@@ -146,9 +174,24 @@ def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) ->
     logits = arcface_logits if options.loss == "arcface" else cosface_logits
     own = logits(cosines(features, classes.centres), classes.labels, options.scale, options.margin)
     if clusters is None:
-        clusters = features.new_empty(0, features.shape[1])
-    rho = options.rho if isinstance(options, ClusterOptions) else 0.0
-    return consensus_aware(own, classes.labels, cluster_logits(features, clusters, rho, options.scale))
+        return consensus_aware(own, classes.labels, features.new_empty(len(features), 0))
+    rho, form = _consensus(options)
+    others = cluster_logits(features, clusters, rho, options.scale)
+    if form.form == "lowered":
+        others = lowered(others, rho, options.scale)
+    elif form.form == "outside":
+        others = outside(others, classes.labels, classes.centres, clusters, rho)
+    elif form.form == "apart" and bool(clusters.any()):
+        return apart(own, classes.labels, others, form.weight)
+    return consensus_aware(own, classes.labels, others)
+
+
+def _consensus(options: ConsensusOptions) -> tuple[float, Consensus]:
+    """Return the margin and the form of the loss; a method that tells no clusters has a margin of zero."""
+    if not isinstance(options, ClusterOptions):
+        return 0.0, Consensus()
+    form = options.consensus or Consensus()
+    return form.rho or options.rho, form
 
 
 def cluster_shape(recipe: Recipe) -> tuple[int, ...]:
@@ -158,9 +201,23 @@ def cluster_shape(recipe: Recipe) -> tuple[int, ...]:
 
 
 def crowded(recipe: Recipe) -> str | None:
-    """Theorem 1: warn when clusters could fill the sphere."""
+    """Theorem 1: warn when clusters could fill the sphere; and when the softmax would be theirs."""
     options = recipe.options(ClusterOptions)
-    return crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
+    filling = crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
+    return filling or _outweighed(options)
+
+
+def _outweighed(options: ClusterOptions) -> str | None:
+    """Compare s sin ρ, a cluster's logit for a feature at a right angle to it, with the own class's best, at θ = 0."""
+    rho, form = _consensus(options)
+    own = cos(options.margin) if options.loss == "arcface" else 1 - options.margin
+    if form.form in ("lowered", "apart") or sin(rho) <= own:
+        return None
+    return (
+        f"in the loss a cluster at a right angle to a feature has the logit {options.scale * sin(rho):.3g}, a feature "
+        f"that fits its own class no more than {options.scale * own:.3g}; the softmax will be the clusters' "
+        "(method.consensus has other forms)"
+    )
 
 
 def least_identities(recipe: Recipe) -> int:

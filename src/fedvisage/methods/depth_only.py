@@ -36,6 +36,7 @@ class Options(MethodOptions):
 
     network: Width = Width()
     without_depth: tuple[str, ...] = ()
+    """Species whose shape is real, such as ``[mask]``: the depth loss leaves them out."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:

@@ -26,7 +26,9 @@ class Options(fine_tune.Options):
     """The weight and the temperature of the divergence."""
 
     distillation: float = Field(1.0, ge=0)
+    """Weight of the divergence in the second stage."""
     temperature: float = Field(1.0, gt=0)
+    """Its temperature."""
 
 
 def loss(site: Site, batch: Batch) -> Tensor:

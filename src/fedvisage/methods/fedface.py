@@ -15,7 +15,7 @@ step has the sites' learning rate. Neither is settled by the descriptions in Fed
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import torch
 from pydantic import Field
@@ -35,15 +35,20 @@ class Spreadout(Section):
     """The weight λ and the margin v of the regulariser, and how many centres a site enter it (all, unless said)."""
 
     weight: float = Field(10.0, ge=0)
+    """Its λ."""
     margin: float = Field(0.9, gt=0, le=2)
+    """Its v."""
     sampled: int | None = Field(None, ge=1)
+    """How many centres a site enter; all by default."""
 
 
 class Options(face.CosFaceOptions):
     """CosFace's options, the margin of the positive loss, and the regulariser."""
 
     positive_margin: float = Field(0.9, gt=0, le=1)
+    """The margin m of the positive loss."""
     spreadout: Spreadout = Spreadout()
+    """The regulariser that pushes centres apart."""
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
@@ -68,22 +73,26 @@ def take_centres(site: Site, message: Message) -> Message:
     return {}
 
 
-def server(s: Server) -> Iterator[None]:
-    """Average backbones, then spread the centres of the sites that trained."""
-    weight = s.recipe.options(Options).weight
-    for _ in s.rounds():
-        with s.quorum():
-            trained = s.reduce("train", s.lent(), weight=weight)
-            centres = {name: reply["centres"] for name, reply in s.ask("centres", to=trained.replied).items()}
-            spread_out = {name: {"centres": value} for name, value in spread(s, centres).items()}
-            s.ask("take", each=spread_out, to=tuple(spread_out))
-            s.load(trained.value)
-        yield
+def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Iterator[None]]:
+    """Return the server program: average backbones, then spread the centres of the sites that trained."""
+
+    def server(s: Server) -> Iterator[None]:
+        options, weight = settings(s.recipe), averaging.weight_of(s.recipe)
+        for _ in s.rounds():
+            with s.quorum():
+                trained = s.reduce("train", s.lent(), weight=weight)
+                centres = {name: reply["centres"] for name, reply in s.ask("centres", to=trained.replied).items()}
+                spread_out = {name: {"centres": value} for name, value in spread(s, centres, options).items()}
+                s.ask("take", each=spread_out, to=tuple(spread_out))
+                s.load(trained.value)
+            yield
+
+    return server
 
 
-def spread(s: Server, centres: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def spread(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict[str, Tensor]:
     """Take one step down the regulariser, for as many centres a site as the recipe samples."""
-    options, training = s.recipe.options(Options).spreadout, s.recipe.training
+    training = s.recipe.training
     chosen = {name: _sampled(s, name, len(value), options.sampled) for name, value in centres.items()}
     stacked = torch.cat([centres[name][rows] for name, rows in chosen.items()]).requires_grad_()
     counts = torch.tensor([len(rows) for rows in chosen.values()])
@@ -105,7 +114,7 @@ def _sampled(s: Server, name: str, count: int, wanted: int | None) -> Tensor:
 
 
 def _shape(recipe: Recipe) -> tuple[int, ...]:
-    return -1, recipe.options(Options).network.embedding
+    return -1, recipe.options(face.FaceOptions).network.embedding
 
 
 CENTRES = Upload("centres", "weights", shape=_shape, guarantee="class centres: they stand for people, not protected")
@@ -123,7 +132,7 @@ METHOD = Method(
         "centres": Call(send_centres, (CENTRES,)),
         "take": Call(take_centres, ()),
     },
-    server=server,
+    server=program(lambda recipe: recipe.options(Options).spreadout),
     user=face.user,
     check=face.check,
     begin=face.begin,

@@ -15,7 +15,8 @@ Table 2's variant.
 
 Deviations from the paper: Eq. 6's g(z) is taken as 2((z+1)/2)^t − 1, as in the released code; the printed one does
 not map [−1, 1] onto itself. W and Ω begin with the mean features of each identity, as W does in the released code,
-since the paper does not say; ``centres: random`` is the other choice. Π has no bias. In a site's first turn the
+since the paper does not say; ``centres: random`` is the other choice. Π has no bias unless ``customisation.affine``
+gives it the released code's. In a site's first turn the
 previous local model is the global one, so that Eq. 5 is a constant there and is not worked out. Where images are
 only mirrored, frozen models see each image once a turn, plain and mirrored (:mod:`fedvisage.methods.frozen`).
 ``count: sampled`` lets the sampled public images count in a site's weight, as in the released code.
@@ -23,7 +24,7 @@ only mirrored, frozen models see each image once a turn, plain and mirrored (:mo
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -44,36 +45,56 @@ from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.margin_binary import margin_binary
 from fedvisage.recipe import Recipe, Section
 
-TRANSFORMATION, BRANCHES, BIAS = "Pi", "Omega", "b"
+TRANSFORMATION, BRANCHES, BIAS, SHIFT = "Pi", "Omega", "b", face.SHIFT
 
 
 class Contrast(Section):
     """Eq. 5: its weight α₂ and its temperature τ."""
 
     weight: float = Field(5.0, ge=0)
+    """Its weight α₂ in Eq. 7."""
     temperature: float = Field(0.5, gt=0)
+    """Its temperature."""
 
 
 class Customisation(Section):
-    """Decoupled feature customisation, Eq. 6: its weight α₃, its loss, and the loss's s', m', λ, t and bias."""
+    """Decoupled feature customisation, Eq. 6: its weight α₃, its loss, and the loss's s', m', λ, t and bias.
 
+    ``affine`` gives Π a bias, as in the released code.
+    """
+
+    unset: ClassVar[frozenset[str]] = frozenset({"affine"})
     weight: float = Field(10.0, ge=0)
+    """Its weight α₃ in Eq. 7."""
     loss: Literal["binary", "cosface"] = "binary"
+    """Binary as in Eq. 6, or Table 2's variant."""
     scale: float = Field(30.0, gt=0)
+    """Its s."""
     margin: float = Field(0.4, ge=0, lt=1)
+    """Its m."""
     balance: float = Field(0.7, gt=0, lt=1)
+    """What positive pairs count against negative ones."""
     exponent: float = Field(3.0, ge=1)
+    """The t of Eq. 6's g."""
     bias: Literal["each", "shared"] = "each"
+    """One for ``each`` identity, or ``shared``."""
+    affine: bool | None = None
+    """Π has a bias, as in the released code."""
 
 
 class Options(face.CosFaceOptions):
     """FedFR's options: the weights of Eq. 7, the threshold t_HN, and what Eq. 5 and 6 need."""
 
     cosface: float = Field(1.0, ge=0)
+    """The weight α₁ of Eq. 7."""
     hard_negatives: float | None = Field(0.4, ge=-1, lt=1)
+    """The similarity from which a public image takes part in a round; -1 takes all, null none."""
     contrast: Contrast = Contrast()
+    """The contrastive term, Eq. 5."""
     customisation: Customisation = Customisation()
+    """The personal term, Eq. 6."""
     count: Literal["local", "sampled"] = "local"
+    """A site's weight counts its own images, or also the ``sampled`` public ones."""
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
@@ -127,6 +148,8 @@ def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
     options = site.recipe.options(Options).customisation
     assert batch.identities is not None
     transformed = features @ transformation(site).T
+    if options.affine:
+        transformed = transformed + shift(site)
     branches = face.own_centres(site, BRANCHES)
     if options.loss == "cosface":
         mine = batch.identities < len(branches)
@@ -151,6 +174,12 @@ def transformation(site: Site) -> Tensor:
     return site.own(TRANSFORMATION, lambda: torch.eye(width))
 
 
+def shift(site: Site) -> Tensor:
+    """Return Π's own bias, zero at first."""
+    width = site.recipe.options(Options).network.embedding
+    return site.own(SHIFT, lambda: torch.zeros(width))
+
+
 def bias(site: Site) -> Tensor:
     """Return b: one an identity, or one for all, zero at first."""
     shared = site.recipe.options(Options).customisation.bias == "shared"
@@ -166,6 +195,9 @@ def own_parameters(site: Site) -> list[str]:
         names += [BRANCHES, TRANSFORMATION]
         face.own_centres(site, BRANCHES)
         transformation(site)
+        if options.customisation.affine:
+            names.append(SHIFT)
+            shift(site)
         if options.customisation.loss == "binary":
             names.append(BIAS)
             bias(site)

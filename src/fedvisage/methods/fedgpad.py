@@ -9,6 +9,9 @@ after every batch, as Algorithm 2 has no local loop; users download encoder and 
 Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
 losses are sums, each of weight 1 unless the recipe gives others (``losses: printed``); the default is what the authors'
 released code does: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length).
+Weights begin by Xavier's uniform rule, the specific encoder with its own, and poolings are resized to the depth
+estimator's 32×32 by interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier`` are
+what the released code does. The decoder ends, as there, in Tanh without BatchNorm.
 3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5 instead.
 """
 
@@ -48,8 +51,11 @@ class Weights(Section):
     """
 
     depth: float = Field(10.0, ge=0)
+    """Of Eq. 5; 0 is not computed."""
     reconstruction: float = Field(0.1, ge=0)
+    """Of Eq. 6; 0 is not computed."""
     difference: float = Field(1.0, ge=0)
+    """Of Eq. 7; 0 is not computed."""
 
 
 class Options(averaging.AveragingOptions):
@@ -60,8 +66,11 @@ class Options(averaging.AveragingOptions):
 
     network: TableII = TableII()
     losses: Form = "mean"
+    """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8."""
     weights: Weights = Weights()
+    """What each loss counts beside cross-entropy; with ``losses: printed`` 1 each."""
     without_depth: tuple[str, ...] = ()
+    """Species whose shape is real, such as ``[mask]``: the depth loss leaves them out."""
 
     @model_validator(mode="before")
     @classmethod
@@ -81,12 +90,14 @@ def network(recipe: Recipe) -> nn.ModuleDict:
     parts: dict[str, nn.Module] = {
         "encoder": Encoder(inputs, width),
         "classifier": classifier(options.network),
-        "depth": DepthEstimator(width),
+        "depth": DepthEstimator(width, options.network.depth_input or "bilinear"),
         "specific": Encoder(inputs, width),
         "decoder": Decoder(inputs, width, recipe.input.size),
     }
     for part in parts.values():
-        initialise(part)
+        initialise(part, options.network.initialisation or "xavier")
+    if options.network.specific == "copied":
+        parts["specific"].load_state_dict(parts["encoder"].state_dict())
     return nn.ModuleDict(parts)
 
 

@@ -62,16 +62,22 @@ class Growth(Section):
     """Room for new neurons in each layer, and the model that decides when one is opened."""
 
     spare: int = Field(8, ge=1, le=64)
+    """Neurons a layer that matching may open."""
     sigma: float = Field(1.0, gt=0)
+    """Of the model by which it does."""
     sigma0: float = Field(1.0, gt=0)
+    """Of the prior."""
     gamma: float = Field(7.0, gt=0)
+    """How readily."""
 
 
 class Matching(Section):
     """Whose weights a run begins with, and whether layers may grow; without growth the network's width is kept."""
 
     initial: Literal["own", "shared"] = "own"
+    """Each site draws its ``own`` first weights, or ``shared`` ones."""
     growth: Growth | None = None
+    """Whether matching may open neurons."""
 
 
 class Options(averaging.AveragingOptions):
@@ -79,6 +85,7 @@ class Options(averaging.AveragingOptions):
 
     network: VGG = VGG()
     matching: Matching | None = Matching()
+    """How layers are matched; ``none`` is FedAvg on its network."""
 
     @field_validator("matching", mode="before")
     @classmethod

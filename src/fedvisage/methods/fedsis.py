@@ -7,8 +7,10 @@ round the server draws a block ℓ, and minimises Eq. 4 with the sites, batch af
 step after every backward pass, the blocks once a round; tokenizers and heads are averaged now and then
 (``methods/split``).
 
-Deviations from the paper: predictions average several draws (see ViT-H-IS). The rounds of the authors' code are
-``encoder_update: average`` with ``training.local: {epochs: 1}``, less its slip that the sampled representation is
+Deviations from the paper: predictions average several draws (see ViT-H-IS). A round is a pass over each site's data
+(``training.local: {epochs: 1}``) in recipes of paper size; ``batches: 1`` is the letter of §3.3, and is warned of where
+it cannot train anything. The authors' code is ``encoder_update: average``, ``weight: uniform``, ``adapter: residual``,
+``head: normed`` and blocks 1 to 6 (the recipe fedsis-released), less its slip that the sampled representation is
 overwritten. A site's Adam begins anew at every visit unless ``training.optimizer.state`` is ``kept``, as it should be
 here: the paper has one Adam for all rounds.
 """
@@ -44,4 +46,5 @@ METHOD = replace(
     pooled=False,
     server_sees=split.SERVER_SEES,
     steps_at_server=False,
+    warning=split_site.out_of_reach,
 )

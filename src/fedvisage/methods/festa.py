@@ -48,4 +48,5 @@ METHOD = replace(
     pooled=False,
     server_sees=split.SERVER_SEES,
     steps_at_server=False,
+    warning=split_site.out_of_reach,
 )

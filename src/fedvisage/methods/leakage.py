@@ -47,13 +47,16 @@ class Clip(Section):
     """The greatest length (L2) of an image's tokens together, and of its gradient."""
 
     tokens: float = Field(gt=0)
+    """The length to which an image's tokens are cut before they get noise."""
     gradient: float = Field(gt=0)
+    """The same of its gradient."""
 
 
 class Options(MethodOptions):
     """Whether what is sent of images gets noise."""
 
     leakage: Clip | None = None
+    """What is sent of an image is cut and noised; needs ``privacy.epsilon``."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ Q. Meng et al., "Improving federated learning face recognition via privacy-agnos
 a site's n class centres is released with Gaussian noise at a sensitivity of 2. The budget of a round is split among n
 queries, as the paper counts, so that next to nothing of the centres is left.
 
-Deviations from the paper: those of :mod:`fedvisage.methods.privacyface`.
+Deviations from the paper: those of :mod:`fedvisage.methods.privacyface`. Every centre that is told has the margin ρ of
+a cluster, for the paper does not say which; a class centre's own term has none, which a small ``rho`` comes to.
 """
 
 from dataclasses import replace
@@ -30,7 +31,9 @@ class Options(ClusterOptions):
     """The budget of a round, and the margin that every class centre of the others is given."""
 
     epsilon: float = Field(1.0, gt=0)
+    """A round's budget."""
     delta: float | None = Field(None, gt=0, lt=1)
+    """By default 1/people^1.1."""
 
 
 def cluster(site: Site, message: Message) -> Message:

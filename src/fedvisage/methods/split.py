@@ -8,8 +8,8 @@ tokens and returns the loss's gradient by it, ``tokens`` brings the gradient by 
 - The head, the tokenizer and what the server steps ``every_batch`` step after every backward pass. The ``encoder``
   steps at the end of a round, down the mean gradient of all the round's batches (``encoder_update: gradient``, the
   text); or it steps within a visit like the rest, each site beginning from the round's weights, and what the visits
-  made of it is averaged (``average``, the authors' code). A round is what ``training.local`` says: ``batches: 1`` a
-  site in the text, ``epochs: 1`` in the authors' code.
+  made of it is averaged (``average``, the authors' code). A round is what ``training.local`` says: ``epochs: 1``, a
+  pass over each site's data, as §4.2 and the authors' code have it, or ``batches: 1`` a site, the letter of §3.3.
 - With ``leakage`` tokens and gradients are clipped and get noise, and the sites' parts do not learn (``leakage.py``).
 - Tokenizers and heads are averaged every ``unify_every`` rounds and in the last one, over the sites whose visit in that
   round was whole. A site takes the result over with the first call of its next visit: so does one that joins, or comes

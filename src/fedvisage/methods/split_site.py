@@ -15,13 +15,17 @@ from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire.precision import Form, pack, unpack
 from fedvisage.methods import leakage
 from fedvisage.methods.models import vit
+from fedvisage.nn.optimizers import reach
 from fedvisage.nn.vit import token_count
+from fedvisage.progress import counted
 from fedvisage.recipe import Recipe
 
 SHARED = ("tokenizer", "head")
 """The parts that live at the sites and are averaged now and then."""
 
 MOST = 1 << 26
+LITTLE = 0.05
+"""The share of its first size that every weight should be able to change by, to learn anything."""
 LEFT = Upload("left", "statistic", dtype="int64", guarantee="number of batches that the site has left in this round")
 HAS = "average"
 """Under this name a site keeps, and an order says, of which round the average is; 0 stands for the initial model."""
@@ -32,9 +36,15 @@ class Options(leakage.Options):
     """What split methods share: averages, how sites count, how the encoder learns, in which numbers tensors travel."""
 
     unify_every: int = Field(10, ge=1)
+    """Rounds after which tokenizers and heads are averaged."""
     weight: Literal["uniform", "examples"] = "examples"
+    """Sites count alike, or by their number of images."""
     encoder_update: Literal["gradient", "average"] = "gradient"
+    """The blocks step down the round's mean gradient, or each visit trains them and the results are averaged
+    (``average``)."""
     wire: Form = "fp32"
+    """Tokens, pseudo-class tokens and their gradients travel as ``fp32``, ``bf16`` or ``int8`` (one scale a token;
+    gradients rounded at random)."""
 
 
 def tokens(site: Site, message: Message) -> Message:
@@ -108,6 +118,20 @@ def step_tokenizer(site: Site, message: Message) -> None:
 def unify(site: Site, message: Message) -> Message:
     """Upload tokenizer and head."""
     return site.tensors(*SHARED)
+
+
+def out_of_reach(recipe: Recipe) -> str | None:
+    """Warn when so few batches at so low a rate cannot train anything, as 200 single ones at FedSIS's rate."""
+    furthest, first = reach(recipe.training), recipe.options(vit.Options).network.width ** -0.5
+    if furthest is None or furthest >= LITTLE * first:
+        return None
+    training = recipe.training
+    number = counted(training.local.batches or 0, "batch", "batches")
+    return (
+        f"{training.rounds} rounds of {number} at Adam's rate {training.optimizer.lr:g} move no weight by more than "
+        f"about {furthest:.1g}, {furthest / first:.1%} of what weights of this width begin with ({first:.2g}); "
+        "training.local={epochs: 1} passes over all data"
+    )
 
 
 def form_of(recipe: Recipe) -> Form:

@@ -6,13 +6,15 @@ positions but no class token, which nothing would read. Predictions are random, 
 
 Deviations from the paper: a prediction averages ``inference.draws`` drawn blocks for each image (1 is the paper's), or
 with ``inference.blocks: all`` every block of the range, which is what many draws come to; probabilities are averaged.
-Blocks beyond the range are not built. The paper does not say how often the central training draws: here, every batch.
+Blocks beyond the range are not built. Pixels go from -1 to 1, as timm's weights expect, where the authors' code takes
+ImageNet's mean and deviation; ``adapter: residual`` and ``head: normed`` are that code's networks. The paper does not
+say how often the central training draws: here, every batch.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -23,7 +25,7 @@ from fedvisage.federation.method import Home, Member
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging, vit_h
 from fedvisage.methods.models.vit_h import Options as HybridOptions
-from fedvisage.nn.vit import Adapter, cut, live_logit
+from fedvisage.nn.vit import Adapter, cut, live_logit, normed_head
 from fedvisage.recipe import Recipe, Section
 
 PARTS = ("tokenizer", "blocks", "adapter", "head")
@@ -33,21 +35,33 @@ class Range(Section):
     """The blocks that the sampler chooses among, from ``first`` to ``last``; none means the network's last block."""
 
     first: int = Field(1, ge=1)
+    """The first block."""
     last: int | None = Field(None, ge=1)
+    """The last block; by default the network's."""
 
 
 class Inference(Section):
     """How a user predicts: with blocks drawn for each image, or deterministically with all of the range."""
 
     blocks: Literal["sampled", "all"] = "sampled"
+    """``sampled`` averages some draws for each image, ``all`` every block of the range; ``metrics.json`` gives their
+    ``spread``."""
     draws: int = Field(5, ge=1)
+    """How many; 1 is the paper's."""
 
 
 class Options(HybridOptions):
-    """ViT-H's options, the sampler's range and what happens at inference."""
+    """ViT-H's options, the sampler's range, what happens at inference; adapter and head of the text or of the code."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"adapter", "head"})
     blocks: Range = Range()
+    """The blocks that the sampler draws from."""
     inference: Inference = Inference()
+    """How a prediction is made."""
+    adapter: Literal["plain", "residual"] | None = None
+    """The text's adapter (plain, unless said), or the authors' code's, with a shortcut around its convolutions."""
+    head: Literal["linear", "normed"] | None = None
+    """The text's linear head, unless said, or the authors' code's, with LayerNorm before it."""
 
     @model_validator(mode="after")
     def _the_range_is_within_the_network(self) -> Options:
@@ -66,7 +80,9 @@ def network(recipe: Recipe) -> nn.ModuleDict:
     """Build the four parts, with as many blocks as can be drawn."""
     options, settings = recipe.options(Options), recipe.input
     parts = cut(options.network, settings.colour, settings.size, class_token=False, depth=options.range[1])
-    parts["adapter"] = Adapter(options.network.width)
+    parts["adapter"] = Adapter(options.network.width, residual=options.adapter == "residual")
+    if options.head == "normed":
+        parts["head"] = normed_head(options.network.width)
     return nn.ModuleDict({part: parts[part] for part in PARTS})
 
 

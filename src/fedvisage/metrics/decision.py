@@ -14,6 +14,7 @@ from fedvisage.metrics.similarity import Faces, blocks, upper_blocks
 from fedvisage.metrics.threshold import BINS, EDGES, LIMIT, Histogram, Threshold
 from fedvisage.metrics.verification import genuine_pairs
 
+RateAt = dict[float, float]
 SIMILARITIES: NDArray[np.float64] = EDGES / LIMIT
 
 
@@ -37,6 +38,22 @@ def within_counts(faces: Faces) -> Histogram:
     for block, other in upper_blocks(faces):
         impostor += counted(block[other])
     return np.stack([impostor, counted(genuine_pairs(faces)[0])])
+
+
+def tar_by_impostors(whole: Histogram, groups: Sequence[Histogram], fars: Sequence[float]) -> dict[str, RateAt]:
+    """Return TAR at error rates among impostors of one group, and of two: all genuine pairs count in both.
+
+    ``whole`` counts the pairs of all faces, ``groups`` those within each group. An error rate of fewer than one pair
+    is left out. The thresholds are edges of the bins, so a rate is never above what is asked for.
+    """
+    within = np.sum([counts[0] for counts in groups], axis=0)
+    kinds = {"within groups": within, "across groups": whole[0] - within}
+    return {kind: _tar(np.stack([impostors, whole[1]]), fars) for kind, impostors in kinds.items()}
+
+
+def _tar(counts: Histogram, fars: Sequence[float]) -> RateAt:
+    found = {far: threshold_at_fmr([counts], far) for far in fars}
+    return {far: 1 - chosen.frr for far, chosen in found.items() if chosen is not None and chosen.frr is not None}
 
 
 def threshold_at_fmr(histograms: Sequence[Histogram], fmr: float) -> Threshold | None:

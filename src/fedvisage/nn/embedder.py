@@ -29,8 +29,11 @@ class FaceNetwork(Backbone):
 
     unset: ClassVar[frozenset[str]] = frozenset({"arch", "weights"})
     name: NetworkName = "sphere64"
+    """The backbone."""
     arch: str | None = None
+    """timm-embedding: the name of an architecture of timm's."""
     weights: str | None = None
+    """timm-embedding: a safetensors file of its weights to start from; nothing is fetched."""
 
     @model_validator(mode="after")
     def _arch_is_for_timm(self) -> FaceNetwork:

@@ -19,7 +19,9 @@ class Backbone(Section):
     """
 
     width: int = Field(64, ge=8, le=64, multiple_of=8)
+    """Channels of the first stage; 64 is the papers', less is for CPUs."""
     embedding: int = Field(512, ge=8)
+    """Numbers of a feature."""
 
 
 class Centred(nn.Module):

@@ -7,7 +7,7 @@ where BatchNorm follows.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -19,18 +19,39 @@ from fedvisage.recipe import Section
 DEPTH_SIZE = 32
 FULL_WIDTH = 64
 SLOPE = 0.2
+RELEASED = 0.02
+"""The gain of convolutions, and how far scales of BatchNorm lie apart, in the authors' code."""
 
 
 class Width(Section):
     """The width of the first convolution; the paper's is 64."""
 
     width: int = Field(FULL_WIDTH, ge=8, le=FULL_WIDTH, multiple_of=8)
+    """Channels of the first stage; 64 is the papers', less is for CPUs."""
+
+
+Resizing = Literal["bilinear", "pooled"]
+Drawing = Literal["xavier", "released"]
 
 
 class TableII(Width):
-    """The width, and the form of the classifier."""
+    """The width, and where the authors' code differs from the paper's text.
 
+    ``classifier``: two layers, or the code's one. ``depth_input``: poolings become 32×32 by ``bilinear`` interpolation,
+    which at full size looks at a quarter of the first one's values, or are ``pooled`` to it. ``initialisation``: by
+    ``xavier``'s uniform rule, or as ``released``. ``specific``: the specific encoder begins with weights of its
+    ``own``, or ``copied`` from the invariant one. What is not said is the first of each.
+    """
+
+    unset: ClassVar[frozenset[str]] = frozenset({"depth_input", "initialisation", "specific"})
     classifier: Literal["two-layers", "linear"] = "two-layers"
+    """Table II's classifier, or the single layer of the released code (``linear``)."""
+    depth_input: Resizing | None = None
+    """How poolings become the depth head's 32×32: bilinear, unless said, or pooled as in the released code."""
+    initialisation: Drawing | None = None
+    """How weights begin: xavier, unless said, or as released: small and normal."""
+    specific: Literal["own", "copied"] | None = None
+    """The specific encoder begins with its own weights, unless said, or as a copy of the invariant one, as released."""
 
 
 def scaled(channels: int, width: int) -> int:
@@ -88,15 +109,20 @@ class Encoder(Front):
 class DepthEstimator(nn.Module):
     """A depth map of 32×32 from the encoder's first three poolings."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, resizing: Resizing = "bilinear") -> None:
         """Build conv4-1 to conv4-3."""
         super().__init__()
+        self.resizing = resizing
         c128, c64 = scaled(128, width), scaled(64, width)
         self.layers = nn.Sequential(convolution(3 * c128, c128), convolution(c128, c64), convolution(c64, 1))
 
     def forward(self, pooled: list[Tensor]) -> Tensor:
         """Resize the three maps to one size, join them, and estimate depth."""
-        maps = [interpolate(one, (DEPTH_SIZE, DEPTH_SIZE), mode="bilinear", align_corners=False) for one in pooled]
+        side = DEPTH_SIZE, DEPTH_SIZE
+        if self.resizing == "pooled":
+            maps = [adaptive_avg_pool2d(one, side) for one in pooled]
+        else:
+            maps = [interpolate(one, side, mode="bilinear", align_corners=False) for one in pooled]
         return torch.as_tensor(self.layers(torch.cat(maps, dim=1))).squeeze(1)
 
 
@@ -143,10 +169,25 @@ def classifier(options: TableII) -> nn.Module:
     return nn.Sequential(nn.Linear(features, features), nn.ReLU(), nn.Linear(features, 1))
 
 
-def initialise(net: nn.Module) -> None:
-    """Draw all weights by Xavier's rule; biases start at zero."""
+def initialise(net: nn.Module, drawing: Drawing = "xavier") -> None:
+    """Draw all weights by Xavier's rule, or as the authors' code does; biases start at zero."""
+    if drawing == "released":
+        _as_released(net)
+        return
     for module in net.modules():
         if isinstance(module, nn.Conv2d | nn.ConvTranspose2d | nn.Linear):
             nn.init.xavier_uniform_(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+
+def _as_released(net: nn.Module) -> None:
+    """Draw weights small and normal, BatchNorm's scales around 1; deconvolutions keep what torch draws."""
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            nn.init.xavier_normal_(module.weight, gain=RELEASED)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.BatchNorm2d):
+            nn.init.normal_(module.weight, 1.0, RELEASED)
+            nn.init.zeros_(module.bias)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from fedvisage.recipe import Optimizer as Settings
-from fedvisage.recipe import Schedule
+from fedvisage.recipe import Schedule, Training
 
 
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:
@@ -42,6 +42,17 @@ def rate_factor(schedule: Schedule, round_number: int, rounds: int) -> float:
         course = (round_number - 1 - schedule.warmup) / max(1, rounds - schedule.warmup)
         return schedule.floor + (1 - schedule.floor) * 0.5 * (1 + math.cos(math.pi * course))
     return 1.0
+
+
+def reach(training: Training) -> float | None:
+    """Return about how far Adam can move a weight in a whole run; None where its number of steps is not said.
+
+    A step of Adam is about as long as its rate, whatever the gradient.
+    """
+    if training.optimizer.name != "adam" or training.local.batches is None:
+        return None
+    factors = (rate_factor(training.schedule, number, training.rounds) for number in range(1, training.rounds + 1))
+    return training.optimizer.lr * training.local.batches * sum(factors)
 
 
 def state_of(optimizer: Optimizer) -> dict[str, Tensor]:

@@ -16,6 +16,7 @@ class ResNet18(Section):
     """The width of the first stage is the paper's 64; narrower ones are for CPU recipes."""
 
     width: int = Field(64, ge=8, le=64, multiple_of=8)
+    """Channels of the first stage; 64 is the papers', less is for CPUs."""
 
 
 def resnet18(options: ResNet18, colour: str) -> nn.Module:

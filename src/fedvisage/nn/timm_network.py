@@ -29,7 +29,9 @@ class TimmNetwork(Section):
 
     unset: ClassVar[frozenset[str]] = frozenset({"weights"})
     arch: str = Field(min_length=1)
+    """The name of an architecture of timm's."""
     weights: str | None = None
+    """A safetensors file of its weights to start from; nothing is fetched."""
 
 
 class Whole(nn.Module):

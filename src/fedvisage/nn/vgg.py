@@ -30,6 +30,7 @@ class VGG(Section):
     """The width of the first convolution is VGG's 64; narrower ones are for CPU recipes."""
 
     width: int = Field(64, ge=8, le=64, multiple_of=8)
+    """Channels of the first stage; 64 is the papers', less is for CPUs."""
 
 
 def vgg(options: VGG, inputs: int, spare: int = 0) -> nn.ModuleDict:

@@ -29,9 +29,14 @@ class Transformer(Section):
     """ViT-B/16 is the paper's; ``weights`` is ``none``, or a safetensors file of timm's to start from."""
 
     width: int = Field(768, ge=8)
+    """Numbers of a token."""
     depth: int = Field(12, ge=1)
+    """Blocks."""
     heads: int = Field(12, ge=1)
+    """Heads of a block."""
     weights: str = "none"
+    """timm's ``model.safetensors`` of ``vit_base_patch16_224`` or ``vit_base_r50_s16_224`` to start from; nothing is
+    fetched. Needs ``input.colour: rgb``."""
 
     @model_validator(mode="after")
     def _heads_share_the_width(self) -> Transformer:
@@ -44,7 +49,9 @@ class HybridTransformer(Transformer):
     """ViT-H: the tokenizer is a truncated ResNet-50; ``stem`` is the width that its stages are multiples of."""
 
     stem: int = Field(64, ge=8, multiple_of=8)
+    """Channels of the tokenizer's stem."""
     stages: Stages = (3, 4, 9)
+    """Blocks of its stages."""
 
 
 class Tokenizer(nn.Module):
@@ -66,12 +73,14 @@ class Tokenizer(nn.Module):
 class Adapter(nn.Module):
     """Patch tokens of any block to a pseudo-class token (FedSIS, §4.2): two convolutions, then the average.
 
-    The convolutions have no bias, which the BatchNorm behind them would take out again.
+    The convolutions have no bias, which the BatchNorm behind them would take out again. A ``residual`` adapter, as in
+    the authors' code, adds the tokens to what its second BatchNorm gives, before the last ReLU.
     """
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, residual: bool = False) -> None:
         """Both convolutions keep the width."""
         super().__init__()
+        self.residual = residual
         layers = [
             layer
             for _ in range(2)
@@ -83,6 +92,8 @@ class Adapter(nn.Module):
         """Lay the tokens out as the square that they were cut from."""
         side = round(tokens.shape[1] ** 0.5)
         square = tokens.transpose(1, 2).reshape(tokens.shape[0], -1, side, side)
+        if self.residual:
+            return (square + cast(Tensor, self.layers[:-1](square))).relu().mean(dim=(2, 3))
         return cast(Tensor, self.layers(square)).mean(dim=(2, 3))
 
 
@@ -120,6 +131,11 @@ def _embedding(options: Transformer, channels: int) -> dict[str, Any]:
 
     backbone = truncated_resnet(options.stem, options.stages, channels)
     return {"patch_size": 1, "embed_layer": partial(HybridEmbed, backbone=backbone)}
+
+
+def normed_head(width: int) -> nn.Module:
+    """Return the head of the authors' code: LayerNorm before the linear layer."""
+    return nn.Sequential(nn.LayerNorm(width, eps=1e-6), nn.Linear(width, CLASSES))
 
 
 def class_token(net: nn.ModuleDict, tokens: Tensor) -> Tensor:

@@ -46,13 +46,21 @@ class Data(Section):
     unset: ClassVar[frozenset[str]] = frozenset({"public", "public_identities", "benchmarks"})
 
     sites: dict[str, str] = Field(min_length=1)
+    """Site name → prepared set, or a ``synth:`` line such as ``synth: O subjects=20 frames=2 size=96``."""
     user: str | None = None
+    """The unseen data on which the model is judged; pictures that a site has too are refused."""
     user_name: str = "user"
+    """What tables call it."""
     user_split: Literal["all", "train", "heldout", "test"] = "all"
+    """``all`` of it, or one split."""
     public: str | None = None
+    """Recognition: an identity set that the server pre-trains on and every site may use; its held-out people are the
+    impostors."""
     public_identities: int | None = Field(None, ge=1)
+    """Recognition: how many people that set has; filled in."""
     benchmarks: dict[str, str] | None = Field(None, min_length=1)
-    """Recognition: further sets to judge the generic model on, by the lists that lie beside them."""
+    """Recognition: further sets by name, ``{lfw: sets/lfw, ijbc: sets/ijbc}``, on which the generic model is judged by
+    the lists beside them; nobody of them may be trained on."""
 
     @property
     def entries(self) -> list[str]:
@@ -90,4 +98,6 @@ class Input(Section):
     """What the network looks at. Sets must have been rendered or cropped at this size: nothing is enlarged."""
 
     size: int = Field(256, ge=16, le=1024)
+    """The side of the images that the network looks at; sets must have it."""
     colour: Literal["rgb+hsv", "rgb"] = "rgb+hsv"
+    """Which channels the network looks at."""

@@ -23,9 +23,14 @@ class Combine(Section):
     """
 
     rule: Rule = "mean"
+    """How uploads become one."""
     hostile: int = Field(1, ge=1)
+    """trimmed-mean, krum: how many sites may be hostile; needs ``2·hostile + 1`` and ``2·hostile + 3`` uploads a round.
+    """
     select: int = Field(1, ge=1)
+    """krum: uploads that are averaged (multi-Krum)."""
     bound: float | None = Field(None, gt=0)
+    """norm-clip: the norm to which an update is clipped; by default the median of the round's."""
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Combine:
@@ -52,8 +57,12 @@ class Secure(Section):
     """
 
     threshold: float = Field(0.6, gt=0.5, le=1)
+    """Share of the asked sites that must take part to the end, two at least; with fewer there is no sum."""
     most_examples: int = Field(100_000, ge=1)
+    """With ``method.weight: examples``: a site with more counts like one with so many."""
     entropy: Entropy = "system"
+    """Masks come from the operating system, or are ``derived`` from the run's seed: for simulations whose ledgers must
+    be equal; it hides nothing."""
 
     def needed(self, asked: int) -> int:
         """Return how many of the asked sites must take part to the end."""
@@ -67,10 +76,16 @@ class Dp(Section):
     """
 
     clip: float = Field(gt=0)
+    """The L2 norm to which a site's update is clipped."""
     noise: float | None = Field(None, ge=0)
+    """The noise on a sum in units of ``clip`` (0: none, and no promise); this or ``epsilon``."""
     epsilon: float | None = Field(None, gt=0, le=1e6)
+    """What the whole run may cost; this or ``noise``."""
     delta: float | None = Field(None, gt=0, lt=1)
+    """The δ at which ε holds."""
     entropy: Entropy = "system"
+    """Noise comes from the operating system, or is ``derived`` from the run's seed, which makes a simulation repeatable
+    and protects nobody."""
 
     @model_validator(mode="after")
     def _one_way_to_say_how_much(self) -> Dp:
@@ -85,8 +100,11 @@ class Poisoned(Section):
     """Simulated hostile sites, to see what a rule is worth: ``federation/poison.py`` says what the words mean."""
 
     sites: tuple[str, ...] = Field(min_length=1)
+    """Which sites are hostile."""
     how: Literal["sign-flip", "scaling", "label-flip"]
+    """How they attack."""
     factor: float = Field(1.0, gt=0)
+    """How far, of sign-flip and scaling."""
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Poisoned:

@@ -22,7 +22,9 @@ class Recipe(Section):
     unset: ClassVar[frozenset[str]] = frozenset({"report", "tracking"})
 
     title: str = ""
+    """Free text for reports."""
     method: MethodOptions
+    """Which method, and its own options; ``method: fedpad`` is short for ``method: {name: fedpad}``."""
     data: Data
     input: Input = Input()
     training: Training

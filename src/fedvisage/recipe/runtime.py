@@ -16,9 +16,15 @@ class Privacy(Section):
     """
 
     epsilon: float | None = Field(None, gt=0, le=1e6)
+    """What all releases of a site under differential privacy may cost together; the run stops there."""
     delta: float | None = Field(None, gt=0, lt=1)
+    """The same of δ."""
     count: Literal["sum", "tight"] = "sum"
+    """The figure that must stay within the budget: the ``sum`` of ε and δ over all releases, or the ``tight`` ε at δ.
+    """
     noise: Literal["system", "derived"] = "system"
+    """``system``: the operating system's entropy; ``derived``: from the seed, for repeatable simulations, protects
+    nobody."""
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Privacy:
@@ -33,15 +39,23 @@ class Runtime(Section):
     unset: ClassVar[frozenset[str]] = frozenset({"layout", "workers"})
 
     seed: int = Field(0, ge=0)
+    """Every random stream is derived from it."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """``auto``: bf16 where it pays (CPU with AMX, CUDA)."""
     layout: Literal["auto", "first", "last"] | None = None
-    """Where channels lie in memory; a measurement before the run decides ``auto``. Unset, they lie last."""
+    """Where channels lie in memory; unset, last. ``auto``: a step of the run's network is timed in both (with
+    ``precision: auto`` also in both number formats, where the device has bf16) before the run begins, and the resolved
+    recipe says what was chosen."""
     threads: int = Field(2, ge=1, le=256)
+    """For torch and for every library of linear algebra in the process, whatever ``OMP_NUM_THREADS`` says. Part of a
+    result: another number gives other last bits. On a busy or shared machine give 1."""
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] | None = None
     """Processes in which a simulation's sites train side by side, each with ``threads``; no byte depends on it.
     ``auto`` is as many as fit the machine's cores. Unset, and in what a run writes down, there is one."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """Where it is computed."""
     checkpoint_every: int = Field(1, ge=1)
+    """Rounds between checkpoints."""
 
 
 class Report(Section):
@@ -52,6 +66,9 @@ class Report(Section):
     """
 
     images: bool | None = None
+    """The worst images of the user's set, with their scores, in ``report.html``: ``true`` for photographs too (mind who
+    gets the page), ``false`` for none; by default of rendered people only. Simulations only. ``fedvisage report RUN
+    --images`` or ``--no-images`` draws the page again either way."""
 
 
 class Tracking(Section):

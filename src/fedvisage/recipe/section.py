@@ -35,6 +35,7 @@ class MethodOptions(Section):
     """What a method's own options extend: its name."""
 
     name: str
+    """See ``fedvisage methods``; a method's own options stand beside it."""
 
 
 def _has_truth(value: Any) -> bool:

@@ -17,7 +17,9 @@ class Local(Section):
     """How much a site trains between two aggregations: whole epochs or a number of batches."""
 
     epochs: int | None = Field(None, ge=1)
+    """Whole passes over a site's images; 3 if neither is given."""
     batches: int | None = Field(None, ge=1)
+    """Or a number of batches."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Local:
@@ -34,12 +36,19 @@ class Optimizer(Section):
 
     unset: ClassVar[frozenset[str]] = frozenset({"fused"})
     name: Literal["adam", "sgd"] = "adam"
+    """Which one."""
     lr: float = Field(1e-2, gt=0)
+    """Its rate."""
     weight_decay: float = Field(0.0, ge=0)
+    """Decay of weights."""
     momentum: float = Field(0.0, ge=0, lt=1)
+    """For sgd; adam has its own."""
     clip_norm: float | None = Field(None, gt=0)
+    """The norm to which a step's gradient is cut."""
     state: Literal["fresh", "kept"] = "fresh"
+    """``fresh`` after each aggregation, or ``kept``."""
     fused: bool | None = None
+    """Step in one pass over memory: SGD gives the same bytes, Adam other last bits."""
 
     @model_validator(mode="after")
     def _momentum_is_for_sgd(self) -> Optimizer:
@@ -52,17 +61,24 @@ class Schedule(Section):
     """The learning rate's factor as a function of the round."""
 
     name: Literal["constant", "cosine", "step"] = "constant"
+    """Its form."""
     warmup: int = Field(0, ge=0)
+    """Rounds in which the rate rises to its value."""
     floor: float = Field(0.0, ge=0, le=1)
+    """cosine and step: the least factor."""
     every: int = Field(10, ge=1)
+    """step: rounds between two steps."""
     factor: float = Field(0.1, gt=0, le=1)
+    """step: what the rate is multiplied by."""
 
 
 class Batch(Section):
     """Images a batch; single sites can have their own number."""
 
     default: int = Field(64, ge=2)
+    """Images a batch."""
     per_site: dict[str, Annotated[int, Field(ge=2)]] = {}
+    """The same for single sites, by name."""
 
     def of(self, site: str) -> int:
         """Return the batch size of this site."""
@@ -73,29 +89,43 @@ class Augment(Section):
     """Random changes of training images: probabilities and ranges; everything off by default."""
 
     flip: float = Field(0.0, ge=0, le=1)
+    """Probability of a mirrored image."""
     shift: float = Field(0.0, ge=0, le=0.3)
+    """Share of the side by which it moves."""
     brightness: float = Field(0.0, ge=0, le=1)
+    """Range of its change."""
     contrast: float = Field(0.0, ge=0, le=1)
+    """Range of its change."""
     saturation: float = Field(0.0, ge=0, le=1)
+    """Range of its change."""
     hue: float = Field(0.0, ge=0, le=0.5)
+    """Range of its change."""
 
 
 class EarlyStop(Section):
     """Stop when the sites' held-out EER has not improved for so many evaluated rounds."""
 
     patience: int = Field(ge=1)
+    """Evaluated rounds without a better held-out EER."""
 
 
 class Pretrain(Section):
     """Recognition: how the first model is trained on ``data.public``, by CosFace at the server."""
 
     epochs: int = Field(ge=1)
+    """Passes over the public set."""
     optimizer: Optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, state="kept")
+    """Its optimizer."""
     schedule: Schedule = Schedule(name="cosine")
+    """Its schedule, over epochs."""
     batch: int = Field(64, ge=2)
+    """Images a batch."""
     scale: float = Field(30.0, gt=0)
+    """CosFace's s."""
     margin: float = Field(0.4, ge=0, lt=1)
+    """CosFace's m."""
     sampled_classes: int | None = Field(None, ge=2)
+    """The softmax of a batch is over its own classes and others that are drawn, so many in all."""
 
 
 class ServerOptimizer(Section):
@@ -106,11 +136,17 @@ class ServerOptimizer(Section):
     """
 
     name: Literal["sgd", "adam", "yogi"] = "sgd"
+    """Which one."""
     lr: float = Field(1.0, gt=0)
+    """Its rate."""
     momentum: float = Field(0.0, ge=0, lt=1)
+    """For sgd."""
     beta1: float = Field(0.9, ge=0, lt=1)
+    """For adam and yogi."""
     beta2: float = Field(0.99, ge=0, lt=1)
+    """For adam and yogi."""
     tau: float = Field(1e-3, gt=0)
+    """For adam and yogi: what keeps steps small where moments are."""
 
     @model_validator(mode="before")
     @classmethod
@@ -134,16 +170,28 @@ class Training(Section):
     unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain"})
 
     rounds: int = Field(ge=1)
+    """Aggregations."""
     local: Local = Local(epochs=3)
+    """Work between two aggregations."""
     optimizer: Optimizer = Optimizer()
+    """The sites' optimizer."""
     schedule: Schedule = Schedule()
+    """The rate's factor by round."""
     batch: Batch = Batch()
+    """Images a batch: a number, or a section."""
     sampling: Literal["shuffled", "balanced"] = "shuffled"
+    """``balanced`` fills half of each batch with bona fide images."""
     augment: Augment = Augment()
+    """Random changes of training images."""
     start: str | None = None
+    """A safetensors file to start from; other formats are converted first."""
     early_stop: EarlyStop | None = None
+    """Stop when held-out figures get no better."""
     pretrain: Pretrain | None = None
+    """Recognition: CosFace on ``data.public`` before the first round; the result is kept in the cache."""
     server_optimizer: ServerOptimizer | None = None
+    """Methods that take one mean a round over: the server steps towards it instead. In fedadam and fedyogi it is adam
+    or yogi with ``lr`` 0.01."""
 
     @field_validator("batch", mode="before")
     @classmethod

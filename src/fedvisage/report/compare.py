@@ -132,9 +132,14 @@ def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
 
 
 def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
-    """Return the differences other − first over the pairs that both have; from one pair follows nothing but itself."""
+    """Return the differences other − first over the pairs that both have."""
     base, compared = _by_pair(first, figure), _by_pair(other, figure)
-    values = np.array([compared[pair] - base[pair] for pair in sorted(compared) if pair in base])
+    return difference([compared[pair] - base[pair] for pair in sorted(compared) if pair in base], figure)
+
+
+def difference(of_pairs: Sequence[float], figure: str) -> Difference | None:
+    """Return the mean of differences with its interval and test; from one pair follows nothing but itself."""
+    values = np.array(of_pairs)
     if len(values) == 0:
         return None
     if len(values) < FEWEST_PAIRS:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from fedvisage.metrics.published import RATES as RATES_OF_PAPERS
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import Table, percent, size, table
 
@@ -71,6 +72,18 @@ def user_table(metrics: Row) -> Table | None:
     note = "In brackets: 95 % intervals, bootstrapped by subject." if metrics.get("intervals") else ""
     columns = {"figure": "in per cent"} | {level: f"{level}s" for level in by_level}
     return table("At the user", rows, columns, note=note)
+
+
+def published_table(metrics: Row) -> Table | None:
+    """Return the figures by the rules of papers, where the recipe asked for them."""
+    figures = metrics.get("published") or {}
+    rows: list[Row] = [
+        {"figure": title, "value": percent(figures[name])} for name, title in RATES_OF_PAPERS.items() if name in figures
+    ]
+    note = "For comparison with printed figures alone: two of these rules look at labels, or at what was trained on."
+    return (
+        table("As papers work it out", rows, {"figure": "in per cent", "value": "figure"}, note=note) if rows else None
+    )
 
 
 def species_table(metrics: Row) -> Table | None:

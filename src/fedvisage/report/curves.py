@@ -30,6 +30,7 @@ from fedvisage.report.drawing import (
 
 DET_TICKS = (0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
 DET_ENDS = (0.0005, 0.9)
+POOLED = "pooled APCER"
 MANY_SITES = 8
 AIR = 0.04  # of an axis, at either end
 LEAST_SPAN = 1e-3  # scores that are all alike still get an axis
@@ -54,7 +55,9 @@ def roc(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Ba
         return svg(figure, "roc")
 
 
-def det(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None) -> str:
+def det(
+    groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Band | None = None, attacks: str = POOLED
+) -> str:
     """Draw BPCER against APCER on normal-deviate axes, where good systems can be told apart."""
     with styled():
         figure, axes = canvas()
@@ -73,7 +76,7 @@ def det(groups: Mapping[str, Scores], thresholds: Mapping[str, float], shade: Ba
         for index, (x, y, marker) in points(groups, thresholds):
             across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
             mark(axes, across, up, marker, index)
-        axes.set(xlim=(low, high), ylim=(low, high), xlabel="attacks accepted, pooled APCER (%)")
+        axes.set(xlim=(low, high), ylim=(low, high), xlabel=f"attacks accepted, {attacks} (%)")
         axes.set_ylabel("bona fide rejected, BPCER (%)")
         key(figure, [*handles, *marks(bool(thresholds))], [*groups, *mark_names(bool(thresholds))])
         return svg(figure, "det")
@@ -163,6 +166,20 @@ def over_rounds(series: Mapping[str, Sequence[tuple[float, float]]], label: str,
             axes.set_xlim(first - 1, last + 1)  # a single round, which no fractions of rounds surround
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         key(figure, handles, [f"{len(series)} sites", "their mean"] if many else list(series), 4)
+        return svg(figure, name)
+
+
+def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labels: tuple[str, str], name: str) -> str:
+    """Draw one line per series of (what was set, mean, deviation), with a bar of one deviation at each point."""
+    with styled():
+        figure, axes = canvas((4.2, 2.8))
+        handles: list[Artist] = []
+        for index, points in enumerate(series.values()):
+            at, mean, deviation = zip(*sorted(points), strict=True)
+            style = {"color": colour(index), "linestyle": dash(index), "marker": "o", "markersize": 3, "capsize": 2}
+            handles.append(axes.errorbar(at, mean, yerr=deviation, **style)[0])  # type: ignore[arg-type]
+        axes.set(xlabel=labels[0], ylabel=labels[1])
+        key(figure, handles, list(series))
         return svg(figure, name)
 
 

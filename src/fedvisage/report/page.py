@@ -80,6 +80,7 @@ def context(run: RunFiles) -> dict[str, Any]:
             *(recognition.results(metrics) if recognises else ()),
             decisions.confusion_table(run),
             content.user_table(metrics),
+            content.published_table(metrics),
             content.species_table(metrics),
             content.members_table(metrics),
             content.adaptation_table(metrics),

@@ -49,7 +49,7 @@ def definitions(
     named = {section: places[section, "validation"]["$ref"].removeprefix(PLACE) for section in listed}
     for section in listed:
         keys = defined[named[section]].setdefault("properties", {})
-        for key, said in _docstrings(section).items():
+        for key, said in docstrings(section).items():
             if key in keys:
                 keys[key].setdefault("description", said)
         for key, short in short_forms.get(section, {}).items():
@@ -64,7 +64,7 @@ def _widened(key: Schema, short: Schema) -> Schema:
     return {**kept, "anyOf": [short, *own]}
 
 
-def _docstrings(section: type[Section]) -> dict[str, str]:
+def docstrings(section: type[Section]) -> dict[str, str]:
     """Return what stands below the keys of a section, and of those it extends."""
     said: dict[str, str] = {}
     for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):

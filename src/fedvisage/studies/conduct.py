@@ -19,9 +19,11 @@ from fedvisage.progress import Reporter, Say, unheard
 from fedvisage.runs.directory import METRICS
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
-from fedvisage.studies.figures import scale, value_of
+from fedvisage.studies.figures import BLIND, scale, value_of
 from fedvisage.studies.file import Study, read
+from fedvisage.studies.forms import as_csv, as_latex
 from fedvisage.studies.grid import Cell, cells_of, changed
+from fedvisage.studies.page import render
 from fedvisage.studies.roots import Root, on_root
 from fedvisage.studies.table import markdown, summarise
 from fedvisage.tasks.opened import check_entries
@@ -48,6 +50,7 @@ def conduct(
     workers: int = 1,
     root: Path | None = None,
     sets: Path | None = None,
+    blind: bool = False,
     allow_mixed_crops: bool = False,
     allow_overlap: bool = False,
 ) -> dict[str, Any]:
@@ -55,10 +58,14 @@ def conduct(
 
     ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
     one name and recipe can share them. Below ``root`` lie datasets, as they are distributed or prepared; what lacks is
-    imported into ``sets``, which is beside ``out`` unless said (``studies.roots``). ``allow_mixed_crops`` takes sets
-    that were cropped in different ways, ``allow_overlap`` pictures that are at two places.
+    imported into ``sets``, which is beside ``out`` unless said (``studies.roots``). ``blind`` shows figures of the
+    sites' held-out images alone, and writes them into ``blind.md``: choices are made by those, and the user's stay
+    unread. ``allow_mixed_crops`` takes sets that were cropped in different ways, ``allow_overlap`` pictures that are
+    at two places.
     """
     study = changed(read(path), changes)
+    if blind:
+        study = study.model_copy(update={"figures": list(BLIND), "paper": []})
     if smoke:
         study = small.smoke(study, rendered=root is None)
     cells = cells_of(study, runs or out / "cells")
@@ -74,13 +81,20 @@ def conduct(
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, allowed, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
+        if blind:
+            metrics = {name: value for name, value in metrics.items() if name != "members"}  # figures of the user's
         results.append({**metrics, **figures, "row": cell.row, "user": cell.user, "seed": cell.seed})
         say(_progress(study, results, len(cells)))
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "table.json", table)
-    write_atomically(out / "table.md", markdown(study, table).encode())
+    text, name = markdown(study, table), "blind" if blind else "table"
+    write_json(out / f"{name}.json", table)
+    write_atomically(out / f"{name}.md", text.encode())
+    if not blind:  # a page shows curves of the user
+        for file, form in (("table.csv", as_csv(text)), ("table.tex", as_latex(text)),
+                           ("study.html", render(study, text, table, results, cells, out))):  # fmt: skip
+            write_atomically(out / file, form.encode())
     return table
 
 

@@ -12,12 +12,13 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage import recipe as recipes
+from fedvisage.data.selection import without_selection
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, located
 from fedvisage.datasets.wanted import read_wanted
 from fedvisage.errors import UserError, choice
-from fedvisage.recipe import Section, many_names, many_sites, read_section
+from fedvisage.recipe import SITE_NAME, Section, many_names, many_sites, read_section
 from fedvisage.shipped import locate
-from fedvisage.studies.figures import Figure
+from fedvisage.studies.figures import OWN, Figure, benchmark_of
 from fedvisage.studies.printed import Printed
 
 Tree = dict[str, Any]
@@ -52,9 +53,11 @@ class Study(Section):
     """A study file, with the recipes and printed tables that it names read in.
 
     All ``sites`` but the user's train, and each of ``users`` is judged in turn; both are all sets unless said. For
-    recognition, ``public`` names the set of public identities, which is neither. A ``protocol`` stands for sets: its
-    folds are the users, and say who trains on what. ``imports`` says by the name of a set's directory which dataset it
-    is of, imported how.
+    recognition, ``public`` names the set of public identities, which is neither, and ``benchmarks`` are further sets on
+    which every finished model is judged: figures begin with their names. A ``protocol`` stands for sets: its folds are
+    the users, and say who trains on what. ``trains`` gives the part of a set that its site trains on, where that is not
+    what a user is judged by: one frame of each video, for one. ``imports`` says by the name of a set's directory which
+    dataset it is of, imported how. ``beside`` says which printed figure stands beside one that has another name.
     """
 
     title: str
@@ -62,21 +65,35 @@ class Study(Section):
     recipes: dict[str, Tree] = {}
     protocol: str | None = None
     sets: dict[str, str]
+    trains: dict[str, str] = {}
     sites: list[str]
     users: list[str]
     public: str | None = None
+    benchmarks: dict[str, str] = {}
     imports: dict[str, str] = {}
     set: list[str] = []
     rows: dict[str, Row] = Field(min_length=1)
     seeds: list[int] = Field(min_length=1)
     figures: list[Figure] = ["hter", "eer", "auc"]
     paper: list[Printed] = []
+    beside: dict[Figure, Figure] = {}
 
     @field_validator("seeds")
     @classmethod
     def _seeds_differ(cls, value: list[int]) -> list[int]:
         if len(set(value)) < len(value):
             raise ValueError("the same seed twice gives the same run twice")
+        return value
+
+    @field_validator("benchmarks")
+    @classmethod
+    def _benchmarks_have_names_of_their_own(cls, value: dict[str, str]) -> dict[str, str]:
+        for name in value:
+            if not SITE_NAME.fullmatch(name) or name in OWN:
+                known = ", ".join(OWN)
+                raise ValueError(
+                    f"{name!r}: use letters, digits, '-' and '_', and not {known}, as figures begin with them"
+                )
         return value
 
     @model_validator(mode="before")
@@ -99,6 +116,8 @@ class Study(Section):
             raise ValueError("sets must have two at least, one to train on and one to judge on")
         if self.protocol is not None and self.public is not None:
             raise ValueError("public is for recognition, and protocols are about attacks; leave one out")
+        if self.protocol is not None and self.trains:
+            raise ValueError("trains stands beside sets, and a protocol says itself who trains on what; leave one out")
         return self
 
 
@@ -131,6 +150,10 @@ def read(path: Path) -> Study:
         if places.setdefault(slug(name), name) != name:
             raise UserError(place, f"has the same directory as {places[slug(name)]!r}; give it another name")
     _check_names(study.sites, study, f"{path}: sites")
+    _check_names(list(study.trains), study, f"{path}: trains")
+    for name, entry in study.trains.items():
+        if without_selection(entry)[0] != without_selection(study.sets[name])[0]:
+            raise UserError(f"{path}: trains.{name}", f"{entry!r} is of another set than {study.sets[name]!r}")
     for name, text in study.imports.items():
         read_wanted(text, f"{path}: imports.{name}")
     if study.protocol is None:
@@ -139,6 +162,11 @@ def read(path: Path) -> Study:
         folds = PROTOCOLS[study.protocol].folds
         raise UserError(f"{path}: users", f"{unknown[0]!r} is no user of {study.protocol}{choice(unknown[0], folds)}")
     _check_names([] if study.public is None else [study.public], study, f"{path}: public")
+    for figure in study.figures:
+        if (benchmark := benchmark_of(figure)) not in (None, *study.benchmarks):
+            place = f"{path}: figures"
+            raise UserError(place, f"{figure} is of {benchmark!r}, which is not among the study's benchmarks"
+                            f"{choice(str(benchmark), study.benchmarks)}")  # fmt: skip
     return study
 
 

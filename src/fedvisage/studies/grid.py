@@ -57,13 +57,17 @@ def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:
     if study.protocol is not None:
         _divide(tree, PROTOCOLS[study.protocol], user, row.sites or study.sites)
     else:
+        trained = study.trains
         tree["data"] = {
-            "sites": {site: study.sets[site] for site in row.sites or study.sites if site not in _judged(study, user)},
+            "sites": {site: trained.get(site, study.sets[site])
+                      for site in row.sites or study.sites if site not in _judged(study, user)},
             "user": study.sets[user],
             "user_name": user,
-        }
+        }  # fmt: skip
     if (public := row.public or study.public) is not None:
         tree["data"]["public"] = study.sets[public]
+    if study.benchmarks:
+        tree["data"]["benchmarks"] = study.benchmarks
     for change in [*study.set, *row.set, f"runtime.seed={seed}"]:
         recipes.apply(tree, change)
     return tree

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import model_validator
 
 from fedvisage.recipe import Section
-from fedvisage.studies.figures import Figure
+from fedvisage.studies.figures import Figure, heading
 
 Values = list[float]
 ROUNDING = 0.01
@@ -68,7 +68,7 @@ def slips(tables: Sequence[Printed], rows: Sequence[str], users: Sequence[str]) 
             for name, average in zip(table.columns, table.averages[row], strict=False):
                 if name in means and abs(means[name] - average) > ROUNDING:
                     said.append(
-                        f"{table.source}, prints {average:.2f} as the average {name.upper()} of {row}; "
+                        f"{table.source}, prints {average:.2f} as the average {heading(name)} of {row}; "
                         f"its rows average {means[name]:.2f}, which stands above."
                     )
     return said

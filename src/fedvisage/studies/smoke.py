@@ -29,6 +29,7 @@ CHANGES = (
 BATCH, EPOCH = "training.local={batches: 1}", "training.local={epochs: 1}"
 NARROW, FEW_HEADS = "method.network.width=8", "method.network.heads=2"
 FEW = "method.minimum=2"
+BENCHMARK = f"{SYNTHETIC} people identities=80 images=4 size={SIZE} first=200000 test=0.5"
 
 
 def smoke(study: Study, *, rendered: bool = True) -> Study:
@@ -44,9 +45,11 @@ def smoke(study: Study, *, rendered: bool = True) -> Study:
         update={
             "title": f"SMOKE TEST, figures without meaning: {study.title}",
             "seeds": study.seeds[:1],
-            "sets": {name: _tiny(name, entry, study) if rendered else entry for name, entry in study.sets.items()},
+            **{key: {name: _tiny(name, entry, study) if rendered else entry for name, entry in entries.items()}
+               for key, entries in (("sets", study.sets), ("trains", study.trains))},
+            "benchmarks": {name: BENCHMARK if rendered else entry for name, entry in study.benchmarks.items()},
         }
-    )
+    )  # fmt: skip
     rows = {name: _narrow(small, name) for name in small.rows}
     local = BATCH if study.public is None else EPOCH
     return changed(small.model_copy(update={"rows": rows}), [*CHANGES, local])
@@ -77,7 +80,7 @@ def _few_people(name: str, entry: str, study: Study) -> str:
     if name in {study.public, *(row.public for row in study.rows.values())}:
         return f"{SYNTHETIC} people identities=70 images=4 size={SIZE} first=100000 test=0 heldout=0.9"
     if name in study.users:
-        return f"{SYNTHETIC} people identities=80 images=4 size={SIZE} first=200000 test=0.5"
+        return BENCHMARK
     share = f" part={part}" if part else ""
     first = 0 if part else 1000 * list(study.sets).index(name)
     return (

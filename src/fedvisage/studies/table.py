@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedvisage.studies.figures import COSTS, scale
+from fedvisage.studies.figures import COSTS, heading, scale, value_of
 from fedvisage.studies.file import Study
 from fedvisage.studies.printed import quoted, quoted_mean, slips
 
@@ -31,11 +31,16 @@ def summarise(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     return table
 
 
+def _figures(study: Study, metrics: dict[str, Any]) -> Result:
+    """Return the study's figures of one of a run's members."""
+    return {figure: value_of(metrics, figure) for figure in study.figures}
+
+
 def _at_user(study: Study, results: Sequence[Result]) -> dict[str, Any]:
     """Return a row's figures at one user, and its sites in the study's order."""
     of_sites = results[0].get("members", {})
     members = {
-        site: _spread(study, [[result["members"][site]] for result in results])
+        site: _spread(study, [[_figures(study, result["members"][site])] for result in results])
         for site in study.sets
         if site in of_sites
     }
@@ -62,8 +67,8 @@ def _spread(study: Study, groups: Sequence[Sequence[Result]]) -> Spread:
 
 def markdown(study: Study, table: dict[str, Any]) -> str:
     """Return the table as Markdown, beside the papers' figures where the study quotes them."""
-    columns = ["method", "sites", "user", *(figure.upper() for figure in study.figures)]
-    columns += [f"{figure.upper()} (paper)" for figure in _beside(study)]
+    columns = ["method", "sites", "user", *map(heading, study.figures)]
+    columns += [f"{heading(name)} (paper)" for name in _beside(study)]
     lines = [f"# {study.title}", "", _caption(study), "", _row(columns), "|---" * len(columns) + "|"]
     for row, figures in table["rows"].items():
         for user in study.users:
@@ -96,15 +101,14 @@ def _lines(study: Study, row: str, user: str, figures: dict[str, Any]) -> list[s
 def _line(study: Study, names: list[str], figures: dict[str, Any], beside: dict[str, float]) -> str:
     form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
     cells = [form.format(*figures[figure]) if figure in figures else "–" for figure in study.figures]
-    cells += [f"{beside[figure]:.2f}" if figure in beside else "–" for figure in _beside(study)]
+    cells += [f"{beside[name]:.2f}" if name in beside else "–" for name in _beside(study)]
     return _row([*names, *cells])
 
 
 def _beside(study: Study) -> list[str]:
-    """Return the figures that a paper printed, too: other error rates need more pairs than a small study has."""
-    rates = {column for printed in study.paper for column in printed.columns if "@" in column}
-    quotable = [figure for figure in study.figures if figure not in COSTS]
-    return [figure for figure in quotable if study.paper and ("@" not in figure or figure in rates)]
+    """Return the figures that a paper printed by the same rule: no other stands beside them."""
+    columns = {column for printed in study.paper for column in printed.columns}
+    return [name for figure in study.figures if (name := study.beside.get(figure, figure)) in columns]
 
 
 def _row(cells: Sequence[str]) -> str:

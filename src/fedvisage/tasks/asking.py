@@ -13,9 +13,9 @@ from fedvisage.metrics.threshold import Histogram, auc_from_histogram, eer_from_
 from fedvisage.tasks.pad import heldout
 
 
-def collect_histograms(server: Server, finished: Message) -> dict[str, Histogram]:
-    """Ask the sites for histograms of their held-out scores."""
-    return {name: reply["histogram"].numpy() for name, reply in ask_about(server, heldout.SCORES, finished).items()}
+def collect_histograms(server: Server, finished: Message, call: str = heldout.SCORES) -> dict[str, Histogram]:
+    """Ask the sites for histograms of their scores: of held-out images, unless another call is named."""
+    return {name: reply["histogram"].numpy() for name, reply in ask_about(server, call, finished).items()}
 
 
 def ask_about(server: Server, call: str, finished: Message) -> dict[str, Message]:

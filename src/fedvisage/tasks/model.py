@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,8 @@ class SavedModel:
     task: TaskName = "pad"
     crops: tuple[CropRecord, ...] = ()
     """In which ways the sets that it was trained on were cropped, as far as that was known where it was written."""
+    on_training: Mapping[str, Threshold] = field(default_factory=dict)
+    """Thresholds from the scores of training, by which papers print figures; no decision goes by them."""
 
 
 def save(run: Path, saved: SavedModel) -> None:
@@ -83,15 +85,19 @@ def save_settings(run: Path, saved: SavedModel) -> None:
             "normalisation": words.normalisation,
         },
         "output": words.output,
-        "thresholds": {
-            name: {words.score: t.value, "rule": t.rule, "far": t.far, "frr": t.frr}
-            for name, t in sorted(saved.thresholds.items())
-        },
+        "thresholds": _by_member(saved.thresholds, words.score),
+        **({"thresholds_on_training": _by_member(saved.on_training, words.score)} if saved.on_training else {}),
         "heldout_scatter": dict(sorted(saved.scatter.items())),
         **({"crops": [one.model_dump() for one in saved.crops]} if saved.crops else {}),
         "recipe": recipe,
     }
     write_json(run / SETTINGS, settings)
+
+
+def _by_member(thresholds: Mapping[str, Threshold], score: str) -> dict[str, Any]:
+    return {
+        name: {score: t.value, "rule": t.rule, "far": t.far, "frr": t.frr} for name, t in sorted(thresholds.items())
+    }
 
 
 def load(directory: Path) -> SavedModel:
@@ -107,7 +113,10 @@ def load(directory: Path) -> SavedModel:
         scatter = {str(name): float(value) for name, value in settings["heldout_scatter"].items()}
         task: TaskName = "recognition" if settings.get("task") == "recognition" else "pad"
         crops = _crops(settings.get("crops", []))
-        thresholds = {name: _threshold(t, WORDS[task].score) for name, t in settings["thresholds"].items()}
+        thresholds, on_training = (
+            {name: _threshold(t, WORDS[task].score) for name, t in found.items()}
+            for found in (settings["thresholds"], settings.get("thresholds_on_training", {}))
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(str(path), f"is not the settings of a model ({_what(error)}); {AGAIN}") from error
     finished, _ = read_tensors(directory / WEIGHTS)
@@ -115,7 +124,7 @@ def load(directory: Path) -> SavedModel:
         raise UserError(str(directory / WEIGHTS), f"is damaged: its digest is not the one in {SETTINGS}")
     if name := first_unsound(finished):
         raise UserError(str(directory / WEIGHTS), f"{name} has values that are no numbers, or infinite; {AGAIN}")
-    return SavedModel(recipe, finished, thresholds, scatter, task, crops)
+    return SavedModel(recipe, finished, thresholds, scatter, task, crops, on_training)
 
 
 def first_unsound(weights: Message) -> str:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedvisage.device import Exported
-from fedvisage.files import check_free, needing_room, taking_place_of
+from fedvisage.device.writing import beside, check_free
+from fedvisage.files import needing_room
 from fedvisage.web.contents import START, contents
 from fedvisage.web.runtime import Runtime
 
@@ -27,11 +28,11 @@ class Built:
 
 def build(directory: Path, pad: Exported, recognition: Exported | None, *, runtime: Runtime | None = None) -> Built:
     """Write the page with its models into a directory that is not there yet, or leave nothing."""
-    check_free(directory, "so that no page is written over")
+    check_free(directory)
     ort = runtime or Runtime()
     ort.require()
     entries = contents(pad, recognition, runtime=ort)
-    with taking_place_of(directory) as place, needing_room(directory):
+    with beside(directory) as place, needing_room(directory):
         for path, entry in entries.items():
             target = place / path
             target.parent.mkdir(parents=True, exist_ok=True)

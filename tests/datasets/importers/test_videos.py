@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.datasets.importers.making import save_video
 
 from fedvisage.datasets.importers.report import BadFile
-from fedvisage.datasets.importers.videos import equidistant, sample_video
+from fedvisage.datasets.importers.videos import equidistant, sample_video, video_length
+from fedvisage.datasets.pretend import write_video
 
 
 @given(st.integers(0, 500), st.integers(1, 50))
@@ -39,6 +40,31 @@ def test_a_truncated_video_is_sampled_over_what_is_left(tmp_path: Path) -> None:
     left = len(list(sample_video(path, 1000)))
     assert 2 < left < 12
     assert [number for number, _ in sample_video(path, 2)] == equidistant(left, 2)
+
+
+@pytest.mark.parametrize("ending", [".avi", ".mp4", ".mov"])
+def test_frames_are_the_same_whether_they_are_held_or_decoded_again(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"x{ending}"
+    write_video(path, tuple(np.random.default_rng(0).integers(0, 255, (17, 48, 64, 3), np.uint8)))
+    once, again = (list(sample_video(path, 4, most)) for most in (1 << 20, 0))
+    assert [number for number, _ in once] == equidistant(17, 4) == [number for number, _ in again]
+    assert all(np.array_equal(one, other) for (_, one), (_, other) in zip(once, again, strict=True))
+
+
+def test_packets_that_hold_no_picture_do_not_count(tmp_path: Path) -> None:
+    """What cannot be decoded makes the stretches shorter, as if it were not there."""
+    path = save_video(tmp_path / "x.avi", 12, side=64)
+    whole = bytearray(path.read_bytes())
+    starts = [place for place in range(len(whole)) if whole[place : place + 4] == b"00dc"][:12]
+    for start in starts[8:]:
+        length = int.from_bytes(whole[start + 4 : start + 8], "little")
+        whole[start + 8 : start + 8 + length] = bytes(length)
+    path.write_bytes(bytes(whole))
+    left = video_length(path)
+    assert 4 < left < 9
+    once, again = (list(sample_video(path, 2, most)) for most in (1 << 20, 0))
+    assert [number for number, _ in once] == equidistant(left, 2)
+    assert all(np.array_equal(one, other) for (_, one), (_, other) in zip(once, again, strict=True))
 
 
 def test_a_playlist_that_names_other_files_is_refused(tmp_path: Path) -> None:

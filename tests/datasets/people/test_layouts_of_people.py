@@ -30,6 +30,8 @@ PEOPLE = {
     "rfw": {f"rfw/{race}-m.0{who}": 2 for race in ("African", "Asian", "Caucasian", "Indian") for who in (0, 1)},
     "ijb-b": {f"ijb-b/{who}": 3 for who in (100, 101, 102)},
     "ijb-c": {f"ijb-c/{who}": 3 for who in (100, 101, 102)},
+    "ijb-b-nist": {"ijb-b-nist/100": 3, "ijb-b-nist/101": 2, "ijb-b-nist/102": 2},
+    "ijb-c-nist": {"ijb-c-nist/100": 3, "ijb-c-nist/101": 2, "ijb-c-nist/102": 2},
 }  # fmt: skip
 """Who is in each small copy, with how many photographs."""
 

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from fedvisage.faces.detection import Detector, Face
+from fedvisage.faces.detection.cascade import Proposals
 from fedvisage.faces.synthetic.conditions import draw_conditions
 from fedvisage.faces.synthetic.people import draw_people
 from fedvisage.faces.synthetic.scene import render
@@ -87,6 +89,67 @@ def test_several_faces_are_found_where_they_are(rendered: Faces, detector: Detec
     noses = sorted(face.points[2].tolist() for face in found)
     expected = sorted((truth[number, 2] + corner).tolist() for number, corner in enumerate(corners))
     np.testing.assert_allclose(noses, expected, atol=6)
+
+
+def largest_of_all(detector: Detector, scene: NDArray[np.uint8], sure: float = 0.9) -> Face | None:
+    found = [face for face in detector.detect([scene])[0] if face.confidence >= sure]
+    return max(found, key=lambda face: face.area, default=None)
+
+
+def same(one: Face | None, other: Face | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    alike = np.array_equal(one.box, other.box) and np.array_equal(one.points, other.points)
+    return alike and one.confidence == other.confidence
+
+
+def scene_of(images: NDArray[np.uint8], sides: tuple[int, ...], number: int) -> NDArray[np.uint8]:
+    """Put faces of these sizes beside each other on a wall with some noise."""
+    rng = np.random.default_rng(number)
+    scene = np.clip(120 + rng.normal(0, 8, (420, 640, 3)), 0, 255).astype(np.uint8)
+    left = 5
+    for place, side in enumerate(sides):
+        face = Image.fromarray(images[(number + place) % len(images)]).resize((side, side), Image.Resampling.BICUBIC)
+        top = int(rng.integers(0, 420 - side))
+        scene[top : top + side, left : left + side] = np.asarray(face)
+        left += side + 5
+    return scene
+
+
+@pytest.mark.parametrize("sides", [(400,), (90,), (48,), (300, 200), (180, 230), (60, 400), (64, 52, 58, 90), ()])
+def test_the_largest_face_is_that_of_the_whole_search(
+    rendered: Faces, detector: Detector, sides: tuple[int, ...]
+) -> None:
+    for number in range(3):
+        scene = scene_of(rendered[0], sides, number)
+        found = detector.largest(scene, 0.9)
+        assert same(found, largest_of_all(detector, scene))
+        assert (found is not None) == bool(sides)
+
+
+def test_the_largest_face_is_sure_enough(rendered: Faces, detector: Detector) -> None:
+    scene = scene_of(rendered[0], (260, 120), 1)
+    confidences = sorted(face.confidence for face in detector.detect([scene])[0])
+    between = float(np.nextafter(confidences[-1], 2))
+    assert detector.largest(scene, between) is None
+    for sure in confidences:
+        assert same(detector.largest(scene, sure), largest_of_all(detector, scene, sure))
+
+
+def test_where_a_large_face_is_found_the_largest_images_of_the_pyramid_are_not_searched(rendered: Faces) -> None:
+    seen: list[int] = []
+
+    class Watched(Detector):
+        def _propose_at(self, image: NDArray[np.uint8], scale: float) -> Proposals:
+            seen.append(round(image.shape[0] * scale) * round(image.shape[1] * scale))
+            return super()._propose_at(image, scale)
+
+    scene, watched = scene_of(rendered[0], (400,), 0), Watched()
+    watched.detect([scene])
+    whole = sum(seen)
+    seen.clear()
+    watched.largest(scene, 0.9)
+    assert 0 < sum(seen) < whole / 4
 
 
 def test_a_large_picture_is_reduced_and_its_points_are_those_of_the_large_one(

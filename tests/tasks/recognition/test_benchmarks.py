@@ -9,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.toy import SETTLED, SIZE, recipe_of, run_toy, tree
+from tests.listed import RACES, write_listed, write_set, write_templates
+from tests.toy import SETTLED, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
 from fedvisage.data.batches import View
-from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.templates import TemplateLists, write_lists
 from fedvisage.errors import UserError
 from fedvisage.metrics.templates import nearest_tar
@@ -24,46 +25,7 @@ from fedvisage.tasks.finished import FinishedModel, open_model
 from fedvisage.tasks.naming import named_benchmarks
 from fedvisage.tasks.recognition import templates
 
-RACES = ("north", "south")
 FAR = 0.1
-
-
-def write_set(path: Path, names: list[str], who: list[str], groups: list[str], **further: list[str]) -> Path:
-    rng, count = np.random.default_rng(sum(map(ord, path.name))), len(names)
-    with Writer(path, name=path.name, size=SIZE, source="noise", identities=True, further=tuple(further)) as out:
-        images = rng.integers(0, 255, (count, SIZE, SIZE, 3)).astype(np.uint8)
-        out.add(images, label=[1] * count, species=["bonafide"] * count, subject=who, video=names, frame=[0] * count,
-                split=["test"] * count, item=names, group=groups, further=further)  # fmt: skip
-    return path
-
-
-def write_listed(root: Path) -> Path:
-    """Write a set of two groups with a list of pairs for each, as an import of RFW does."""
-    people = [f"{race}-{person}" for race in RACES for person in "abcd"]
-    names = [f"{who}/{who}_{number:04d}.png" for who in people for number in (1, 2)]
-    owners = [who for who in people for _ in (1, 2)]
-    path = write_set(root / "listed", names, owners, [who.partition("-")[0] for who in owners])
-    for race in RACES:
-        lines = [f"{race}-{one}\t1\t2\n{race}-{one}\t1\t{race}-{other}\t2\n" for one, other in ("ab", "bc", "cd", "da")]
-        path.with_name(f"listed-pairs-{race}.txt").write_text("".join(lines))
-    return path
-
-
-def write_templates(root: Path, people: int = 8) -> Path:
-    """Write a set with two templates a person, the first of three images of two media, the second of one image."""
-    rows = [(person, 2 * person + (image == 3), image // 2) for person in range(people) for image in range(4)]
-    names = [f"loose_crop/{number}.jpg" for number in range(len(rows))]
-    path = write_set(
-        root / "ijb", names, [f"ijb/{person}" for person, _, _ in rows], ["all"] * len(rows),
-        template=[str(one) for _, one, _ in rows], media=[str(one) for _, _, one in rows],
-        confidence=[f"0.{5 + number % 5}" for number in range(len(rows))],
-    )  # fmt: skip
-    pairs = [(2 * one, 2 * other + 1, int(one == other)) for one in range(people) for other in range(people)]
-    enrolled = np.array([(2 * person, 100 + person) for person in range(people)], np.int32)
-    probes = np.array([(2 * person + 1, 100 + person) for person in range(people)], np.int32)
-    galleries = {"g1": enrolled[::2], "g2": enrolled[1::2]}
-    write_lists(path, TemplateLists(np.array(pairs, np.int32), galleries, probes))
-    return path
 
 
 @pytest.fixture(scope="module")

@@ -237,7 +237,8 @@ def _key(origin: str, album: Album, people: Sequence[str]) -> str:
         digest.update(f"\n{person} {len(shots)}".encode(errors="surrogateescape"))
         for shot in shots if isinstance(shots[0].content, WholeFile) else [shots[0]]:
             status = shot.content.path.stat()
-            line = (shot.name, shot.group, *sorted(shot.extra.items()), status.st_size, status.st_mtime_ns)
+            box = () if shot.box is None else tuple(shot.box.tolist())
+            line = (shot.name, shot.group, *sorted(shot.extra.items()), status.st_size, status.st_mtime_ns, *box)
             digest.update(repr(line).encode(errors="surrogateescape"))
     return f"import-{digest.hexdigest()[:16]}"
 

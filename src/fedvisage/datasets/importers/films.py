@@ -11,7 +11,14 @@ from fedvisage.data.manifest import file_digest
 from fedvisage.datasets.importers.arrays import ArrayFilm
 from fedvisage.datasets.importers.pictures import BYTES_LIMIT, ENDINGS, open_picture
 from fedvisage.datasets.importers.report import BadFile
-from fedvisage.datasets.importers.videos import VIDEO_LIMIT, Frame, video_frames, video_length
+from fedvisage.datasets.importers.videos import (
+    VIDEO_LIMIT,
+    Frame,
+    equidistant,
+    sample_video,
+    video_frames,
+    video_length,
+)
 from fedvisage.datasets.scanners.item import Item, Kind
 from fedvisage.datasets.scanners.tree import unusable
 
@@ -121,6 +128,13 @@ def _digest(path: Path, most: int) -> str:
 
 
 _FILMS: dict[Kind, Callable[[Item], Film]] = {"video": VideoFilm, "image": Still, "frames": Folder, "arrays": ArrayFilm}
+
+
+def spaced(film: Film, count: int) -> Iterator[Frame]:
+    """Yield so many frames from the middles of equal stretches of a film, or all if it has fewer."""
+    if isinstance(film, VideoFilm):
+        return sample_video(film.item.path, count)
+    return film.frames(frozenset(equidistant(len(film), count)))
 
 
 def open_film(item: Item) -> Film:

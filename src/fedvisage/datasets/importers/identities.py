@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedvisage.data.journal import EVERY
 from fedvisage.datasets.importers.albums import Division, IdentityReport, write_people
-from fedvisage.datasets.importers.cropping import Crop, record_of
+from fedvisage.datasets.importers.cropping import LARGEST, Crop, record_of
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.portraits import Photograph, list_photographs
 from fedvisage.datasets.importers.report import printable
@@ -52,7 +52,7 @@ def import_identities(
         size=size,
         origin=f"people {printable(source.resolve().name)} crop={crop} {division.text}",
         alignment=alignment,
-        record=record_of(crop, aligned=True),
+        record=record_of(crop, aligned=True, search=LARGEST),
         points=crop == "face",
         division=division,
         max_bad=max_bad,

@@ -15,7 +15,7 @@ from fedvisage.data.journal import EVERY
 from fedvisage.data.pairs import text_of_pairs
 from fedvisage.data.templates import TemplateLists, write_lists
 from fedvisage.datasets.importers.albums import Division, IdentityReport, write_people
-from fedvisage.datasets.importers.cropping import Crop, record_of
+from fedvisage.datasets.importers.cropping import LARGEST, Crop, record_of
 from fedvisage.datasets.importers.folder import Progress
 from fedvisage.datasets.importers.report import printable
 from fedvisage.datasets.importers.shots import Alignment, alignment_of
@@ -165,7 +165,7 @@ def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Align
     if boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "detect":
-        return alignment_of(crop, size), record_of(crop, aligned=True)
+        return alignment_of(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
     if not layout.points or crop != "face":
         said = "goes with --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
         raise UserError("boxes", f"dataset {said}; use detect")

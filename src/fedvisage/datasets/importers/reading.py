@@ -11,6 +11,7 @@ import numpy as np
 
 from fedvisage.data.crops import CropRecord
 from fedvisage.datasets.importers.cropping import (
+    LARGEST,
     MARGIN,
     Crop,
     Cropped,
@@ -20,10 +21,10 @@ from fedvisage.datasets.importers.cropping import (
     record_of,
 )
 from fedvisage.datasets.importers.depth import DepthMaker, Map, make_depth
-from fedvisage.datasets.importers.films import Film, open_film
+from fedvisage.datasets.importers.films import Film, open_film, spaced
 from fedvisage.datasets.importers.frames import FrameChoice
 from fedvisage.datasets.importers.report import BadFile
-from fedvisage.datasets.importers.videos import Frame, equidistant
+from fedvisage.datasets.importers.videos import Frame
 from fedvisage.datasets.scanners.boxes import Box, Form, in_pixels, read_boxes
 from fedvisage.datasets.scanners.item import Item
 from fedvisage.faces.detection import Face
@@ -58,7 +59,7 @@ class Reading:
         """What the set says of its crops; where the dataset's boxes lack one, the detector helps out."""
         if self.boxes == "dataset":
             return CropRecord(how="boxes", margin=MARGIN, alignment="box")
-        return record_of(self.crop)
+        return record_of(self.crop, search=LARGEST)
 
     @property
     def has_depth(self) -> bool:
@@ -134,8 +135,7 @@ def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Out
     if places and not still:
         frames: Iterable[Frame] = _among_found(film, reading.frames, finder, outcome)
     else:
-        wanted = [0] if still else equidistant(len(film), reading.frames.count or 1)
-        frames = film.frames(frozenset(wanted))
+        frames = film.frames({0}) if still else spaced(film, reading.frames.count or 1)
     depth, faults = _depth(reading.maps, reading.crop, reading.size), []
     for number, image in frames:
         name = film.name(number)

@@ -11,7 +11,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, make_detector
+from fedvisage.datasets.importers.cropping import Crop, Image, make_cropper, make_detector, make_finder
+from fedvisage.datasets.importers.loose import Detect, points_around
 from fedvisage.datasets.importers.pictures import read_picture
 from fedvisage.datasets.importers.report import BadFile
 from fedvisage.datasets.people.album import Shot
@@ -49,6 +50,8 @@ def develop(shot: Shot, alignment: Alignment) -> Developed:
         image = read_picture(content)
         if alignment.boxes == "dataset":
             return Developed(digest, _by_points(image, shot, alignment.size))
+        if shot.box is not None and alignment.crop == "face":
+            return Developed(digest, _aligned(image, points_around(image, shot.box, _detector()), alignment.size))
         return Developed(digest, _aligner(alignment.crop, alignment.size)(image))
     except BadFile as bad:
         return Developed(digest, fault=str(bad))
@@ -64,28 +67,29 @@ def alignment_of(crop: Crop, size: int) -> Alignment:
 
 
 @cache
+def _detector() -> Detect:
+    return make_detector()
+
+
+@cache
 def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
     """Return what makes an aligned crop: once in each process, as the weights of the detector take a second to load."""
     if crop == "face":
-        detect = make_detector()
-        return lambda image: _found_and_aligned(image, detect, size)
+        find = make_finder()
+        return lambda image: _aligned(image, find(image).points, size)
     cropper = make_cropper(crop, size)
     return lambda image: (cropper(image).image, None)
-
-
-def _found_and_aligned(image: Image, detect: Callable[[Image], list], size: int) -> Aligned:  # type: ignore[type-arg]
-    faces = detect(image)
-    if not faces:
-        raise BadFile("no face found")
-    face = max(faces, key=lambda one: one.box[2] * one.box[3])
-    crop, points = align(image, face.points, size)
-    return crop, points.astype(np.float32)
 
 
 def _by_points(image: Image, shot: Shot, size: int) -> Aligned:
     if shot.points is None:
         raise BadFile("the dataset's lists have no points of it")
-    crop, points = align(image, shot.points, size)
+    crop, points = _aligned(image, shot.points, size)
     if not np.isfinite(points).all():
         raise BadFile("its points in the dataset's lists are all one")
-    return crop, points.astype(np.float32)
+    return crop, points
+
+
+def _aligned(image: Image, points: NDArray[np.float64], size: int) -> tuple[Image, NDArray[np.float32]]:
+    crop, placed = align(image, points, size)
+    return crop, placed.astype(np.float32)

@@ -1,6 +1,7 @@
 """Reads equidistant frames of a video file, or says why it cannot be used. Files may be hostile."""
 
 from collections.abc import Container, Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import cv2
@@ -14,12 +15,32 @@ FRAME_LIMIT = 200_000
 VIDEO_LIMIT = 8 << 30
 """Bytes of a video; those of the datasets have a thousandth."""
 
+HELD = 128 << 20
+"""Bytes of frames that wait in memory until it is known that they are the right ones, at most."""
+
 Frame = tuple[int, npt.NDArray[np.uint8]]
 
 
-def sample_video(path: Path, count: int) -> Iterator[Frame]:
-    """Yield up to `count` frames from the middles of equal stretches of the video, as (number, RGB)."""
-    return video_frames(path, set(equidistant(video_length(path), count)))
+def sample_video(path: Path, count: int, most: int = HELD) -> Iterator[Frame]:
+    """Yield up to `count` frames from the middles of equal stretches of the video, as (number, RGB).
+
+    A video is decoded once: its packets say how many frames there will be. It is decoded again where that was wrong, or
+    where the frames would have more than `most` bytes.
+    """
+    _check_container(path)
+    likely, held = _packets(path), list[Frame]()
+    wanted = frozenset(equidistant(likely, count))
+    length = 0
+    for length, capture in enumerate(_passed(path), 1):
+        if length == 1 and len(wanted) * _frame_bytes(capture) > most:
+            wanted = frozenset()
+        if length - 1 in wanted:
+            held += _retrieved(length - 1, capture)
+    if length == likely and wanted and held:
+        yield from held
+    else:
+        del held
+        yield from video_frames(path, frozenset(equidistant(length, count)))
 
 
 def video_length(path: Path) -> int:
@@ -28,18 +49,39 @@ def video_length(path: Path) -> int:
     return sum(1 for _ in _passed(path))
 
 
+def _packets(path: Path) -> int:
+    """Count what a video's frames are packed in, mostly one in each, without decoding any; 0 if that cannot be."""
+    capture = cv2.VideoCapture(str(path.resolve()), cv2.CAP_FFMPEG, [cv2.CAP_PROP_FORMAT, -1])
+    try:
+        return sum(1 for _ in takewhile(lambda _: capture.grab(), range(FRAME_LIMIT))) if capture.isOpened() else 0
+    finally:
+        capture.release()
+
+
 def video_frames(path: Path, wanted: Container[int]) -> Iterator[Frame]:
     """Yield the frames with these numbers, as (number, RGB)."""
     _check_container(path)
     decoded_any = False
     for number, capture in enumerate(_passed(path)):
         if number in wanted:
-            decoded, image = capture.retrieve()
-            if decoded and image is not None and image.ndim == 3:
+            for frame in _retrieved(number, capture):
                 decoded_any = True
-                yield number, cv2.cvtColor(image, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
+                yield frame
     if not decoded_any:
         raise BadFile("no frame of the video can be decoded")
+
+
+def _retrieved(number: int, capture: cv2.VideoCapture) -> list[Frame]:
+    """Return the frame that a video stands at, in RGB, or none if it cannot be decoded."""
+    decoded, image = capture.retrieve()
+    if not decoded or image is None or image.ndim != 3:
+        return []
+    return [(number, cv2.cvtColor(image, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False))]
+
+
+def _frame_bytes(capture: cv2.VideoCapture) -> float:
+    width, height = capture.get(cv2.CAP_PROP_FRAME_WIDTH), capture.get(cv2.CAP_PROP_FRAME_HEIGHT)
+    return float(3 * width * height)
 
 
 def equidistant(length: int, count: int) -> list[int]:

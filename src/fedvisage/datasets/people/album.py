@@ -53,7 +53,7 @@ class Shot:
     """One photograph: its name in the set, who is on it, and where its bytes are.
 
     `original` is the name that it has in the dataset, where that is another one. `points` are the five points that came
-    with it.
+    with it, `box` is where the face is sought (left, top, width, height), in whole photographs.
     """
 
     name: str
@@ -63,6 +63,7 @@ class Shot:
     original: str = ""
     extra: Mapping[str, str] = field(default_factory=dict)
     points: NDArray[np.float64] | None = None
+    box: NDArray[np.float64] | None = None
 
 
 @dataclass(frozen=True)

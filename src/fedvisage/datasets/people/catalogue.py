@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedvisage.datasets.people import benchmarks, bin, folders, ijb, rec, rfw
+from fedvisage.datasets.people import benchmarks, bin, folders, ijb, nist, rec, rfw
 from fedvisage.datasets.people.layout import Layout
 
 LAYOUTS: dict[str, Layout] = {
@@ -21,5 +21,7 @@ LAYOUTS: dict[str, Layout] = {
         rfw.LAYOUT,
         ijb.B,
         ijb.C,
+        nist.B,
+        nist.C,
     )
 }

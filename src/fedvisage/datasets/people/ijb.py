@@ -1,8 +1,8 @@
 """IJB-B and IJB-C as InsightFace repacks them: loose crops, five points of each, and what templates are compared.
 
 A list says of each crop its template and its medium (a photograph or a video), another one where the five points are
-and how sure a detector was of them. Who a template shows stands in the lists of galleries and probes. The frames and
-boxes of the original distribution are not read.
+and how sure a detector was of them. Who a template shows stands in the lists of galleries and probes. ``nist.py`` reads
+the photographs, frames and boxes of the original distribution.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def scan(layout: Layout, source: Path) -> Album:
     crops = _crops(tree, layout, short)
     files, skipped = _files(tree, crops, layout)
     lists = _lists(tree, short)
-    whose = _people(lists, tree)
+    whose = whose_templates(lists, tree)
     _check_pairs(lists, whose, tree, short)
     here = np.array([place for place, name in enumerate(crops.names) if name in files], np.int64)
     people = {number: _name(layout, number, whose) for number in np.unique(crops.template[here]).tolist()}
@@ -61,9 +61,8 @@ def scan(layout: Layout, source: Path) -> Album:
         return [_shot(crops, place, tree.path(files[crops.names[place]]), person) for place in rows[person].tolist()]
 
     counts = {person: len(places) for person, places in rows.items()}
-    return Album(
-        counts, shots, skipped, templates=lists, notes=_notes(lists, people), columns=COLUMNS, expected=layout.counts
-    )
+    notes = notes_of(lists, len(people))
+    return Album(counts, shots, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
 
 
 def _crops(tree: Tree, layout: Layout, short: str) -> _Crops:
@@ -159,7 +158,7 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
     return np.array(list(dict.fromkeys(rows)), np.int32)
 
 
-def _people(lists: TemplateLists, tree: Tree) -> dict[int, int]:
+def whose_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
     """Return who each template shows, as far as lists say."""
     whose: dict[int, int] = {}
     tables = [*lists.galleries.values(), *(() if lists.probes is None else (lists.probes,))]
@@ -199,8 +198,9 @@ def _shot(crops: _Crops, place: int, path: Path, person: str) -> Shot:
     return Shot(f"{CROPS}/{crops.names[place]}", person, WholeFile(path), extra=extra, points=crops.points[place])
 
 
-def _notes(lists: TemplateLists, people: Mapping[int, str]) -> tuple[str, ...]:
-    said = [counted(len(people), "template")]
+def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:
+    """Say how many templates there are, and how many lines the lists have that ask for them."""
+    said = [counted(templates, "template")]
     if lists.pairs is not None:
         said.append(f"{len(lists.pairs):,} pairs of them, {int(lists.pairs[:, 2].sum()):,} of one person")
     for name, table in lists.named.items():

@@ -37,6 +37,8 @@ class Layout:
     """Whether five points of each photograph come with it."""
     by_points: bool = False
     """Whether its photographs are always aligned by these: they are crops in which a detector may find no face."""
+    boxed: bool = False
+    """Whether a box comes with each face, around which it is sought."""
     counts: tuple[int, int] | None = None
     """People and photographs of a whole copy."""
     sign: str = ""

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from fedvisage.data.prepared import Writer
-from fedvisage.datasets.importers.cropping import Crop, record_of
+from fedvisage.datasets.importers.cropping import LARGEST, Crop, record_of
 from fedvisage.datasets.importers.depth import flat
 from fedvisage.datasets.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
 from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, reasons
@@ -68,8 +68,9 @@ def synthesise_from(
     source = f"photographs with simulated attacks crop={crop} {spec.digest_text}"
     found = crop == "face"
     out = Writer(
-        destination, name=spec.domain, size=spec.size, source=source, depth=found, points=found, crop=record_of(crop)
-    )
+        destination, name=spec.domain, size=spec.size, source=source, depth=found, points=found,
+        crop=record_of(crop, search=LARGEST),
+    )  # fmt: skip
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
     pictures = plan_pictures(portraits, attacks, spec)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fedvisage.datasets.scanners.boxes import BoxFiles
-from fedvisage.datasets.scanners.example import Clip
+from fedvisage.datasets.scanners.example import OTHERS, Clip
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Listing, Sighting
 from fedvisage.datasets.scanners.scanner import Name, Scanner, by_name
@@ -50,6 +50,14 @@ def _scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
     return replace(found, notes=(*found.notes, note), expected=moved)
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    return tuple(
+        Clip(f"train_release/{number + 3}/{clip}.avi", OTHERS + number, species)
+        for clip, species in zip("1357", SPECIES, strict=True)
+    )
+
+
 SCANNER = Scanner(
     kind="casia-fasd",
     title="CASIA-FASD",
@@ -64,6 +72,7 @@ test_release/1/ … test_release/30/""",
     scan=_scan,
     beside=("*.face",),
     boxes=BoxFiles(("face-locations/{name}.face", "{name}.face"), "sides"),
+    further=_further,
     example=(
         Clip("train_release/1/1.avi", 1),
         Clip("train_release/1/HR_1.avi", 1),

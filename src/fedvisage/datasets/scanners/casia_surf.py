@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.example import OTHERS, Clip, Text
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Item, Listing, Sighting
 from fedvisage.datasets.scanners.labels import LabelLists
@@ -147,6 +147,15 @@ def _labelled(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tuple[in
         yield number, known[0], label
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    person = f"CLKJ_AS{number + 6:04d}"
+    return (
+        Clip(f"Data/Training/real_part/{person}/real.rssdk/color/0101.png", OTHERS + number),
+        Clip(f"Data/Training/fake_part/{person}/02_e_b.rssdk/color/0101.png", OTHERS + number, "cut"),
+    )
+
+
 SCANNER = Scanner(
     kind="casia-surf",
     title="CASIA-SURF",
@@ -162,6 +171,7 @@ older: {Val,Testing}/0007/007243-color.jpg           with val_private_list.txt, 
     beside=("*casia_surf@p*.txt", "*train_list.txt", "*_private_list.txt", "*_public_list.txt"),
     lists=PROTOCOLS,
     scan=scan,
+    further=_further,
     example=(
         Clip("Data/Training/real_part/CLKJ_AS0005/real.rssdk/color/0101.png", 1),
         Clip("Data/Training/fake_part/CLKJ_AS0005/06_enm_b.rssdk/color/0101.png", 1, "cut"),

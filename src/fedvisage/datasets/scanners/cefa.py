@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.example import OTHERS, Clip, Text
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Item, Listing, Sighting
 from fedvisage.datasets.scanners.labels import LabelLists
@@ -165,6 +165,16 @@ def _labelled(rows: list[tuple[int | str, ...]], place: str) -> Iterator[tuple[i
         yield number, "/".join(str(words[0]).strip("/").split("/")[-2:]), str(words[1])
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    place = f"Ethnicity/AF/AF-{number + 2:03d}/1_{number + 2:03d}_1_1"
+    return tuple(
+        Clip(f"{place}_{attack}/color/0001.png", OTHERS + number, species)
+        for attack, species in SPECIES.items()
+        if attack != "3"
+    )
+
+
 SCANNER = Scanner(
     kind="cefa",
     title="CASIA-CeFA",
@@ -180,6 +190,7 @@ phase{1,2}/{train,dev,test}/…  4@1_train.txt  4@1_dev_ref.txt …  the layout 
     beside=("*casia_cefa@p*.txt", "*4@*.txt", "*_age_gender.txt"),
     lists=PROTOCOLS,
     scan=scan_cefa,
+    further=_further,
     example=(
         Clip("Ethnicity/AF/AF-001/1_001_1_1_1/color/0001.png", 1),
         Clip("Ethnicity/AF/AF-001/1_001_3_1_4/color/0001.png", 1, "replay"),

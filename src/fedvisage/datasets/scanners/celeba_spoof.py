@@ -18,7 +18,7 @@ from itertools import chain, product
 from typing import Any
 
 from fedvisage.datasets.scanners.boxes import BoxFiles
-from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.example import OTHERS, Clip, Text
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Item, Listing, Sighting
 from fedvisage.datasets.scanners.labels import WORDS, LabelLists
@@ -168,6 +168,15 @@ def _example(part: str, types: Mapping[str, int], folder: str = "intra_test") ->
 _TEN, _ELEVEN = {"10_live_000184": 0, "10_spoof_000185": 3}, {"11_live_000021": 0, "11_spoof_000022": 9}
 _TESTED = {"4930_live_000300": 0, "4930_spoof_000301": 10}
 
+
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    return (
+        Clip(f"Data/train/{number + 12}/live/{number + 500:06d}.png", OTHERS + number),
+        Clip(f"Data/train/{number + 12}/spoof/{number + 600:06d}.png", OTHERS + number, "print"),
+    )
+
+
 SCANNER = Scanner(
     kind="celeba-spoof",
     title="CelebA-Spoof",
@@ -183,6 +192,7 @@ metas/…/*_label.txt                                          compared with the
     lists=LabelLists(r"metas/.*_label\.txt", _line, lambda label: label == "0", _key),
     boxes=BoxFiles(("{name}_BB.txt",), "scaled"),
     scan=scan_metas,
+    further=_further,
     example=(
         Clip("Data/train/10/live/000184.png", 1),
         Clip("Data/train/10/spoof/000185.png", 1, "print"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 
 from fedvisage.datasets.scanners.boxes import BoxFiles
-from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.example import OTHERS, Clip, Text
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Item, Sighting
 from fedvisage.datasets.scanners.scanner import Name, Scanner
@@ -51,6 +51,17 @@ def check_lists(tree: Tree, _: Sequence[Item]) -> None:
                 raise UserError(str(tree.path(file)), message)
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    client = f"client0{TRAIN.split()[number + 2]}_laptop_SD"
+    attacks = ((medium, species) for medium, species in SPECIES.items() if medium != "iphone_video")
+    return (
+        Clip(f"scene01/real/real_{client}_scene01.mov", OTHERS + number),
+        *(Clip(f"scene01/attack/attack_{client}_{medium}_scene01.mov", OTHERS + number, species)
+          for medium, species in attacks),
+    )  # fmt: skip
+
+
 SCANNER = Scanner(
     kind="msu-mfsd",
     title="MSU-MFSD",
@@ -66,6 +77,7 @@ train_sub_list.txt  test_sub_list.txt                    compared where they are
     boxes=BoxFiles(("{name}.face", "{file}.face"), "corners"),
     check=check_lists,
     turned=True,
+    further=_further,
     example=(
         Clip("scene01/real/real_client002_android_SD_scene01.mp4", 1),
         Clip("scene01/attack/attack_client002_laptop_SD_printed_photo_scene01.mov", 1, "print"),

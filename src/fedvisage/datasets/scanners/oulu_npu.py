@@ -7,7 +7,7 @@ of four protocols come with it; of their labels the sign alone is used, and comp
 
 from collections.abc import Mapping
 
-from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.example import OTHERS, Clip, Text
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Sighting
 from fedvisage.datasets.scanners.labels import LabelLists
@@ -30,6 +30,15 @@ def _line(line: str) -> tuple[str, str] | None:
     return (name.strip(), label.strip()) if comma else None
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    return tuple(
+        Clip(f"Train_files/1_1_{number + 3:02d}_{file}.avi", OTHERS + number, species)
+        for file, species in SPECIES.items()
+        if file in "124"
+    )
+
+
 SCANNER = Scanner(
     kind="oulu-npu",
     title="OULU-NPU",
@@ -43,6 +52,7 @@ Protocols/Protocol_1/{Train,Dev,Test}.txt … Protocol_4/  compared with the nam
     beside=("*_files/*.txt", "*protocol*/*.txt"),
     lists=LabelLists(r"Protocols/Protocol_[1-4]/(?:Train|Dev|Test)(?:_[1-6])?\.txt", _line,
                      lambda label: not label.startswith("-")),
+    further=_further,
     example=(
         Clip("Train_files/1_1_01_1.avi", 1),
         Clip("Train_files/1_1_01_2.avi", 1, "print"),

@@ -5,11 +5,11 @@ a display shows decides the species: a photograph (``photo``) or a video (``repl
 out unless they are asked for.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from fedvisage.data.rows import ENROL, PURPOSE
 from fedvisage.datasets.scanners.boxes import BoxFiles
-from fedvisage.datasets.scanners.example import Clip
+from fedvisage.datasets.scanners.example import OTHERS, Clip
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Sighting
 from fedvisage.datasets.scanners.scanner import Name, Scanner
@@ -57,6 +57,40 @@ def _extra(fields: Mapping[str, str]) -> dict[str, str]:
     return {"session": fields["session"], "light": fields["light"]}
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    client, light = f"client{number + 101}_session01", "controlled"
+    return (
+        Clip(f"train/real/{client}_webcam_authenticate_{light}_1.mov", OTHERS + number),
+        Clip(f"train/attack/fixed/attack_print_{client}_highdef_photo_{light}.mov", OTHERS + number, "print"),
+        Clip(f"train/attack/fixed/attack_mobile_{client}_mobile_photo_{light}.mov", OTHERS + number, "photo"),
+        Clip(f"train/attack/fixed/attack_highdef_{client}_highdef_video_{light}.mov", OTHERS + number, "replay"),
+    )
+
+
+SIDE = 224
+"""Pixels of a rendered face with its surroundings, in frames as large as the dataset's."""
+
+
+def crowd(people: int) -> tuple[Clip, ...]:
+    """Return clips of a test part in which each client enrols once, comes back twice, and is attacked three times."""
+    return tuple(clip for number in range(1, people + 1) for clip in _of_client(number))
+
+
+def _of_client(number: int) -> Iterator[Clip]:
+    client = f"client{number:03d}_session01"
+    places = {
+        f"enroll/test/{client}_webcam_enroll_controlled_1": "bonafide",
+        f"test/real/{client}_webcam_authenticate_controlled_1": "bonafide",
+        f"test/real/{client}_webcam_authenticate_adverse_1": "bonafide",
+        f"test/attack/fixed/attack_print_{client}_highdef_photo_controlled": "print",
+        f"test/attack/hand/attack_mobile_{client}_mobile_photo_adverse": "photo",
+        f"test/attack/hand/attack_highdef_{client}_highdef_video_controlled": "replay",
+    }
+    for place, species in places.items():
+        yield Clip(f"{place}.mov", number, species, take=place, side=SIDE)
+
+
 SCANNER = Scanner(
     kind="replay-attack",
     title="Replay-Attack",
@@ -71,6 +105,8 @@ enroll/{train,devel,test}/…, face-locations/…            where they are ther
     beside=("*.face", "*protocol/*"),
     boxes=BoxFiles(("face-locations/{name}.face",), "sides"),
     enrolment=True,
+    further=_further,
+    crowd=crowd,
     example=(
         Clip("train/real/client001_session01_webcam_authenticate_adverse_1.mov", 1),
         Clip("train/attack/hand/attack_mobile_client001_session01_mobile_photo_adverse.mov", 1, "photo"),

@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from fedvisage.datasets.importers import pictures
 from fedvisage.datasets.importers.report import Skipped, printable
 from fedvisage.datasets.scanners.boxes import BoxFiles
-from fedvisage.datasets.scanners.example import Example
+from fedvisage.datasets.scanners.example import Clip, Example
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Item, Kind, Listing, Sighting
 from fedvisage.datasets.scanners.labels import LabelLists, check_lists
@@ -89,6 +89,10 @@ class Scanner:
     """Whether some videos stand upside down: where no face is found, it is sought at 180 degrees."""
     example: tuple[Example, ...] = ()
     """A small copy, for tests and for people who want to see the layout."""
+    further: Callable[[int], tuple[Clip, ...]] | None = None
+    """The clips of one more person of such a copy, by a number from 0: bona fide, and as what studies divide by."""
+    crowd: Callable[[int], Sequence[Example]] | None = None
+    """A copy with so many people, where a dataset has who enrols, comes back, and is attacked."""
     scan: Callable[[Scanner, Tree, Choices], Listing] | None = None
     """How items are found; by their names unless a dataset needs another way."""
 

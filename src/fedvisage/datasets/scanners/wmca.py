@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import PurePosixPath
 
-from fedvisage.datasets.scanners.example import Clip, Text
+from fedvisage.datasets.scanners.example import OTHERS, Clip, Text
 from fedvisage.datasets.scanners.grammar import Grammar
 from fedvisage.datasets.scanners.item import Choices, Listing, Sighting
 from fedvisage.datasets.scanners.labels import LabelLists, stem_of
@@ -113,6 +113,13 @@ def _parts(tree: Tree) -> dict[str, str]:
     return parts
 
 
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    kinds = (("01_000_0_01", "bonafide"), ("01_000_3_04", "print"), ("01_000_4_02", "replay"))
+    place = f"preprocessed-face-station_RGB/26.01.18/{number + 201}"
+    return tuple(Clip(f"{place}_{said}.hdf5", OTHERS + number, species, layout=_ARRAYS) for said, species in kinds)
+
+
 SCANNER = Scanner(
     kind="wmca",
     title="WMCA",
@@ -127,6 +134,7 @@ PROTOCOL-grandtest.csv …                                          compared wit
     lists=LabelLists(r"PROTOCOL-\w+\.csv|WMCA_Grandtest\.txt", _line, lambda label: label in ("0", "bonafide")),
     beside=("*.csv", "*.txt"),
     scan=scan,
+    further=_further,
     example=(
         Clip("preprocessed-face-station_RGB/26.01.18/012_01_000_0_00.hdf5", 1, layout=_ARRAYS),
         Clip("preprocessed-face-station_RGB/26.01.18/012_01_017_2_83.hdf5", 1, "mask_flexible", layout=_ARRAYS),

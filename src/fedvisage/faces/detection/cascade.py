@@ -15,7 +15,7 @@ for a box alone among three as among forty, and P-Net fills the processor with o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -31,7 +31,62 @@ Image = NDArray[np.uint8]
 CELL, STRIDE, MIDDLE, LAST = 12, 2, 24, 48
 """What the first network sees at each place, and how far its places are apart; sides of the other two (Fig. 2)."""
 
+REACH = 0.3
+"""Boxes that become a face's are at first this share of it at least; almost all are more than half as wide."""
+
 _BOXES_AT_ONCE = 128
+
+Proposals = tuple[Boxes, NDArray[np.float64], Boxes]
+"""What one image of the pyramid proposes: boxes, how sure the first network is of each, and how they are to move."""
+
+
+class Look:
+    """One network's look at square boxes of a picture: many at once, and at none twice."""
+
+    def __init__(self, net: Net, image: Image, side: int) -> None:
+        """Look at pieces of a picture, at the size that the network takes."""
+        self._net, self._image, self._side = net, image, side
+        self._known: dict[bytes, Sequence[Floats]] = {}
+
+    def __call__(self, boxes: Boxes) -> tuple[Boxes, list[NDArray[np.float64]]]:
+        """Return the boxes as they were cut, and what the network says of each."""
+        whole = self._whole(boxes)
+        keys = [box.tobytes() for box in whole]
+        self._show({key: box for key, box in zip(keys, whole, strict=True) if key not in self._known})
+        if not keys:
+            return whole, [part.astype(np.float64) for part in self._net(self._pieces([]))]
+        said = zip(*(self._known[key] for key in keys), strict=True)
+        return whole, [np.array(part, np.float64) for part in said]
+
+    def _show(self, boxes: Mapping[bytes, Boxes]) -> None:
+        waiting = list(boxes.items())
+        for start in range(0, len(waiting), _BOXES_AT_ONCE):
+            keys, some = zip(*waiting[start : start + _BOXES_AT_ONCE], strict=True)
+            said = self._net(self._pieces(some))
+            self._known.update(zip(keys, zip(*said, strict=True), strict=True))
+
+    def _whole(self, boxes: Boxes) -> Boxes:
+        """Return squares of whole pixels that touch the picture: what is said is said of these."""
+        length = sides(boxes)[:, :1].round().clip(1)
+        corner = boxes[:, :2].round()
+        whole = np.hstack([corner, corner + length])
+        height, width = self._image.shape[:2]
+        return np.asarray(whole[(whole[:, 2:] > 0).all(1) & (whole[:, :2] < (width, height)).all(1)])
+
+    def _pieces(self, boxes: Sequence[Boxes]) -> Floats:
+        side = self._side
+        pieces = [_prepared(_cut(self._image, box, side)) for box in boxes]
+        return np.array(pieces, np.float32).reshape(-1, side, side, 3)
+
+
+@dataclass(frozen=True)
+class Looks:
+    """A picture as it is searched, how much wider and higher the one that came is, and the closer looks at it."""
+
+    seen: Image
+    factor: NDArray[np.float64]
+    second: Look
+    third: Look
 
 
 @dataclass(frozen=True)
@@ -59,45 +114,71 @@ class Detector:
         """Return the faces of each picture, RGB or grey (H×W×3 or H×W), the surest first."""
         return [self._faces(as_colour(image)) for image in images]
 
+    def largest(self, image: Image, sure: float) -> Face | None:
+        """Return the largest face of which the detector is so sure, or None: the one of `detect`, but mostly sooner.
+
+        The pyramid is searched from its smallest image on, which shows large faces. Once one is found, only those
+        images are left that look for faces of more than `REACH` of its side, as boxes found there may become its own.
+        A smaller face within the largest, if it is surer, takes its place in `detect`, and is not looked for here.
+        """
+        looks = self._looks(as_colour(image))
+        waiting, levels, best, least = self._scales(looks.seen), list[Proposals](), None, np.inf
+        while waiting and (best is None or CELL / waiting[-1] >= least):
+            for _ in range(max(1, sum(CELL / scale >= least for scale in waiting))):
+                levels.insert(0, self._propose_at(looks.seen, waiting.pop()))
+            faces = [face for face in self._decide(looks, levels) if face.confidence >= sure]
+            best = max(faces, key=lambda face: face.area, default=None)
+            least = np.inf if best is None else REACH * float((best.box[2:] / looks.factor).max())
+        return best
+
     def _faces(self, image: Image) -> list[Face]:
-        seen = _reduced(image, self.settings.longest_side)
-        scale = np.array([image.shape[1], image.shape[0]]) / (seen.shape[1], seen.shape[0])
-        boxes = self._look_again(seen, self._propose(seen))
-        return self._look_closely(seen, boxes, scale)
+        looks = self._looks(image)
+        return self._decide(looks, [self._propose_at(looks.seen, scale) for scale in self._scales(looks.seen)])
 
-    def _propose(self, image: Image) -> Boxes:
-        """Stage 1: look at every place of a pyramid of images."""
-        chosen, alike = self.settings, self.settings.alike_in_level
-        found = [(np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))]
-        scale = CELL / chosen.smallest
+    def _looks(self, image: Image) -> Looks:
+        """Reduce a picture that is too large."""
+        seen = _reduced(np.ascontiguousarray(image), self.settings.longest_side)
+        factor = np.array([image.shape[1], image.shape[0]]) / (seen.shape[1], seen.shape[0])
+        return Looks(seen, factor, Look(self._second, seen, MIDDLE), Look(self._third, seen, LAST))
+
+    def _scales(self, image: Image) -> list[float]:
+        """Return how large the images of the pyramid are, the largest first."""
+        scales, scale = list[float](), CELL / self.settings.smallest
         while min(image.shape[:2]) * scale >= CELL:
-            boxes, scores, offsets = self._propose_at(image, scale)
-            kept = suppress(boxes, scores, alike, "union")
-            found.append((boxes[kept], scores[kept], offsets[kept]))
-            scale *= chosen.shrink
-        boxes, scores, offsets = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        kept = suppress(boxes, scores, chosen.alike, "union")
-        return squared(moved(boxes[kept], offsets[kept]))
+            scales.append(scale)
+            scale *= self.settings.shrink
+        return scales
 
-    def _propose_at(self, image: Image, scale: float) -> tuple[Boxes, NDArray[np.float64], Boxes]:
+    def _decide(self, looks: Looks, levels: Sequence[Proposals]) -> list[Face]:
+        """Stages 2 and 3: look closer at what was proposed."""
+        nothing: Proposals = (np.zeros((0, 4)), np.zeros(0), np.zeros((0, 4)))
+        boxes, scores, offsets = (np.concatenate(parts) for parts in zip(nothing, *levels, strict=True))
+        kept = suppress(boxes, scores, self.settings.alike, "union")
+        again = self._look_again(looks.second, squared(moved(boxes[kept], offsets[kept])))
+        return self._look_closely(looks.third, again, looks.factor)
+
+    def _propose_at(self, image: Image, scale: float) -> Proposals:
+        """Stage 1: look at every place of one image of the pyramid."""
         height, width = (max(CELL, round(side * scale)) for side in image.shape[:2])
         offsets, scores = self._first(_prepared(_resized(image, width, height))[None])
         sure = scores[0, ..., 1] >= self.settings.sure[0]
         places = np.argwhere(sure) * float(STRIDE)  # the networks' first axis goes from left to right
         factor = np.array([image.shape[1] / width, image.shape[0] / height])
         boxes = np.hstack([places * factor, (places + CELL) * factor])
-        return boxes, scores[0, ..., 1][sure].astype(np.float64), offsets[0][sure].astype(np.float64)
+        surely, moves = scores[0, ..., 1][sure].astype(np.float64), offsets[0][sure].astype(np.float64)
+        kept = suppress(boxes, surely, self.settings.alike_in_level, "union")
+        return boxes[kept], surely[kept], moves[kept]
 
-    def _look_again(self, image: Image, boxes: Boxes) -> Boxes:
+    def _look_again(self, look: Look, boxes: Boxes) -> Boxes:
         """Stage 2: look at each of the squares that are left."""
-        whole, (offsets, scores) = _seen(self._second, image, boxes, MIDDLE)
+        whole, (offsets, scores) = look(boxes)
         sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[1])
         kept = sure[suppress(whole[sure], scores[sure, 1], self.settings.alike, "union")]
         return squared(moved(whole[kept], offsets[kept]))
 
-    def _look_closely(self, image: Image, boxes: Boxes, scale: NDArray[np.float64]) -> list[Face]:
+    def _look_closely(self, look: Look, boxes: Boxes, scale: NDArray[np.float64]) -> list[Face]:
         """Stage 3: decide, and find the points; the network says all their x first."""
-        whole, (offsets, shares, scores) = _seen(self._third, image, boxes, LAST)
+        whole, (offsets, shares, scores) = look(boxes)
         sure = np.flatnonzero(scores[:, 1] >= self.settings.sure[2])
         final = moved(whole[sure], offsets[sure])
         faces = []
@@ -117,18 +198,6 @@ def as_colour(image: Image) -> Image:
     return image if image.ndim == 3 and image.shape[2] == 3 else np.repeat(grey[..., None], 3, axis=2)
 
 
-def _seen(net: Net, image: Image, boxes: Boxes, side: int) -> tuple[Boxes, list[NDArray[np.float64]]]:
-    """Show square boxes to a network, many at once; return them as they were cut, and what it says of each."""
-    # Pixels are cut whole: what is said is said of these.
-    length = sides(boxes)[:, :1].round().clip(1)
-    corner = boxes[:, :2].round()
-    whole = np.hstack([corner, corner + length])
-    whole = whole[(whole[:, 2:] > 0).all(1) & (whole[:, :2] < (image.shape[1], image.shape[0])).all(1)]
-    squares = np.array([_prepared(_cut(image, box, side)) for box in whole], np.float32).reshape(-1, side, side, 3)
-    parts = [net(squares[start : start + _BOXES_AT_ONCE]) for start in range(0, max(1, len(squares)), _BOXES_AT_ONCE)]
-    return whole, [np.concatenate(outputs).astype(np.float64) for outputs in zip(*parts, strict=True)]
-
-
 def _cut(image: Image, box: NDArray[np.float64], side: int) -> Image:
     """Cut out a box of whole pixels, black where it lies outside of the image, at a network's size."""
     left, top, right, bottom = box.astype(int)
@@ -139,6 +208,11 @@ def _cut(image: Image, box: NDArray[np.float64], side: int) -> Image:
         square[max(-top, 0) :, max(-left, 0) :][: inside.shape[0], : inside.shape[1]] = inside
         inside = square
     return _resized(inside, side, side)
+
+
+def _side(face: Face, factor: NDArray[np.float64]) -> float:
+    """Return the longer side of a face in the picture that was searched."""
+    return float((face.box[2:] / factor).max())
 
 
 def _reduced(image: Image, longest: int) -> Image:
@@ -153,7 +227,7 @@ def _resized(image: Image, width: int, height: int) -> Image:
     """Scale a picture, averaging pixels where it shrinks."""
     shrinks = width < image.shape[1] or height < image.shape[0]
     how = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    return np.asarray(cv2.resize(np.ascontiguousarray(image), (width, height), interpolation=how), np.uint8)
+    return np.asarray(cv2.resize(image, (width, height), interpolation=how), np.uint8)
 
 
 def _prepared(image: Image) -> Floats:

@@ -36,6 +36,7 @@ class Step(MethodOptions):
     """How far λ goes along the sites' losses in a round."""
 
     step: float = Field(0.1, ge=0)
+    """How far the mixture of sites follows their losses in a round; 0 is FedAvg."""
 
 
 def server(s: Server) -> Iterator[None]:

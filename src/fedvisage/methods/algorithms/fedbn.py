@@ -34,6 +34,7 @@ class Norms(MethodOptions):
     """Whether normalisation layers are each site's own."""
 
     norms: Literal["private", "shared"] = "private"
+    """Normalisation layers are each site's own, or ``shared`` as in FedAvg."""
 
 
 def taken_apart(model: Model) -> Callable[[Recipe], nn.ModuleDict]:

@@ -26,6 +26,7 @@ class Pull(MethodOptions):
     """µ, the strength of the pull back to the lent model."""
 
     mu: float = Field(0.01, ge=0)
+    """What the proximal term counts; 0 is FedAvg."""
 
 
 def held_back(own: Loss) -> Loss:

@@ -34,7 +34,9 @@ class Contrast(MethodOptions):
     """The weight µ of the contrastive loss, and its temperature τ."""
 
     mu: float = Field(1.0, ge=0)
+    """What the contrast counts; 0 is FedAvg."""
     temperature: float = Field(0.5, gt=0)
+    """The contrast's temperature."""
 
 
 def remembering(minimise: averaging.Turn, *parts: str) -> averaging.Turn:

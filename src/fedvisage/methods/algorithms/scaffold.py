@@ -40,6 +40,7 @@ class Correction(MethodOptions):
     """How much of the correction a step takes; 0 is FedAvg."""
 
     correction: float = Field(1.0, ge=0, le=1)
+    """How much of the correction by control variates a step takes; 0 is FedAvg."""
 
 
 def corrected(own: Loss) -> Loss:

@@ -36,6 +36,8 @@ PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic a
 LOCAL = "local/"
 """Where the local model stands among a site's private state."""
 OWN_CENTRES = "W"
+SHIFT = "c"
+"""Where the bias of Π stands among what is a site's own, where it has one."""
 LENT = "lent features"
 
 
@@ -49,10 +51,14 @@ class CosFace(FaceOptions):
     """The network, CosFace's scale and margin, and how a site's class centres begin."""
 
     scale: float = Field(30.0, gt=0)
+    """CosFace's s."""
     margin: float = Field(0.4, ge=0, lt=1)
+    """CosFace's m."""
     centres: Literal["mean-features", "random"] = "mean-features"
+    """How a site's class centres begin."""
     sampled_classes: int | None = Field(None, ge=2)
-    """Of how many classes a batch's softmax is at least, drawn for each batch; all of them, unless said."""
+    """The softmax of a batch is over its own classes and others that are drawn, so many in all (partial FC); a step
+    then costs the same however many identities there are. Unset, all."""
 
 
 class CosFaceOptions(CosFace, AveragingOptions):
@@ -200,7 +206,8 @@ def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
     if own is None:
         return lambda features: features
     matrix = own.to(site.compute.device)
-    return lambda features: features.float() @ matrix.T
+    shift = site.kept[f"{OWNED}{SHIFT}"].to(site.compute.device) if f"{OWNED}{SHIFT}" in site.kept else 0.0
+    return lambda features: features.float() @ matrix.T + shift
 
 
 GENERIC = Personal(lambda _, finished: finished)

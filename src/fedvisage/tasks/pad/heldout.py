@@ -3,7 +3,7 @@
 Scores never leave a site; their counts in fixed bins do, as a declared statistic, and thresholds are found from them.
 Once, after training, one more number does: how far batches of a site lie from each other in the model's BatchNorm
 statistics. A user that adapts the model takes that for chance. With the rule `source-train-eer` the images are those
-that the site trained on, and the ledger says so.
+that the site trained on, and the ledger says so; with `evaluation.published` those are counted besides.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.federation.wire.upload import Upload
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
-from fedvisage.tasks.scoring import Scorer
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.scoring import Logits, Scorer
 
-SCORES, SCATTER = "heldout", "scatter"
+SCORES, SCATTER, TRAINING = "heldout", "scatter", "training"
 UPLOADS = {
     SCORES: Upload(
         "histogram", "statistic", shape=(2, BINS), dtype="int64", guarantee="counts of held-out scores in fixed bins"
@@ -47,10 +48,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             ridden[site.name] = digest_of(finished), distance
         else:
             (logits,) = scorer.scores(finished, site.data).values()
-        if not np.isfinite(logits).all():
-            raise TrainingBroke("the model's held-out scores are not finite")
-        counts = histogram(logits, site.data.labels.astype("int64"))
-        return {"histogram": torch.from_numpy(counts)}
+        return _counted(site, logits)
 
     def scatter(site: Site, finished: Message) -> Message:
         of, distance = ridden.get(site.name, ("", 0.0))
@@ -58,8 +56,28 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             distance = scorer.scatter(finished, site.data)
         return {"scatter": torch.tensor(distance, dtype=torch.float64)}
 
-    uploads = OF_TRAINING if scorer.recipe.evaluation.threshold == ON_TRAINING else UPLOADS
+    def of_training(site: Site, finished: Message) -> Message:
+        (logits,) = scorer.scores(finished, site.data).values()
+        return _counted(site, logits)
+
+    recipe = scorer.recipe
+    uploads = OF_TRAINING if recipe.evaluation.threshold == ON_TRAINING else UPLOADS
     return {
         SCORES: Call(scores, (uploads[SCORES],), exact=True),
         SCATTER: Call(scatter, (uploads[SCATTER],), exact=True),
-    }
+        # what a site trains on is seen by calls that look at what it keeps to itself
+        **({TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
+           if counts_training(recipe) else {}),
+    }  # fmt: skip
+
+
+def counts_training(recipe: Recipe) -> bool:
+    """Tell whether scores of training are counted beside the held-out ones."""
+    return bool(recipe.evaluation.published) and recipe.evaluation.threshold != ON_TRAINING
+
+
+def _counted(site: Site, logits: Logits) -> Message:
+    """Return a site's scores as counts in bins."""
+    if not np.isfinite(logits).all():
+        raise TrainingBroke("the model's held-out scores are not finite")
+    return {"histogram": torch.from_numpy(histogram(logits, site.data.labels.astype("int64")))}

@@ -16,9 +16,11 @@ from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.published import published
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
 from fedvisage.metrics.threshold import (
     EDGES,
+    ON_TRAINING,
     Histogram,
     Threshold,
     auc_from_histogram,
@@ -49,9 +51,8 @@ def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
     return {name: float(reply["scatter"]) for name, reply in ask_about(server, heldout.SCATTER, finished).items()}
 
 
-def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
     """Choose a threshold for each member, without the user's data; the oracle rule is settled at the user."""
-    rule = recipe.evaluation.threshold
     if rule == "target-eer":
         return {}
     if method.members == "each":
@@ -81,13 +82,15 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     if adapt is None:
         by_member = scorer.scores(saved.finished, view)
     else:
-        by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, _sources(scorer.method, saved))
+        by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, sources_of(scorer.method, saved))
     for name, logits in by_member.items():
         if not np.isfinite(logits).all():
             raise RunFailed(NO_NUMBER)
         scores = as_scores(logits, view, user, name)
         threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
         members[name] = figures_of(scores, threshold, scorer.recipe)
+        if scorer.recipe.evaluation.published:
+            members[name]["published"] = as_published(scores, name, saved, scorer.recipe)
         parts.append(scores)
     headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
     if list(members) != [""]:
@@ -100,7 +103,7 @@ def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
     return Judged(concatenate(parts), headline)
 
 
-def _sources(method: Declared, saved: SavedModel) -> dict[str, Source]:
+def sources_of(method: Declared, saved: SavedModel) -> dict[str, Source]:
     """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0.
 
     Of the sites' scatter the median counts: no single site decides when users adapt.
@@ -159,6 +162,12 @@ def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str
             for level, scored in levels.items()
         }
     return figures
+
+
+def as_published(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
+    """Return a member's figures by the rules of papers, at the recipe's level."""
+    known = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
+    return published(scores if recipe.evaluation.level == "frame" else by_video(scores), known.get(name))
 
 
 def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fedvisage.metrics.published import RATES
 from fedvisage.progress import counted, percent
 
 
@@ -20,10 +21,16 @@ def summary_lines(figures: Mapping[str, Any]) -> list[str]:
         lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {percent(at_level['tpr_at_fpr_1pct'])}")
     species = "  ".join(f"{name} {percent(value)}" for name, value in figures["apcer"].items())
     lines.append(f"  APCER {species}  BPCER {percent(figures['bpcer'])}")
+    if figures.get("published"):
+        lines.append(f"  as papers work it out: {_published(figures['published'])}")
     lines += [
         f"  adaptation of {name}: {_adaptation(outcome)}" for name, outcome in figures.get("adaptation", {}).items()
     ]
     return lines
+
+
+def _published(rates: Mapping[str, Any]) -> str:
+    return "; ".join(f"{title} {percent(rates[name])}" for name, title in RATES.items() if name in rates)
 
 
 def _adaptation(adaptation: Mapping[str, Any]) -> str:

@@ -74,9 +74,15 @@ class Pad:
     def settle(self, server: Server, finished: Message) -> Trained:
         """Choose thresholds by held-out scores, and ask for the scatter that adaptation takes for chance."""
         histograms = collect_histograms(server, finished)
-        thresholds = judge.choose_thresholds(server.method, server.recipe, histograms)
+        thresholds = judge.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
         scatter = judge.collect_scatter(server, finished)
-        saved = SavedModel(tree_of(server.recipe), finished, thresholds, scatter, self.name)
+        on_training = {}
+        if heldout.counts_training(server.recipe):
+            trained = collect_histograms(server, finished, heldout.TRAINING)
+            on_training = judge.choose_thresholds(server.method, ON_TRAINING, trained)
+        saved = SavedModel(
+            tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training
+        )  # fmt: skip
         return Trained(saved, server.round, judge.heldout_table(histograms, thresholds), histograms)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from fedvisage.errors import RunFailed
 from fedvisage.federation.members import members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics import generic
-from fedvisage.metrics.decision import within_counts
+from fedvisage.metrics.decision import tar_by_impostors, within_counts
 from fedvisage.metrics.listed_pairs import OnPairs, on_listed_pairs, pairs_among
 from fedvisage.metrics.similarity import Faces, labelled
 from fedvisage.metrics.threshold import Histogram, Threshold
@@ -80,7 +80,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
                 "images": len(some),
                 **_decided(counts[group], threshold),
             }
-    figures = {
+    figures: dict[str, Any] = {
         **rates_of(verified.tar if verified else {}, identified),
         "accuracy_on_ten_folds": pairs.folds.mean if pairs.folds else None,
         "accuracy_std": pairs.folds.std if pairs.folds else None,
@@ -93,6 +93,10 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         "decision": _decided(counts[""], threshold),
         "groups": by_group,
     }
+    if len(by_group) > 1:
+        inside = [counts[group] for group in by_group]
+        kinds = tar_by_impostors(counts[""], inside, settings.far)
+        figures["tar_by_impostors"] = {kind: named(rates) for kind, rates in kinds.items()}
     if listed is not None:
         figures["listed_pairs"] = listed_figures(str(settings.pairs), listed)
     return JudgedGeneric(figures, pairs, view.items.tolist(), counts, listed)

@@ -38,6 +38,9 @@ def check_recognition(recipe: Recipe, method: Declared) -> None:
                         "the personal figures are about; keep the last model")  # fmt: skip
     if recipe.evaluation.adapt is not None:
         raise UserError("recipe.evaluation.adapt", "is for attack detection; leave it out")
+    if recipe.evaluation.published:
+        raise UserError("recipe.evaluation.published", "is for attack detection; templates of IJB-B and IJB-C in "
+                        "data.benchmarks are always judged as published, too; leave it out")  # fmt: skip
     poisoned = recipe.federation.poisoned
     if poisoned is not None and poisoned.how == "label-flip":
         raise UserError(

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from fedvisage.data.batches import Positions
-from fedvisage.tasks.scoring import Logits
+Positions = NDArray[np.int64]
+Logits = NDArray[np.float64]
 
 SAMPLED, SMALLEST_GLIMPSE = 0.25, 64
 SMALLEST_BATCH = 16

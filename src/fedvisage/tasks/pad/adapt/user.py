@@ -8,7 +8,7 @@ scale and shift stays fixed, Adam with rate 5e-3. The paper leaves the loop open
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from fedvisage.data.batches import Positions, View
-from fedvisage.federation.members import members_of
+from fedvisage.errors import UserError
+from fedvisage.federation.members import joined, members_of
 from fedvisage.federation.method import Message
 from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.recipe import Adapt
@@ -65,10 +66,42 @@ def adapted_scores(
     return logits, outcomes
 
 
-def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) -> tuple[Logits, Outcome]:
+def adapted_weights(
+    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
+) -> tuple[Message, dict[str, Outcome]]:
+    """Adapt every member on its own, and return the weights that the loop settled on; others have no finished model.
+
+    Members whose images the gate kept back, or whose adaptation was taken back, keep their weights.
+    """
+    if settings.loop != "settled":
+        raise UserError("evaluation.adapt.loop", f"{settings.loop} decides as it goes and leaves no model; use settled")
+    members, outcomes = {}, {}
+    for name, member in sorted(members_of(finished).items()):
+        scorer.load(member)
+        found: list[Message] = []
+
+        def keep(found: list[Message] = found) -> None:
+            found.append(_weights(scorer))
+
+        source = sources.get(name) or sources[""]
+        _, outcome = adapted_logits(scorer, view, settings, source, keep)
+        kept = outcome.skipped or outcome.taken_back
+        members[name] = member if kept or not found else {**member, **found[0]}
+        outcomes[name] = outcome
+    return joined(members), outcomes
+
+
+def _weights(scorer: Scorer) -> Message:
+    return {name: value.detach().cpu().clone() for name, value in scorer.net.state_dict().items()}
+
+
+def adapted_logits(
+    scorer: Scorer, view: View, settings: Adapt, source: Source, settled: Callable[[], None] = lambda: None
+) -> tuple[Logits, Outcome]:
     """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model.
 
     The source model is asked about a sample first. Only where images keep its decisions is it asked about all of them.
+    ``settled`` is called when everything is decided, while the scorer still has the adapted model.
     """
     units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
     opinion = np.full(len(view), np.nan)
@@ -93,6 +126,7 @@ def adapted_logits(scorer: Scorer, view: View, settings: Adapt, source: Source) 
                 outcome.taken_back[reason] += len(positions)
             else:
                 outcome.adapted += len(positions)
+        settled()
     if not decided.all():
         logits[~decided] = scorer.logits(view.subset(np.flatnonzero(~decided)))
     return logits, outcome

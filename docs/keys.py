@@ -1,0 +1,107 @@
+"""Writes the tables of recipe keys into the pages that need them: what pydantic and the text below each key say.
+
+``make reference`` runs it. A page has a pair of comments where a table stands, ``<!-- keys: training -->`` and
+``<!-- end of keys -->``; a test holds what is between them against the code.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+sys.path.insert(0, str(DOCS.parent))  # this is called as a file
+
+from docs.website import papers, sections  # noqa: E402
+from docs.website.markdown import table  # noqa: E402
+
+from fedvisage.methods import ALGORITHMS, METHODS, MODELS, on  # noqa: E402
+from fedvisage.recipe import MethodOptions, Recipe, Section  # noqa: E402
+
+BLOCK = re.compile(r"(<!-- keys: (.+?) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
+HEAD = ("key", "default", "may be", "meaning")
+OF_METHODS = DOCS / "method-keys.md"
+TOP = """\
+# Keys of methods
+
+What a recipe's section `method` can say beside `name`, by the file that declares it, written from the code by
+`make reference`. Keys of all other sections are on the page of [recipes](recipes.md#keys). Where a method has a default
+of its own, its page on the website (`make docs`) and `RUN/recipe.yaml` have that.
+"""
+
+
+def table_of(prefixes: str) -> str:
+    """Return the table of the keys below some sections, such as ``training`` or ``federation -federation.dp``."""
+    wanted = [one for one in prefixes.split() if not one.startswith("-")]
+    without = [one[1:] for one in prefixes.split() if one.startswith("-")]
+    rows = [row for row in sections.rows(Recipe) if within(row[0], wanted) and not within(row[0], without)]
+    return table(HEAD, rows)
+
+
+def within(key: str, places: list[str]) -> bool:
+    """Tell whether a key is one of these places or below one."""
+    return any(f"{key.strip('`')}.".startswith(f"{place}.") for place in places)
+
+
+def filled(page: str) -> str:
+    """Return a page with its tables written again."""
+    return BLOCK.sub(lambda block: f"{block[1]}{table_of(block[2])}{block[3]}", page)
+
+
+def pages() -> dict[Path, str]:
+    """Return the pages that have such tables, with their texts as they are."""
+    texts = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("*.md"))}
+    return {path: text for path, text in texts.items() if BLOCK.search(text)}
+
+
+def of_methods() -> str:
+    """Return the page of methods' keys."""
+    return "\n".join([TOP, *(block for kind in declaring() for block in keys_of(kind))])
+
+
+def all_options() -> list[type[MethodOptions]]:
+    """Return the options of all methods, and of all algorithms on all models."""
+    kinds = [method.options for method in METHODS.values()]
+    return list(dict.fromkeys([*kinds, *(on(name, model).options for name in ALGORITHMS for model in MODELS)]))
+
+
+def declaring() -> list[type[Section]]:
+    """Return the options that declare keys of their own, each once."""
+    found: dict[type[Section], None] = {}
+    for options in all_options():
+        for kind in options.__mro__:
+            if issubclass(kind, MethodOptions) and kind is not MethodOptions and own_keys(kind):
+                found[kind] = None
+    return sorted(found, key=lambda kind: (not kind.__module__.endswith("averaging"), kind.__module__, kind.__name__))
+
+
+def own_keys(kind: type[Section]) -> set[str]:
+    """Return the keys that a section declares itself; none if a call put it together of others."""
+    if not hasattr(importlib.import_module(kind.__module__), kind.__name__):
+        return set()
+    return set(vars(kind).get("__annotations__", {})) & set(kind.model_fields)
+
+
+def keys_of(kind: type[Section]) -> Iterator[str]:
+    """Yield heading and table of what one file's options declare."""
+    own = own_keys(kind)
+    rows = [row for row in sections.rows(kind) if row[0].strip("`").split(".")[0] in own]
+    users = [method.name for method in METHODS.values() if issubclass(method.options, kind)]
+    title = papers.account(importlib.import_module(kind.__module__)).title.split(":")[0]
+    yield f"## {title} (`{kind.__module__.removeprefix('fedvisage.')}`)\n"
+    yield f"Methods: {', '.join(f'`{name}`' for name in users) or 'what algorithms make of it'}.\n"
+    yield table(HEAD, rows)
+
+
+def main() -> None:
+    """Write all tables."""
+    for path, text in pages().items():
+        path.write_text(filled(text), encoding="utf-8")
+    OF_METHODS.write_text(of_methods(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

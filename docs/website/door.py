@@ -1,0 +1,35 @@
+"""The page of what ``import fedvisage`` offers: signatures and docstrings of its names, from the code."""
+
+from __future__ import annotations
+
+import fedvisage as fv
+
+HEAD = """\
+# Python: what `import fedvisage` offers
+
+Names are fetched when they are first used, so that the import costs next to nothing. A first run stands at the
+[start](index.md#in-python); `Site`, `Server`, `Method` and `Model` are on the page
+[for methods' authors](reference.md). `fv.methods()` returns the methods by name.
+"""
+SECTIONS = {
+    "Runs and models": ("load", "run", "open", "evaluate", "Run", "FinishedModel"),
+    "Comparisons and lists": ("compare", "study", "models"),
+    "Mistakes": ("UserError", "RunFailed"),
+}
+MODULES = {
+    "Metrics of attack detection": "fedvisage.metrics.pad",
+    "Thresholds": "fedvisage.metrics.threshold",
+    "Verification": "fedvisage.metrics.verification",
+    "Identification": "fedvisage.metrics.identification",
+}
+
+
+def page() -> str:
+    """Return the page, in the order of use."""
+    blocks = [HEAD]
+    for title, names in SECTIONS.items():
+        places = [f"{getattr(fv, name).__module__}.{name}" for name in names]
+        blocks += [f"## {title}", *(f"::: {place}" for place in places)]
+    for title, module in MODULES.items():
+        blocks.append(f"## {title}\n\n::: {module}\n    options: {{show_root_heading: false}}")
+    return "\n\n".join(blocks) + "\n"

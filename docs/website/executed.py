@@ -1,0 +1,80 @@
+"""Executes the notebooks and writes their outputs into them: ``python -m docs.website.executed [NAME...]``.
+
+Each runs in an empty directory, on one thread, and must end within two minutes of its own; what it leaves in the
+notebook must stay small enough for a page that loads at once. Counts and times are taken out, so that a notebook that
+prints the same is the same file. With ``--check`` nothing is written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import nbformat
+from docs.website.markdown import ROOT
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from nbformat import NotebookNode
+
+FOLDER = ROOT / "notebooks"
+LIMIT = 600
+"""Seconds that one cell may take where the machine does other work; a notebook is made for two minutes in all."""
+LARGEST = 250_000
+"""Bytes of a notebook with its outputs."""
+
+
+def executed(path: Path) -> NotebookNode:
+    """Return a notebook with new outputs."""
+    notebook = nbformat.read(path, as_version=4)
+    with TemporaryDirectory() as where:
+        resources = {"metadata": {"path": where}}
+        NotebookClient(notebook, timeout=LIMIT, kernel_name="python3", resources=resources).execute()
+    return settled(notebook)
+
+
+def settled(notebook: NotebookNode) -> NotebookNode:
+    """Return it without what changes from machine to machine."""
+    notebook.metadata = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
+    for number, cell in enumerate(notebook.cells):
+        cell.id, cell.metadata = f"cell-{number}", {}
+        if cell.cell_type == "code":
+            cell.execution_count = None
+            cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
+            for output in cell.outputs:
+                output.pop("execution_count", None)
+                output.pop("metadata", None) if output.output_type == "stream" else output.update(metadata={})
+    return notebook
+
+
+def main() -> int:
+    """Execute all notebooks, or those that are named."""
+    parser = argparse.ArgumentParser(prog="python -m docs.website.executed", description=__doc__)
+    parser.add_argument("names", nargs="*", help="such as 04-a-curious-server; default: all")
+    parser.add_argument("--check", action="store_true", help="write nothing")
+    asked = parser.parse_args()
+    os.environ |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(map(str, (ROOT / "src", ROOT)))}
+    for path in sorted(FOLDER.glob("*.ipynb")):
+        if asked.names and path.stem not in asked.names:
+            continue
+        began = time.monotonic()
+        try:
+            text = nbformat.writes(executed(path)) + "\n"
+        except CellExecutionError as failed:
+            sys.stderr.write(f"{path.name}: {failed}\n")
+            return 1
+        if len(text) > LARGEST:
+            sys.stderr.write(f"{path.name}: {len(text)} bytes with its outputs; at most {LARGEST}\n")
+            return 1
+        if not asked.check:
+            path.write_text(text, encoding="utf-8")
+        sys.stdout.write(f"{path.name}: {time.monotonic() - began:.0f} s, {len(text) / 1000:.0f} kB\n")
+        sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

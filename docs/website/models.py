@@ -1,0 +1,62 @@
+"""A page for every model that algorithms train: what it is, its options, parts, size, and which algorithms take it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from docs.website import costs, files, papers, sections
+from docs.website.markdown import plain, table
+from docs.website.methods import DEMO, KEYS, STAND_IN, TASKS, count
+
+import fedvisage as fv
+from fedvisage.methods import ALGORITHMS, MODELS, on
+from fedvisage.methods.model import Model
+
+ARCHITECTURES = {"timm": "mobilenetv3_small_100", "timm-embedding": "mobilenetv3_small_100"}
+"""Which of timm's networks stands for all, where a model is any of them."""
+
+
+def pages() -> dict[str, str]:
+    """Return the pages by their place in the site: the list first."""
+    return {"models/index.md": index()} | {f"models/{name}.md": "\n".join(page(one)) for name, one in MODELS.items()}
+
+
+def index() -> str:
+    """Return the list of models."""
+    rows = [(f"[{one.title}]({name}.md)", f"`{name}`", TASKS[one.task], papers.account(papers.file_of(one)).title)
+            for name, one in MODELS.items()]  # fmt: skip
+    algorithms = ", ".join(f"[`{name}`](../methods/{name}.md)" for name in ALGORITHMS)
+    said = f"An algorithm is a function of a model: {algorithms} run on each of these. A model of your own is one file"
+    head = ("model", "name in a recipe", "task", "what it is")
+    return f"# Models\n\n{said}: [extending](../extending.md#a-model-of-your-own).\n\n{table(head, rows)}"
+
+
+def page(model: Model) -> Iterator[str]:
+    """Yield one model's page."""
+    module = papers.file_of(model)
+    told = papers.account(module)
+    network = {"arch": ARCHITECTURES[model.name]} if model.name in ARCHITECTURES else {}
+    section = {"name": "fedprox", "model": {"name": model.name, **network}}
+    recipe = fv.load(STAND_IN[model.task], {"method": section})
+    method = on("fedprox", model.name)
+    net = costs.network(method, recipe)
+    yield f"# {model.title}\n"
+    size = f"{count(net)} at the defaults and {recipe.input.size}×{recipe.input.size} pixels"
+    size += f", as `{network['arch']}`" if network else ""
+    yield table(("", ""), [("task", TASKS[model.task]), ("name in a recipe", f"`method.model: {model.name}`"),
+                           ("lent and averaged", ", ".join(f"`{part}`" for part in model.parts)),
+                           ("numbers that are trained", size),
+                           ("down to a site when lent", costs.spelled(costs.lent(method, net)))])  # fmt: skip
+    yield f"**{plain(told.title)}**\n"
+    yield from (f"{plain(one)}\n" for one in told.paragraphs)
+    if told.deviations:
+        yield "## Deviations from the paper\n"
+        yield from (f"{plain(one[0].upper() + one[1:])}\n" for one in told.deviations)
+    yield from files.places([module])
+    yield "## Options\n"
+    yield "Keys of a recipe's section `method`, beside those of the algorithm.\n"
+    yield table(KEYS, list(sections.rows(model.averaged, without=frozenset({"name"}))))
+    yield "## Commands\n"
+    arch = f"{{name: {model.name}, arch: {network['arch']}}}" if network else model.name
+    yield f"```console\nfedvisage run {DEMO[model.task]} 'method={{name: fedprox, model: {arch}}}'\n```\n"
+    yield from files.listed([module])

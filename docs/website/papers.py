@@ -1,0 +1,72 @@
+"""What the files of methods and models say of themselves: their account of the paper, and their deviations from it."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import re
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+from fedvisage import methods
+from fedvisage.federation.method import Method
+from fedvisage.methods.catalogue import ALGORITHMS, FOR_FACES
+from fedvisage.methods.model import Model
+
+DEVIATIONS = re.compile(r"Deviations from the papers?: (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Account:
+    """A module's docstring in its parts."""
+
+    title: str
+    paragraphs: tuple[str, ...]
+    deviations: tuple[str, ...]
+
+
+def account(module: ModuleType) -> Account:
+    """Return what a module says: its first line, what follows, and what differs from the paper."""
+    first, *rest = (" ".join(one.split()) for one in (inspect.getdoc(module) or "").split("\n\n"))
+    told: list[str] = []
+    differs: list[str] = []
+    for one in rest:
+        if found := DEVIATIONS.match(one):
+            differs.append(found.group(1))
+        else:
+            (differs if differs else told).append(one)
+    return Account(first, tuple(told), tuple(differs))
+
+
+def files_of(method: Method) -> list[ModuleType]:
+    """Return the files that define a method: its own, or its algorithm's and its model's."""
+    if method.name in by_name():
+        return [by_name()[method.name]]
+    algorithm, _, model = method.name.partition("-")
+    own = inspect.getmodule(ALGORITHMS[algorithm])
+    assert own is not None
+    name = model.replace("-", "_") or ("face" if algorithm in FOR_FACES else "resnet18")
+    return [own, importlib.import_module(f"fedvisage.methods.models.{name}")]
+
+
+def file_of(model: Model) -> ModuleType:
+    """Return the file that defines a model: the one whose catalogue has it."""
+    for module in below("models"):
+        if vars(module).get("MODEL") is model or model in vars(module).get("MODELS", {}).values():
+            return module
+    raise LookupError(model.name)
+
+
+@cache
+def by_name() -> dict[str, ModuleType]:
+    """Return the files of the methods that have one of their own."""
+    found = ((vars(module).get("METHOD"), module) for module in below(""))
+    return {method.name: module for method, module in found if isinstance(method, Method)}
+
+
+def below(room: str) -> list[ModuleType]:
+    """Return the modules of a folder of methods."""
+    package = importlib.import_module(".".join(filter(None, (methods.__name__, room))))
+    return [importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)]

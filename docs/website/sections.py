@@ -1,0 +1,120 @@
+"""A recipe's keys as rows, from the models of pydantic that read them."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from docs.website.markdown import plain
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from fedvisage.recipe import Section
+from fedvisage.schemas.definitions import docstrings
+
+Row = tuple[str, str, str, str]
+"""A key, its default, what it may be, and what it means."""
+
+SIGNS = ((annotated_types.Ge, "ge", "≥"), (annotated_types.Gt, "gt", ">"),
+         (annotated_types.Le, "le", "≤"), (annotated_types.Lt, "lt", "<"))  # fmt: skip
+WORDS = {int: "a whole number", float: "a number", str: "text", bool: "true, false"}
+
+
+def rows(section: type[BaseModel], prefix: str = "", without: frozenset[str] = frozenset()) -> Iterator[Row]:
+    """Yield the keys of a section and of the sections in it."""
+    yield from _rows(section, prefix, without, None)
+
+
+def _rows(section: type[BaseModel], prefix: str, without: frozenset[str], made: BaseModel | None) -> Iterator[Row]:
+    for name, field in section.model_fields.items():
+        if name in without:
+            continue
+        key = f"{prefix}{name}"
+        given = getattr(made, name) if made is not None else default_of(field)
+        inner = section_in(field.annotation)
+        if inner is None or type(None) in get_args(field.annotation):
+            yield f"`{key}`", spelled(given), allowed(field), meaning(section, name)
+        elif said := meaning(section, name):
+            yield f"`{key}`", "", "a section", said
+        if inner is not None:
+            yield from _rows(inner, f"{key}.", frozenset(), given if isinstance(given, BaseModel) else None)
+
+
+def default_of(field: FieldInfo) -> Any:
+    """Return a field's default; ``PydanticUndefined`` if a recipe must give it."""
+    return field.default_factory() if callable(field.default_factory) else field.default  # type: ignore[call-arg]
+
+
+def section_in(kind: Any) -> type[BaseModel] | None:
+    """Return the section that a field holds, alone or beside other forms."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind
+    found = [section for one in get_args(kind) if (section := section_in(one)) and get_origin(kind) is not dict]
+    return found[0] if len(found) == 1 else None
+
+
+def spelled(value: Any) -> str:
+    """Return a default as a recipe writes it."""
+    if value is PydanticUndefined:
+        return "must be given"
+    if value is None:
+        return "none"
+    if isinstance(value, BaseModel):
+        return ""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple | list):
+        return f"`[{', '.join(map(str, value))}]`"
+    if isinstance(value, dict):
+        return "`{}`" if not value else f"`{value}`"
+    if isinstance(value, float):
+        return f"`{value:g}`"
+    return f"`{value.value if isinstance(value, Enum) else value}`" if value != "" else ""
+
+
+def allowed(field: FieldInfo) -> str:
+    """Return what a key may be: its words, or the kind of its numbers and their range."""
+    return ", or ".join(dict.fromkeys(_forms(field.annotation, tuple(field.metadata))))
+
+
+def _forms(kind: Any, limits: tuple[Any, ...]) -> Iterator[str]:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        own = [one for given in inner[1:] for one in getattr(given, "metadata", [given])]
+        yield from _forms(inner[0], (*limits, *own))
+    elif origin is Literal:
+        yield ", ".join(f"`{one}`" for one in inner)
+    elif origin in (Union, types.UnionType):
+        for one in inner:
+            if one is not type(None):
+                yield from _forms(one, limits)
+    elif origin in (tuple, list):
+        yield f"a list of {', '.join(_forms(inner[0], ())) or 'values'}"
+    elif origin is not None and inspect.isclass(origin):
+        yield "names and values"
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        yield "a section"
+    elif isinstance(kind, type):
+        yield f"{WORDS.get(kind, kind.__name__)}{_range(limits)}"
+
+
+def _range(limits: tuple[Any, ...]) -> str:
+    said = [f"{sign} {getattr(one, name):g}" for one in limits for kind, name, sign in SIGNS if isinstance(one, kind)]
+    return f" {' and '.join(said)}" if said else ""
+
+
+def meaning(section: type[BaseModel], name: str) -> str:
+    """Return what stands below a key in the code."""
+    return plain(" ".join(said_of(section).get(name, "").split())) if issubclass(section, Section) else ""
+
+
+@cache
+def said_of(section: type[Section]) -> dict[str, str]:
+    """Return what stands below all keys of a section; its source is read once."""
+    return docstrings(section)

@@ -1,0 +1,225 @@
+"""IJB-B and IJB-C as NIST distributes them: whole photographs and frames, and tables of the faces in them.
+
+A table of a gallery or of the probes has a line for each face of a template: whose it is, the file, the sighting (a
+photograph, or all frames of a video), and a box. The face is sought around its box; where none is found the box itself
+says where it is, so that no template lacks an image. A list names the pairs of templates that are compared; whether
+they are of one person follows from the tables.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from fedvisage.data.templates import COLUMNS, Table, TemplateLists
+from fedvisage.datasets.importers import pictures
+from fedvisage.datasets.importers.report import Skipped, printable
+from fedvisage.datasets.people.album import Album, Shot, WholeFile, grouped
+from fedvisage.datasets.people.ijb import NIST, notes_of, whose_templates
+from fedvisage.datasets.people.layout import Layout
+from fedvisage.datasets.people.lists import named
+from fedvisage.datasets.scanners.tree import Tree, ending_of, unusable, walk
+from fedvisage.errors import UserError
+
+_SIDE = 128
+"""Pixels of a pretended face with its surroundings."""
+
+HEAD = ("TEMPLATE_ID", "SUBJECT_ID", "FILENAME", "SIGHTING_ID", "FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
+"""The columns that are read, wherever they stand in a table."""
+
+WITHOUT_SCORE = "no detector's score comes with the faces: in the published reading, too, all of a template count alike"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A face of a template."""
+
+    template: int
+    person: int
+    file: str
+    sighting: str
+    box: tuple[float, ...]
+
+
+def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
+    """List the faces of the templates, and what the lists ask of these."""
+    tree, short = walk(source), layout.kind.removesuffix("-nist").replace("-", "")
+    found = {which: _table(tree, f"{short}_1N_gallery_{which}.csv", layout) for which in galleries}
+    probes = _table(tree, f"{short}_1N_probe_mixed.csv", layout)
+    lists = TemplateLists(None, {which.lower(): _people(lines) for which, lines in found.items()}, _people(probes))
+    whose = whose_templates(lists, tree)
+    if (name := named(tree, f"{short}_11_{'_'.join(galleries)}_matches.csv")) is not None:
+        lists = replace(lists, pairs=_pairs(tree.path(name), whose))
+    shots, skipped = _shots(layout, tree, [line for lines in (*found.values(), probes) for line in lines])
+    if not shots:
+        raise UserError(str(source), f"has none of the pictures that its tables name: looked for {probes[0].file};"
+                        f" {tree.listing()}{tree.hints()}")  # fmt: skip
+    counts, of = grouped(shots)
+    notes = (*notes_of(lists, len(whose)), WITHOUT_SCORE)
+    return Album(counts, of, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
+
+
+def _table(tree: Tree, name: str, layout: Layout) -> list[Line]:
+    """Read a table of faces."""
+    if (place := named(tree, name)) is None:
+        raise UserError(str(tree.root), f"is no {layout.title}: looked for img/1.jpg and {name}; {tree.listing()}"
+                        f"{tree.hints()}")  # fmt: skip
+    lines = tree.lines(place)
+    rows = csv.reader(line for _, line in lines)
+    head = [one.strip().upper() for one in next(rows, [])]
+    if missing := [one for one in HEAD if one not in head]:
+        raise UserError(str(tree.path(place)), f"has no column {missing[0]}: its first line must name the columns")
+    at = [head.index(one) for one in HEAD]
+    return [_line([row[place].strip() for place in at if place < len(row)], f"{tree.path(place)}, line {number}")
+            for (number, _), row in zip(lines[1:], rows, strict=True)]  # fmt: skip
+
+
+def _line(fields: list[str], place: str) -> Line:
+    """Read a line; a face may lack its box."""
+    try:
+        template, person, file, sighting, *box = fields
+        sides = tuple(float(side) for side in box) if all(box) else ()
+        line = Line(int(template), int(person), file, sighting, sides)
+    except ValueError:
+        line = None
+    if line is None or len(fields) < len(HEAD) or min(line.template, line.person) < 0 or not file or not sighting:
+        raise UserError(place, "must have a template and a person as numbers, a file, a sighting and a box's numbers")
+    if line.box and not (np.isfinite(line.box).all() and min(line.box[2:]) > 0):
+        raise UserError(place, f"has a box that is none: {', '.join(map(str, line.box))}")
+    return line
+
+
+def _people(lines: Iterable[Line]) -> Table:
+    """Return each template once, with its person."""
+    return np.array(list(dict.fromkeys((line.template, line.person) for line in lines)), np.int32)
+
+
+def _pairs(path: Path, whose: Mapping[int, int]) -> Table:
+    """Read the pairs of templates that are compared, and say of each whether it is of one person."""
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            pairs = np.loadtxt(file, np.int32, comments=None, delimiter=",", ndmin=2)
+    except (ValueError, OverflowError) as error:
+        raise UserError(str(path), f"is no list of pairs of templates: {error}") from None
+    if pairs.shape[1:] != (2,) or not len(pairs):
+        raise UserError(str(path), "must have two templates a line")
+    known = np.array(sorted(whose), np.int32)
+    person = np.array([whose[template] for template in known.tolist()], np.int32)
+    place = np.searchsorted(known, pairs).clip(max=len(known) - 1)
+    if (wrong := np.flatnonzero((known[place] != pairs).any(axis=1))).size:
+        raise UserError(f"{path}, line {wrong[0] + 1}", "names a template that is in no gallery and no probe")
+    same = person[place[:, 0]] == person[place[:, 1]]
+    return np.column_stack([pairs, same]).astype(np.int32)
+
+
+def _shots(layout: Layout, tree: Tree, lines: Iterable[Line]) -> tuple[list[Shot], tuple[Skipped, ...]]:
+    """Return a photograph for each face of a template, and which cannot be taken."""
+    files, faults = _files(tree), dict[str, str]()
+    seen: Counter[str] = Counter()
+    shots, skipped = [], []
+    for line in lines:
+        own = f"{line.file}/{line.template}"
+        seen[own] += 1
+        name = own if seen[own] == 1 else f"{own}-{seen[own]}"
+        file = files.get(_tail(line.file))
+        if file is not None and file not in faults:
+            faults[file] = unusable(tree.path(file), file, tree.root, pictures.ENDINGS) or ""
+        fault = "its table has no box" if not line.box else "a table names it, and it is not there"
+        if file is None or faults[file] or not line.box:
+            skipped.append(Skipped(printable(name), faults.get(file or "") or fault))
+            continue
+        extra = dict(zip(COLUMNS, (str(line.template), line.sighting, "1"), strict=True))
+        shots.append(Shot(name, f"{layout.kind}/{line.person}", WholeFile(tree.path(file)),
+                          extra=extra, box=np.array(line.box)))  # fmt: skip
+    return shots, tuple(skipped)
+
+
+def _files(tree: Tree) -> dict[str, str]:
+    """Return where pictures lie, by their folder and name."""
+    found: dict[str, str] = {}
+    for file in tree.files:
+        if ending_of(file) in pictures.ENDINGS and found.setdefault(_tail(file), file) != file:
+            both = f"{found[_tail(file)]} and {file}"
+            raise UserError(str(tree.root), f"holds two copies of one picture, {both}; give the folder of one copy")
+    return found
+
+
+def _tail(file: str) -> str:
+    return "/".join(PurePosixPath(file).parts[-2:])
+
+
+_COPY = (
+    ("img/1.jpg", 10, ((0, 1), (1, 3))),
+    ("frames/2.png", 20, ((0, 2),)),
+    ("frames/3.png", 20, ((0, 2),)),
+    ("img/4.jpg", 40, ((1, 4),)),
+    ("img/5.jpg", 50, ((2, 5),)),
+    ("img/6.jpg", 60, ((2, 6),)),
+)
+"""A small copy: pictures with their sightings, and of each face the person and the template."""
+
+
+def _pack(short: str, galleries: tuple[str, str], folder: str, root: Path) -> None:
+    """Write a small copy: three people with two templates each, two of them in one photograph, and two frames."""
+    tables = {1: f"gallery_{galleries[0]}", 3: f"gallery_{galleries[0]}", 5: f"gallery_{galleries[1]}"}
+    lines: dict[str, list[str]] = defaultdict(list)
+    for turn, (file, sighting, faces) in enumerate(_COPY):
+        boxes = _write_picture(root / "images" / file, turn % 3, [person for person, _ in faces])
+        for (person, template), box in zip(faces, boxes, strict=True):
+            numbers = ",".join(f"{side:.0f}" for side in box)
+            said = f"{template},{100 + person},{file},{sighting},{numbers},0"
+            lines[tables.get(template, "probe_mixed")].append(said)
+    texts = {f"1N_{table}": [",".join([*HEAD, "FRAME_NUM"]), *some] for table, some in lines.items()}
+    texts[f"11_{'_'.join(galleries)}_matches"] = ["1,2", "1,4", "3,4", "3,6", "5,6", "5,2"]
+    (root / folder).mkdir()
+    for name, some in texts.items():
+        (root / folder / f"{short}_{name}.csv").write_bytes("".join(f"{line}\r\n" for line in some).encode())
+
+
+def _write_picture(path: Path, turn: int, people: Sequence[int]) -> list[NDArray[np.float64]]:
+    """Write a picture with faces side by side; return their boxes."""
+    from fedvisage.datasets.pretend import SPREAD, looks  # which needs the renderer
+
+    picture, boxes = np.full((_SIDE + 24, 12 + (_SIDE + 12) * 2, 3), 118, np.uint8), []
+    for place, person in enumerate(people):
+        images, points = looks(person, "bonafide", side=_SIDE)
+        corner = np.array([12 + place * (_SIDE + 12), 12])
+        picture[corner[1] : corner[1] + _SIDE, corner[0] : corner[0] + _SIDE] = images[turn]
+        side = SPREAD * float(np.ptp(points[turn], axis=0).max())
+        boxes.append(np.concatenate([points[turn].mean(axis=0) - side / 2 + corner, [side, side]]))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(picture).save(path)
+    return boxes
+
+
+def _layout(letter: str, galleries: tuple[str, str], folder: str, people: int) -> Layout:
+    short = f"ijb{letter}"
+    return Layout(
+        kind=f"ijb-{letter}-nist",
+        title=f"IJB-{letter.upper()} as NIST distributes it",
+        page=NIST,
+        expects=f"""\
+images/img/1.jpg, images/frames/2.png   photographs and frames; faces are sought around the boxes of the tables
+{folder}/{short}_1N_gallery_{{{",".join(galleries)}}}.csv, {short}_1N_probe_mixed.csv
+{folder}/{short}_11_{"_".join(galleries)}_matches.csv   1,2: templates that are compared""",
+        scan=partial(scan, galleries=galleries),
+        sign=r"(?:^|/)(?:img|frames)/[0-9]+$",
+        list_beside=f"{folder}/{short}_1N_probe_mixed.csv",
+        benchmark=True,
+        boxed=True,
+        counts=(people, 0),
+        columns=COLUMNS,
+        pack=partial(_pack, short, galleries, folder),
+    )
+
+
+B = _layout("b", ("S1", "S2"), "protocol", 1_845)
+C = _layout("c", ("G1", "G2"), "protocols", 3_531)

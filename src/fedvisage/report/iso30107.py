@@ -1,0 +1,197 @@
+"""A report of attack detection and recognition together in the terms of ISO/IEC 30107-3: lines, and one HTML page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from fedvisage.metrics.presentations import Point, Presentations, figures
+from fedvisage.metrics.scores import Scores, from_columns
+from fedvisage.report.curves import det
+from fedvisage.report.drawing import canvas, colour, dash, key, mark_threshold, styled, svg
+from fedvisage.report.page import colours, environment, themed
+from fedvisage.report.run_files import Row
+from fedvisage.report.tables import MISSING, Table, table
+
+STEPS = 120
+TARGETS = {"10pct": "10 %", "5pct": "5 %", "1pct": "1 %"}
+CARDS = (
+    (("pad", "apcer_max"), "APCER, worst species", "attacks of the most successful species, those taken as bona fide"),
+    (("pad", "bona_fide", "bpcer"), "BPCER", "of the bona fide presentations, those taken as attacks"),
+    (("system", "frr"), "FRR", "of people who came back as themselves, those not accepted, for whatever reason"),
+    (("system", "far"), "FAR", "of comparisons with another person, those accepted"),
+    (("system", "iapar_max"), "IAPAR, worst species", "of attacks on enrolled people, those accepted as that person"),
+    (("system", "riapar_max"), "RIAPAR, worst species", "FRR + IAPAR: what the system pays for keeping attacks out"),
+)  # fmt: skip
+PARTS = {"recognition": ("Recognition alone", "fnmr", "fmr"), "system": ("The whole system", "frr", "far")}
+NAMES = {"fnmr": "FNMR", "fmr": "FMR", "frr": "FRR", "far": "FAR"}
+
+
+def lines(values: Row) -> list[str]:
+    """Return the figures as lines, for people."""
+    test, pad = values["test"], values["pad"]
+    said = [f"{test['presentations']} presentations of {test['subjects']} people ({test['data']})"]
+    for name, row in pad.get("species", {}).items():
+        said.append(f"{name}: APCER {rate(row['apcer'])}, no response {rate(row['apnrr'])}, of {row['presented']}")
+    if "bona_fide" in pad:
+        row = pad["bona_fide"]
+        said.append(f"bona fide: BPCER {rate(row['bpcer'])}, no response {rate(row['bpnrr'])}, of {row['presented']}")
+    found = [f"{share}: {rate(pad['bpcer_at_apcer'][name])}" for name, share in TARGETS.items()
+             if name in pad.get("bpcer_at_apcer", {})]  # fmt: skip
+    said += [f"BPCER at APCER {', '.join(found)}"] if found else []
+    for part, (title, missed, false) in PARTS.items():
+        if part in values:
+            row = values[part]
+            worst = f"; IAPAR at worst {rate(row.get('iapar_max'))}, RIAPAR {rate(row.get('riapar_max'))}"
+            said.append(f"{title}: {NAMES[missed]} {rate(row[missed])}, {NAMES[false]} {rate(row[false])}{worst}")
+    return said
+
+
+def page(values: Row, found: Presentations, at: Point) -> str:
+    """Return the report as one page without scripts or anything from elsewhere; it names nobody."""
+    drawings = [(title, meaning, themed(drawing, title)) for title, meaning, drawing in _drawings(values, found, at)]
+    return environment().get_template("iso30107.html.jinja").render({
+        "colours": colours(), "test": values["test"], "pipeline": values["pipeline"], "cards": list(_cards(values)),
+        "tables": [one for one in (_bona_fide(values), _species(values), _targets(values), *_people(values)) if one],
+        "figures": drawings, "conditions": _conditions(values["test"]),
+    })  # fmt: skip
+
+
+def rate(entry: Mapping[str, Any] | None) -> str:
+    """Return a rate in per cent with its interval, or a dash."""
+    if entry is None or entry.get("value") is None:
+        return MISSING
+    return f"{100 * entry['value']:.2f} %{_interval(entry, ' [{} to {}]')}"
+
+
+def _interval(entry: Mapping[str, Any], form: str) -> str:
+    bounds = [f"{100 * bound:.2f}" for bound in entry.get("interval", ()) if bound is not None]
+    return form.format(*bounds) if len(bounds) == 2 else ""
+
+
+def _cell(entry: Mapping[str, Any] | None) -> str:
+    if entry is None or entry.get("value") is None:
+        return MISSING
+    return f"{100 * entry['value']:.2f}{_interval(entry, ' [{}, {}]')}"
+
+
+def _cards(values: Row) -> Iterator[Row]:
+    for (*path, last), name, meaning in CARDS:
+        entry: Any = values
+        for part in (*path, last):
+            entry = (entry or {}).get(part)
+        if entry is not None and entry["value"] is not None:
+            yield {"name": name, "value": f"{100 * entry['value']:.2f}", "interval": _interval(entry, "{} to {}"),
+                   "meaning": meaning}  # fmt: skip
+
+
+def _bona_fide(values: Row) -> Table | None:
+    row = values["pad"].get("bona_fide")
+    if row is None:
+        return None
+    cells = [{"what": "bona fide", "presented": row["presented"], "error": _cell(row["bpcer"]),
+              "silent": _cell(row["bpnrr"])}]  # fmt: skip
+    columns = {"what": "attack detection", "presented": "presentations", "error": "BPCER %", "silent": "BPNRR %"}
+    return table("Bona fide presentations", cells, columns)
+
+
+def _species(values: Row) -> Table | None:
+    species = values["pad"].get("species", {})
+    if not species:
+        return None
+    cells: list[Row] = [
+        {"what": name, "presented": row["presented"], "error": _cell(row["apcer"]), "silent": _cell(row["apnrr"])}
+        for name, row in species.items()
+    ]
+    cells.append({"what": "highest", "error": _cell(values["pad"].get("apcer_max"))})
+    columns = {"what": "species", "presented": "presentations", "error": "APCER %", "silent": "APNRR %"}
+    note = "Species are never pooled: whoever attacks takes the one that works."
+    return table("Attack presentations, by species of instrument", cells, columns, note=note)
+
+
+def _targets(values: Row) -> Table | None:
+    found = values["pad"].get("bpcer_at_apcer", {})
+    cells = [{"at": f"APCER of every species at most {share}", "bpcer": _cell(found[name])}
+             for name, share in TARGETS.items() if name in found]  # fmt: skip
+    note = "At thresholds chosen on this very data, to compare with other reports; a deployed system cannot choose so."
+    return table("BPCER at fixed APCER", cells, {"at": "where", "bpcer": "BPCER %"}, note=note) if cells else None
+
+
+def _people(values: Row) -> Iterator[Table]:
+    for part, (title, missed, false) in PARTS.items():
+        if part not in values:
+            continue
+        row = values[part]
+        cells: list[Row] = [
+            {"what": NAMES[name], "count": row[count], "accepted": _cell(row[name])}
+            for name, count in ((missed, "mated"), (false, "non_mated"))
+        ]
+        yield table(f"{title}: people", cells, {"what": "rate", "count": "comparisons", "accepted": "%"})
+        attacks: list[Row] = [
+            {"what": name, "count": one["presented"], "iapar": _cell(one["iapar"]), "riapar": _cell(one.get("riapar"))}
+            for name, one in row.get("species", {}).items()
+        ]
+        if attacks:
+            highest = {"what": "highest", "iapar": _cell(row.get("iapar_max")), "riapar": _cell(row.get("riapar_max"))}
+            columns = {"what": "species", "count": "attacks on enrolled", "iapar": "IAPAR %", "riapar": "RIAPAR %"}
+            yield table(f"{title}: attacks", [*attacks, highest], columns, note=f"RIAPAR = {NAMES[missed]} + IAPAR.")
+
+
+def _conditions(test: Row) -> list[tuple[str, str]]:
+    return [
+        (name, ", ".join(f"{value} ({count})" for value, count in values.items()))
+        for name, values in test["conditions"].items()
+    ]
+
+
+def _drawings(values: Row, found: Presentations, at: Point) -> Iterator[tuple[str, str, str]]:
+    groups = _groups(found)
+    if groups:
+        said = "Errors of attack detection at every threshold, a line a species; below and to the left is better."
+        thresholds = dict.fromkeys(groups, at.pad)
+        yield "DET of attack detection", said, det(groups, thresholds, attacks="APCER of the species")
+    if at.recognition is not None and np.isfinite(found.similarity).any():
+        said = "What would come of other similarity thresholds, with the pipeline's attack detection as it is."
+        yield "Acceptance at every similarity", said, over_similarity(found, at)
+
+
+def _groups(found: Presentations) -> dict[str, Scores]:
+    """Return the answered bona fide beside those of each species."""
+    groups = {}
+    for name in found.kinds:
+        here = np.isfinite(found.live) & (found.bona_fide | (found.species == name))
+        label = found.bona_fide[here].astype(np.int64)
+        if len(np.unique(label)) == 2:
+            texts = {"item": found.item[here], "video": found.item[here], "subject": found.subject[here]}
+            groups[name] = from_columns(
+                found.live[here], label, species=found.species[here].tolist(),
+                **{kind: values.tolist() for kind, values in texts.items()},
+            )  # fmt: skip
+    return groups
+
+
+def over_similarity(found: Presentations, at: Point) -> str:
+    """Draw the rates of recognition and of the system over the threshold of similarity."""
+    assert at.recognition is not None
+    compared = found.similarity[np.isfinite(found.similarity)]
+    ends = (min(float(compared.min()), at.recognition) - 0.02, max(float(compared.max()), at.recognition) + 0.02)
+    thresholds = np.linspace(*ends, STEPS)
+    ones = np.ones((1, 1 + max(int(part.max(initial=0)) for part in found.clusters)))
+    rows = [figures(found, Point(at.pad, float(one)), ones) for one in thresholds]
+    series = {
+        "FNMR": ("recognition", "fnmr"), "FMR": ("recognition", "fmr"), "IAPAR, alone": ("recognition", "iapar_max"),
+        "IAPAR, system": ("system", "iapar_max"), "RIAPAR, system": ("system", "riapar_max"),
+    }  # fmt: skip
+    with styled():
+        figure, axes = canvas()
+        drawn = {name: path for name, path in series.items() if path in rows[0]}
+        handles = [
+            axes.plot(thresholds, [100 * float(row[path][0]) for row in rows], color=colour(i), linestyle=dash(i))[0]
+            for i, path in enumerate(drawn.values())
+        ]
+        mark_threshold(axes, at.recognition, ends)
+        axes.set(xlabel="threshold of similarity", ylabel="rate (%)", xlim=ends, ylim=(0, None))
+        key(figure, handles, list(drawn))
+        return svg(figure, "over-similarity")

@@ -1,0 +1,85 @@
+"""A study's figures: the ROC of all its methods in one panel a user, and curves over what rows set.
+
+Rows whose names differ in one number, such as ``block 1`` to ``block 12``, or ``FedFR, 40`` to ``FedFR, 1``, are points
+of one curve. So the papers' figures that no table prints come out of the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedvisage.files import read_json
+from fedvisage.metrics.scores import Scores, by_video, read_scores
+from fedvisage.report import curves
+from fedvisage.report.figures import Figure
+from fedvisage.runs.directory import METRICS
+from fedvisage.studies.figures import heading
+from fedvisage.studies.file import Study
+from fedvisage.studies.grid import Cell
+from fedvisage.tasks.pad.task import SCORES
+
+MOST_LINES = 8
+"""Methods in one panel; of a larger study the first ones."""
+FEWEST_POINTS = 3
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
+
+
+def figures(study: Study, cells: Sequence[Cell], table: Mapping[str, Any]) -> list[Figure]:
+    """Return all figures that the study has."""
+    return [*curves_over_rows(study, table), *rocs(study, cells)]
+
+
+def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
+    """Return a panel for each user: the methods' ROC with the first seed; not of rows with a model for each site."""
+    found = []
+    for user in study.users:
+        groups: dict[str, Scores] = {}
+        thresholds: dict[str, float] = {}
+        for cell in cells:
+            if (cell.user, cell.seed) != (user, study.seeds[0]):
+                continue
+            metrics = read_json(cell.out / METRICS, "run the cell again")
+            if (scores := _scores(cell, metrics)) is not None:
+                groups[cell.row], thresholds[cell.row] = scores, float(metrics["threshold"])
+        shown = dict(list(groups.items())[:MOST_LINES])
+        if len(shown) > 1:
+            what = f"Seed {study.seeds[0]}; filled points: at the threshold, hollow ones: where both errors are equal."
+            kept = {name: thresholds[name] for name in shown}
+            found.append((f"ROC at user {user}", what, curves.roc(shown, kept)))
+    return found
+
+
+def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
+    """Return the scores of a cell with one model, at the recipe's level, if it detects attacks and has both classes.
+
+    What recognition keeps under the same name are pairs of faces.
+    """
+    if metrics["task"] != "pad" or not (cell.out / SCORES).exists():
+        return None
+    scores = read_scores(cell.out / SCORES)
+    if len(set(scores.model.tolist())) > 1 or not (len(scores.bona_fide) and len(scores.attack)):
+        return None
+    return by_video(scores) if cell.recipe.evaluation.level == "video" else scores
+
+
+def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
+    """Return a figure for each column, with a line for each kind of rows that differ in one number."""
+    kinds: dict[str, list[tuple[float, str]]] = {}
+    for row in study.rows:
+        numbers = NUMBER.findall(row)
+        if len(numbers) == 1:
+            kinds.setdefault(NUMBER.sub("…", row), []).append((float(numbers[0].replace(",", "")), row))
+    kinds = {kind: rows for kind, rows in kinds.items() if len(rows) >= FEWEST_POINTS}
+    found = []
+    for figure in study.figures if kinds else []:
+        series = {kind: [(at, *table["rows"][row]["average"][figure]) for at, row in rows
+                         if figure in table["rows"][row]["average"]] for kind, rows in kinds.items()}  # fmt: skip
+        series = {kind: points for kind, points in series.items() if len(points) >= FEWEST_POINTS}
+        if series:
+            title = f"{heading(figure)} over what rows set"
+            what = "Mean over users, with one standard deviation over seeds."
+            name = f"over-{figure.replace('.', '-')}"
+            found.append((title, what, curves.over_values(series, (" / ".join(series), heading(figure)), name)))
+    return found

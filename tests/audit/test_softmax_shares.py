@@ -1,0 +1,42 @@
+"""What clusters take of a softmax, beside sums written out."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedvisage.audit.softmax_shares import Held, shares, where_they_lie
+
+
+def held(
+    features: list[list[float]], labels: list[int], centres: list[list[float]], clusters: list[list[float]]
+) -> Held:
+    def rows(values: list[list[float]]) -> Tensor:
+        return torch.tensor(values).reshape(-1, 2)
+
+    return Held(rows(features), torch.tensor(labels), rows(centres), rows(clusters))
+
+
+RIGHT, UP, LEFT = [1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]
+
+
+def test_a_cluster_at_a_right_angle_takes_what_equation_5_gives_it() -> None:
+    found = shares(held([RIGHT], [0], [RIGHT, LEFT], []), torch.tensor([UP]), margin=1.3, scale=4.0)
+    own, other, cluster = math.exp(4.0), math.exp(-4.0), math.exp(4.0 * math.cos(math.pi / 2 - 1.3))
+    whole = own + other + cluster
+    assert found["own class"] == pytest.approx(own / whole)
+    assert found["own site's others"] == pytest.approx(other / whole)
+    assert found["clusters"] == pytest.approx(cluster / whole)
+
+
+def test_caps_hold_the_own_people_and_perhaps_others() -> None:
+    sites = {"A": held([], [], [RIGHT, UP], [RIGHT]), "B": held([], [], [UP, LEFT], [UP])}
+    found = where_they_lie(sites, edge=0.5)
+    assert found["own people in a cap"] == 0.5
+    assert found["other sites' people in a cap"] == 0.25  # A's cap holds none of B's, B's cap one of A's two
+    assert found["cosine of two sites' clusters"] == 0.0
+
+
+def test_without_clusters_nothing_is_said_of_them() -> None:
+    assert where_they_lie({"A": held([], [], [RIGHT], [])}, edge=0.5) == {}

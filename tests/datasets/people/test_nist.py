@@ -1,0 +1,132 @@
+"""IJB-B and IJB-C as NIST distributes them: each template has the face in its box, and pairs follow from tables."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.templates import read_lists
+from fedvisage.datasets.importers.loose import USUAL, points_around
+from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.make import pretend_dataset
+from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.datasets.pretend import looks
+from fedvisage.errors import UserError
+from fedvisage.faces.align import align
+from fedvisage.faces.detection import Detector, Face
+
+FACES = [  # file, person, template, sighting, as the small copy has them
+    ("img/1.jpg", 100, 1, 10), ("frames/2.png", 100, 2, 20), ("frames/3.png", 100, 2, 20),
+    ("img/1.jpg", 101, 3, 10), ("img/4.jpg", 101, 4, 40), ("img/5.jpg", 102, 5, 50), ("img/6.jpg", 102, 6, 60),
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("nist")
+    pretend_dataset("ijb-c-nist", root / "IJBC")
+    import_people(LAYOUTS["ijb-c-nist"], root / "IJBC", root / "set", name="I", size=112)
+    return root / "set"
+
+
+def test_each_face_of_a_template_has_its_person_and_sighting(made: Path) -> None:
+    rows = PreparedSet.open(made).rows
+    columns = [rows.further[name].tolist() for name in ("template", "media", "confidence")]
+    assert sorted(zip(rows.item.tolist(), rows.subject.tolist(), *columns, strict=True)) == sorted(
+        (f"{file}/{template}", f"ijb-c-nist/{person}", str(template), str(sighting), "1")
+        for file, person, template, sighting in FACES
+    )
+
+
+def test_of_two_faces_in_a_photograph_each_template_has_its_own(made: Path) -> None:
+    found = PreparedSet.open(made)
+    for person, template in ((0, 1), (1, 3)):
+        images, points = looks(person, "bonafide")
+        expected, _ = align(images[0], points[0].astype(np.float64), 112)
+        crop = found.images[found.rows.item.tolist().index(f"img/1.jpg/{template}")]
+        other = found.images[found.rows.item.tolist().index(f"img/1.jpg/{4 - template}")]
+        middle = slice(30, 90)
+        near, far = (np.abs(one[middle, middle].astype(float) - expected[middle, middle]).mean()
+                     for one in (crop, other))  # fmt: skip
+        assert near < 0.6 * far
+
+
+def test_lists_lie_beside_the_set_and_pairs_say_who_is_one_person(made: Path) -> None:
+    assert {name: table.tolist() for name, table in read_lists(made).named.items()} == {
+        "pairs": [[1, 2, 1], [1, 4, 0], [3, 4, 1], [3, 6, 0], [5, 6, 1], [5, 2, 0]],
+        "gallery-g1": [[1, 100], [3, 101]],
+        "gallery-g2": [[5, 102]],
+        "probes": [[2, 100], [4, 101], [6, 102]],
+    }
+
+
+def changed(tmp_path: Path, file: str, old: str, new: str) -> Path:
+    pretend_dataset("ijb-b-nist", tmp_path / "IJBB")
+    path = tmp_path / "IJBB" / "protocol" / f"ijbb_{file}"
+    content = path.read_bytes().decode()
+    assert old in content
+    path.write_bytes(content.replace(old, new, 1).encode())
+    return tmp_path / "IJBB"
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "word"),
+    [
+        ("1N_probe_mixed.csv", "FACE_X", "X", "no column FACE_X"),
+        ("1N_probe_mixed.csv", "2,100,", "2,,", "line 2.*a person as numbers"),
+        ("1N_probe_mixed.csv", "2,100,frames/2.png,20,", "2,100,frames/2.png,20,nan", "line 2.*box"),
+        ("1N_probe_mixed.csv", "4,101,", "2,101,", "template 2 is of"),
+        ("11_S1_S2_matches.csv", "1,4", "1,7", "line 2.*no gallery and no probe"),
+        ("11_S1_S2_matches.csv", "1,4", "1,4,0", "no list of pairs"),
+    ],
+)
+def test_tables_that_cannot_be_right_are_refused_with_the_line(
+    file: str, old: str, new: str, word: str, tmp_path: Path
+) -> None:
+    source = changed(tmp_path, file, old, new)
+    with pytest.raises(UserError, match=word):
+        import_people(LAYOUTS["ijb-b-nist"], source, tmp_path / "set", name="I", size=112)
+    assert not (tmp_path / "set").exists()
+
+
+def test_faces_without_a_box_or_a_picture_are_counted(tmp_path: Path) -> None:
+    source = changed(tmp_path, "1N_gallery_S2.csv", "FACE_WIDTH", "FACE_WIDTH")
+    table = source / "protocol" / "ijbb_1N_gallery_S2.csv"
+    head, line = table.read_text().splitlines()
+    fields = line.split(",")
+    table.write_text(f"{head}\n{line}\n{','.join([*fields[:4], '', '', '', '', '0'])}\n")
+    (source / "images" / "img" / "4.jpg").unlink()
+    album = LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], source)
+    assert [(one.path, one.reason) for one in album.skipped] == [
+        ("img/5.jpg/5-2", "its table has no box"), ("img/4.jpg/4", "a table names it, and it is not there"),
+    ]  # fmt: skip
+
+
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    pretend_dataset("ijb-c", tmp_path / "IJBC")
+    with pytest.raises(UserError, match=r"is no IJB-B as NIST .*ijbb_1N_gallery_S1"):
+        LAYOUTS["ijb-b-nist"].scan(LAYOUTS["ijb-b-nist"], tmp_path / "IJBC")
+
+
+def test_points_are_found_around_the_box_at_any_size_and_else_lie_where_they_usually_do() -> None:
+    images, points = looks(0, "bonafide")
+    detector = Detector()
+
+    def detect(image: np.ndarray) -> list[Face]:
+        return detector.detect([image])[0]
+
+    for side in (32, 128, 400):
+        small = np.asarray(
+            Image.fromarray(images[0]).resize((side, side), Image.Resampling.BOX if side < 128 else None)
+        )
+        true = points[0].astype(np.float64) * side / images.shape[1]
+        reach = 2.2 * np.ptp(true, axis=0).max()
+        box = np.concatenate([true.mean(axis=0) - reach / 2, [reach, reach]])
+        assert np.abs(points_around(small, box, detect) - true).max() < 0.08 * reach
+    nothing = np.full((90, 120, 3), 100, np.uint8)
+    box = np.array([20.0, 10.0, 50.0, 60.0])
+    np.testing.assert_allclose(points_around(nothing, box, detect), USUAL * (50, 60) + (20, 10))
+    outside = np.array([500.0, 500.0, 50.0, 60.0])
+    assert np.isfinite(points_around(nothing, outside, detect)).all()

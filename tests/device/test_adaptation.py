@@ -1,0 +1,207 @@
+"""Adapted models: statistics counted again without torch are those that torch counts; gated ones are exported whole."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from tests.toy import SIZE
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.device import Exported, Pipeline
+from fedvisage.device.adaptation import BATCH, KEPT, adapt
+from fedvisage.device.batchnorm import layers_of
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.export.adapted import adapt_and_export
+from fedvisage.federation.wire.message import digest_of
+from fedvisage.nn.batchnorm import collected_statistics
+from fedvisage.nn.inputs import prepare
+from fedvisage.recipe import Adapt
+from fedvisage.tasks.finished import open_model
+from fedvisage.tasks.pad.adapt import gate
+from fedvisage.tasks.pad.adapt.user import adapted_scores, adapted_weights
+from fedvisage.tasks.pad.judge import sources_of
+
+
+def crops(count: int = 80) -> np.ndarray:
+    """Return noise of two kinds, darker than what the sites have."""
+    rng = np.random.default_rng(0)
+    noise = rng.integers(0, 255, (count, SIZE, SIZE, 3)) // np.where(np.arange(count) % 2, 2, 4)[:, None, None, None]
+    return noise.astype(np.uint8)
+
+
+@pytest.fixture
+def gate_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let everything through: a model of one round knows hardly anything."""
+    for name in ("RAREST_CLASS", "LOST_CLASS"):
+        monkeypatch.setattr(gate, name, 0.0)
+    monkeypatch.setattr(gate, "LEAST_AGREEMENT", -1.0)
+
+
+@pytest.fixture
+def adapted(pad: Path, tmp_path: Path, gate_open: None) -> Path:
+    adapt(Exported.open(pad), crops(), tmp_path / "adapted")
+    return tmp_path / "adapted"
+
+
+def test_statistics_counted_without_torch_are_those_of_torch(pad_run: Path, adapted: Path) -> None:
+    model, shown = open_model(pad_run), torch.from_numpy(crops()).permute(0, 3, 1, 2)
+    net, method = model.scorer.net, model.setup.method
+    model.scorer.load(model.saved.finished)
+
+    def user(images: torch.Tensor) -> torch.Tensor:
+        from fedvisage.federation.declared import Member
+
+        ready = prepare(images, model.recipe.input.colour, torch.device("cpu"))
+        return method.user(Member(net, ready, torch.Generator(), model.recipe)).float()
+
+    order = np.random.default_rng(0).permutation(len(shown))
+    with torch.no_grad():
+        with collected_statistics(net, KEPT):
+            for batch in np.array_split(order, -(-len(shown) // BATCH)):
+                user(shown[batch])
+        expected = user(shown).numpy()
+    assert Exported.open(adapted).run(crops()) == pytest.approx(expected, abs=2e-3)
+    weights, wanted = load_file(adapted / "model.safetensors"), net.state_dict()
+    for name, value in wanted.items():
+        if name.endswith(("running_mean", "running_var")):
+            assert torch.allclose(weights[name], value, rtol=1e-3, atol=1e-4), name
+    assert np.abs(Exported.open(adapted).run(crops()) - model.score(shown)).max() > 0.01
+
+
+def test_the_directory_says_what_it_was_adapted_from(pad: Path, adapted: Path) -> None:
+    said = Exported.open(adapted).description
+    assert said.adapted is not None
+    assert (said.adapted.from_sha256, said.adapted.how, said.adapted.images) == (
+        Exported.open(pad).digest, "statistics", 80,
+    )  # fmt: skip
+    assert said.model_sha256 == digest_of(load_file(adapted / "model.safetensors"))
+    assert said.threshold == Exported.open(pad).description.threshold
+    inside = {one.key for one in onnx.load(adapted / "onnx/model.onnx").metadata_props}
+    assert "fedvisage.adapted" in inside
+    assert "fedvisage.adapted" not in {one.key for one in onnx.load(pad / "onnx/model.onnx").metadata_props}
+    assert json.loads((adapted / "adaptation.json").read_text())["images"] == 80
+    with pytest.raises(UserError, match="adapted already"):
+        adapt(Exported.open(adapted), crops(), adapted.with_name("again"))
+
+
+def test_every_layer_of_the_network_is_found(pad_run: Path, pad: Path) -> None:
+    weights = {name: one.numpy() for name, one in load_file(pad / "model.safetensors").items()}
+    layers = layers_of(onnx.load(pad / "onnx/model.onnx").graph, weights)
+    stored = {name.removesuffix(".running_mean") for name in weights if name.endswith("running_mean")}
+    assert sorted(layer.name for layer in layers) == sorted(stored)
+
+
+@pytest.mark.parametrize(("count", "word"), [(8, "too small"), (40, "one class")])
+def test_the_gate_keeps_the_model_and_nothing_is_written(pad: Path, tmp_path: Path, count: int, word: str) -> None:
+    same = np.repeat(crops(1), count, axis=0)
+    with pytest.raises(RunFailed, match=word):
+        adapt(Exported.open(pad), same, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_path: Path, gate_open: None) -> None:
+    import shutil
+
+    shutil.copytree(pad, tmp_path / "mixed")
+    shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
+    with pytest.raises(UserError, match="BatchNorm"):
+        adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")
+    with pytest.raises(UserError, match="attack detection"):
+        adapt(Exported.open(recognition), crops(), tmp_path / "out")
+
+
+def test_a_pipeline_adapts_to_pictures_and_passes_over_those_without_a_face(
+    pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path, gate_open: None
+) -> None:
+    rng = np.random.default_rng(0)
+    pictures = [np.clip(photographs["one"] * rng.uniform(0.5, 1.2), 0, 255).astype(np.uint8) for _ in range(18)]
+    outcome = Pipeline(pad).adapt([*pictures, photographs["wall"]], tmp_path / "out")
+    assert (outcome.images, outcome.passed_over) == (18, 1)
+    assert Pipeline(tmp_path / "out").check(pictures[0]).faces[0].pad is not None
+
+
+def test_the_command_adapts_an_export_without_torch(
+    pad: Path, photographs: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    (tmp_path / "photos").mkdir()
+    for number in range(4):
+        Image.fromarray(photographs["one"]).save(tmp_path / "photos" / f"{number}.png")
+    code = (
+        "import sys; sys.modules['torch'] = None; from fedvisage.cli import main; sys.argv = ['fedvisage', 'adapt',"
+        f" {str(pad)!r}, '--data', {str(tmp_path / 'photos')!r}, '--out', {str(tmp_path / 'out')!r}]; main()"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert said.returncode == 1, said.stderr
+    assert "too small" in said.stderr
+
+
+def test_the_weights_that_adaptation_settles_on_give_its_scores(
+    sets: Mapping[str, Path], pad_run: Path, gate_open: None
+) -> None:
+    model, view = open_model(pad_run), View.of(PreparedSet.open(sets["A"]))
+    finished, sources = model.saved.finished, sources_of(model.setup.method, model.saved)
+    scores, _ = adapted_scores(model.scorer, finished, view, Adapt(), sources)
+    weights, outcomes = adapted_weights(model.scorer, finished, view, Adapt(), sources)
+    assert outcomes[""].adapted == len(view)
+    moved = {name for name, value in weights.items() if not torch.equal(value, finished[name])}
+    assert any(name.endswith("running_mean") for name in moved)
+    assert any(name.endswith("weight") for name in moved)
+    assert model.scorer.scores(weights, view)[""] == pytest.approx(scores[""], abs=1e-5)
+    with pytest.raises(UserError, match="online"):
+        adapted_weights(model.scorer, finished, view, Adapt(loop="online", gate=False), sources)
+
+
+@pytest.mark.slow
+def test_a_gated_model_is_exported_with_its_weights(
+    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path, gate_open: None
+) -> None:
+    out = tmp_path / "out"
+    found = adapt_and_export(open_model(pad_run), out, str(sets["A"]), cache=tmp_path / "cache")
+    said = Exported.open(out).description
+    assert said.adapted is not None
+    assert (said.adapted.how, said.adapted.images) == ("gated", found.images)
+    before, after = load_file(pad_run / "model.safetensors"), load_file(out / "model.safetensors")
+    assert any(not torch.equal(value, before[name]) for name, value in after.items())
+    assert "adapted" in (out / "README.md").read_text()
+
+
+def test_what_the_gate_keeps_is_not_exported_as_adapted(
+    sets: Mapping[str, Path], pad_run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(RunFailed, match="gate"):
+        adapt_and_export(
+            open_model(pad_run), tmp_path / "out", f"{sets['A']} only: subjects=0-1", cache=tmp_path / "cache"
+        )
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("PAD", "--data", "nowhere", "--out", "OUT"), "nowhere"),
+        (("PAD", "--data", "nowhere", "--out", "OUT", "--member", "A"), "--member"),
+        (("RUN", "--data", "nowhere", "--out", "OUT"), "nowhere"),
+        (("RUN", "--data", "nowhere", "--out", "OUT", "--enlarge"), "--enlarge"),
+        (("PEOPLE", "--data", "nowhere", "--out", "OUT"), "people"),
+    ],
+)
+def test_wrong_calls_of_adapt_name_the_place(
+    pad: Path, pad_run: Path, recognition_run: Path, tmp_path: Path, words: tuple[str, ...], place: str
+) -> None:
+    said = {"PAD": pad, "RUN": pad_run, "PEOPLE": recognition_run, "OUT": tmp_path / "out"}
+    result = CliRunner().invoke(app, ["adapt", *(str(said.get(one, one)) for one in words)])
+    assert isinstance(result.exception, UserError)
+    assert place in str(result.exception)

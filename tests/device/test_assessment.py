@@ -1,0 +1,186 @@
+"""The pipeline judged on a rendered copy of Replay-Attack, whose people enrol, come back, and are attacked."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from tests.report.test_page_in_browser import CHROMIUM, measured
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.datasets.importers.videos import sample_video
+from fedvisage.datasets.pretend import pretend
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.device import Exported, Pipeline
+from fedvisage.device.assessment import Assessed, assess
+from fedvisage.device.trials import trials_of
+from fedvisage.errors import RunFailed, UserError
+
+PEOPLE = 3
+
+
+@pytest.fixture(scope="session")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return Replay-Attack with a few rendered people."""
+    root = tmp_path_factory.mktemp("assessment") / "copy"
+    pretend(SCANNERS["replay-attack"], root, PEOPLE)
+    return root
+
+
+def lenient(directory: Path, value: float) -> Exported:
+    """Return a model with another threshold: untrained ones have none that is of use."""
+    model = Exported.open(directory)
+    point = model.description.threshold
+    assert point is not None
+    described = model.description.model_copy(update={"threshold": point.model_copy(update={"value": value})})
+    return replace(model, description=described)
+
+
+@pytest.fixture(scope="session")
+def assessed(copy: Path, pad: Path, recognition: Path) -> Assessed:
+    return assess(Pipeline(lenient(pad, -50.0), lenient(recognition, 0.5)), trials_of(copy), frames=2, resamples=20)
+
+
+def test_a_copy_says_who_enrols_comes_back_and_is_attacked(copy: Path) -> None:
+    trials = trials_of(copy)
+    assert {subject: [trial.name.split("/")[0] for trial in enrolment] for subject, enrolment in trials.enrol.items()} \
+        == {f"replay-attack/{number:03d}": ["enroll"] for number in range(1, PEOPLE + 1)}  # fmt: skip
+    kinds = [(trial.subject[-3:], trial.species) for trial in trials.probes]
+    assert sorted(kinds) == sorted(
+        (f"{number:03d}", species) for number in (1, 2, 3) for species in ("", "", "print", "photo", "replay")
+    )
+    assert trials.conditions["support"] == {"fixed": PEOPLE, "hand": 2 * PEOPLE}
+    assert trials.copy == ("test: 6 of 80 bona fide, 9 of 400 attacks", "enroll: 3 of 100 bona fide")
+
+
+def test_rendered_people_look_different_each_time(copy: Path) -> None:
+    first, again = sorted(copy.rglob("client001*authenticate*.mov"))[:2]
+    one, other = (next(iter(sample_video(path, 1)))[1] for path in (first, again))
+    assert one.shape == other.shape == (280, 336, 3)
+    assert np.abs(one.astype(int) - other).mean() > 3
+
+
+def test_without_enrolment_videos_the_first_bona_fide_presentation_enrols(tmp_path: Path) -> None:
+    pretend(SCANNERS["folder"], tmp_path / "own")
+    trials = trials_of(tmp_path / "own")
+    assert {name: [trial.name for trial in some] for name, some in trials.enrol.items()} == {
+        "ann": ["real/ann/1"], "ben": ["real/ben/clip"],
+    }  # fmt: skip
+    assert [(trial.name, trial.subject) for trial in trials.probes] == [
+        ("attack/print/ann/1", "ann"), ("attack/replay/ben/2", "ben"),
+    ]  # fmt: skip
+
+
+def test_a_presentation_is_judged_by_the_mean_of_its_frames(copy: Path, pad: Path, assessed: Assessed) -> None:
+    path = next(copy.rglob("attack_print_client001*.mov"))
+    pipeline = Pipeline(lenient(pad, -50.0))
+    scores = [pipeline.check(frame).faces[0].pad for _, frame in sample_video(path, 2)]
+    mean = np.mean([one.score for one in scores if one is not None and one.score is not None])
+    (row,) = [row for row in assessed.rows if row["item"].endswith(path.stem)]
+    assert float(row["logit"]) == pytest.approx(np.log(mean / (1 - mean)), abs=1e-4)
+    assert (row["species"], row["judged"], row["decision"]) == ("print", 2, "bona_fide")
+
+
+def test_the_table_gives_the_figures_again(assessed: Assessed) -> None:
+    attacks = [row for row in assessed.rows if row["species"] == "photo"]
+    said = assessed.values["system"]["species"]["photo"]
+    assert said["presented"] == len(attacks) == PEOPLE
+    assert said["iapar"]["value"] == pytest.approx(np.mean([row["accepted"] for row in attacks]))
+    real = [row for row in assessed.rows if not row["species"]]
+    assert assessed.values["system"]["frr"]["value"] == pytest.approx(1 - np.mean([row["accepted"] for row in real]))
+    assert assessed.values["system"]["non_mated"] == 2 * PEOPLE * (PEOPLE - 1)
+
+
+def test_who_is_taken_for_an_attack_is_not_enrolled(copy: Path, pad: Path, recognition: Path) -> None:
+    found = assess(Pipeline(lenient(pad, 50.0), lenient(recognition, 0.5)), trials_of(copy), frames=1, resamples=0)
+    assert found.values["test"]["enrolment"]["not_enrolled"] == {"taken for an attack": PEOPLE}
+    assert found.values["system"]["frr"] == {"value": None}
+    assert found.values["pad"]["bona_fide"]["bpcer"]["value"] == 1
+
+
+def test_no_face_is_no_response(copy: Path, pad: Path) -> None:
+    pipeline = Pipeline(pad)
+    trials = trials_of(copy)
+    walls = [replace(one, items=(replace(one.items[0], path=wall(copy), kind="image"),)) for one in trials.probes[:2]]
+    found = assess(pipeline, replace(trials, probes=tuple(walls)), frames=1, resamples=0)
+    assert found.values["test"]["no_response"] == {"no face found": 2}
+    assert found.rows[0]["decision"] == "no_decision"
+
+
+def wall(place: Path) -> Path:
+    path = place.parent / "wall.png"
+    cv2.imwrite(str(path), np.full((200, 200, 3), 90, np.uint8))
+    return path
+
+
+def test_a_report_on_what_cannot_be_read_is_refused(copy: Path, pad: Path) -> None:
+    trials = trials_of(copy)
+    broken = copy.parent / "broken.mov"
+    broken.write_bytes(b"not a video")
+    probes = tuple(replace(one, items=(replace(one.items[0], path=broken),)) for one in trials.probes)
+    with pytest.raises(RunFailed, match="cannot be read"):
+        assess(Pipeline(pad), replace(trials, probes=probes), frames=1, resamples=0)
+
+
+def test_the_command_writes_report_and_table(copy: Path, pad: Path, recognition: Path, tmp_path: Path) -> None:
+    words = ["evaluate", "--pipeline", "--pad", str(pad), "--recognition", str(recognition), "--data", str(copy)]
+    result = CliRunner().invoke(app, [*words, "--frames", "1", "--iso30107", "--out", str(tmp_path / "out"), "--quiet"])
+    assert result.exception is None, result.exception
+    out = tmp_path / "out"
+    assert sorted(path.name for path in out.iterdir()) == ["iso30107.html", "iso30107.json", "presentations.csv"]
+    values = json.loads((out / "iso30107.json").read_text())
+    assert set(values["pad"]["species"]) == {"photo", "print", "replay"}
+    assert values["test"]["subjects"] == PEOPLE
+    rows = list(csv.DictReader((out / "presentations.csv").read_text().splitlines()))
+    assert len(rows) == 5 * PEOPLE
+    assert "APCER" in (out / "iso30107.html").read_text()
+    assert "APCER" in result.stdout
+
+
+def test_the_page_says_all_of_it_and_names_nobody(assessed: Assessed, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assessed.write(out, report=True)
+    page = (out / "iso30107.html").read_text()
+    assert "client0" not in page
+    assert not re.search(r"<script|https?://(?!www\.w3\.org)", page)
+    assert page.count("<svg") == 2
+    for name in ("APCER", "BPCER", "APNRR", "FNMR", "IAPAR", "RIAPAR"):
+        assert name in page
+    if CHROMIUM:
+        found = measured(out / "iso30107.html", 390, tmp_path)
+        assert (found["needed"] <= 390, found["cut"], found["holes"]) == (True, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("words", "place"),
+    [
+        (("--data", "COPY"), "--pad"),
+        (("--pad", "PAD"), "--data"),
+        (("--pad", "PAD", "--data", "COPY", "--iso30107"), "--out"),
+        (("--pad", "PAD", "--data", "nowhere"), "nowhere"),
+        (("--pad", "PAD", "--data", "COPY", "--split", "dev"), "--split"),
+        (("--pad", "PAD", "--data", "COPY", "--kind", "nothing"), "--kind"),
+        (("--pad", "PAD", "--data", "COPY", "--out", "COPY"), "copy"),
+        (("RUN", "--pad", "PAD", "--data", "COPY"), "RUN"),
+        (("--pad", "PAD", "--data", "COPY", "--adapt", "gated"), "--adapt"),
+    ],
+)
+def test_wrong_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...], place: str) -> None:
+    said = {"COPY": str(copy), "PAD": str(pad)}
+    result = CliRunner().invoke(app, ["evaluate", "--pipeline", *(said.get(one, one) for one in words)])
+    assert isinstance(result.exception, UserError)
+    assert place in str(result.exception)
+
+
+def test_options_of_pipelines_need_the_word(pad: Path) -> None:
+    result = CliRunner().invoke(app, ["evaluate", "--pad", str(pad)])
+    assert isinstance(result.exception, UserError)
+    assert "--pipeline" in str(result.exception)
+    assert "RUN" in str(CliRunner().invoke(app, ["evaluate"]).exception)

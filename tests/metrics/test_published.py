@@ -1,0 +1,50 @@
+"""Figures by the rules of papers, against scikit-learn's ROC and loops over thresholds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from sklearn.metrics import roc_curve
+from tests.metrics.examples import scores_of, two_class_scores
+
+from fedvisage.metrics import pad
+from fedvisage.metrics.published import published
+from fedvisage.metrics.scores import Scores
+from fedvisage.metrics.threshold import Threshold
+
+
+@given(two_class_scores)
+def test_bona_fide_are_the_positive_class_of_scikit_learns_roc(scores: Scores) -> None:
+    """As FLIP's and FedSIS's scripts read it: labels are 1 for live, FPR is the share of attacks taken as live."""
+    fpr, tpr, _ = roc_curve(scores.label, scores.live, pos_label=1, drop_intermediate=False)
+    assert published(scores, None)["tpr_bona_fide_1pct"] == pytest.approx(tpr[fpr <= 0.01][-1])
+
+
+def test_the_two_readings_of_tpr_differ_where_one_class_has_the_outlier() -> None:
+    scores = scores_of([-5.0, 1.0, 2.0, 3.0], {"print": [-1.0, -2.0, -3.0, -4.0]})
+    assert published(scores, None)["tpr_bona_fide_1pct"] == 3 / 4
+    assert pad.tpr_at_fpr(scores, 0.01) == 0.0
+
+
+@given(two_class_scores)
+def test_hter_at_the_users_own_threshold_is_where_its_errors_are_closest(scores: Scores) -> None:
+    found = published(scores, None)
+    levels = np.unique(scores.live)
+    middles = np.concatenate([[levels[0] - 1], (levels[1:] + levels[:-1]) / 2, [levels[-1] + 1]])
+    rates = [(np.mean(scores.attack >= at), np.mean(scores.bona_fide < at)) for at in (*levels, *middles)]
+    least = min(abs(far - frr) for far, frr in rates)
+    far, frr = pad.far_frr(scores, found["threshold_target_eer"])
+    assert abs(far - frr) == pytest.approx(least)
+    assert found["hter_target_eer"] == pytest.approx((far + frr) / 2)
+
+
+def test_the_threshold_of_training_judges_by_itself() -> None:
+    scores = scores_of([0.0, 1.0, 2.0, 3.0], {"print": [-1.0, 0.5, 1.5, -4.0]})
+    found = published(scores, Threshold(1.25, "source-train-eer", None, None))
+    assert found["hter_train_eer"] == (1 / 4 + 2 / 4) / 2
+    assert found["threshold_train_eer"] == 1.25
+
+
+def test_a_user_with_one_class_has_no_such_figures() -> None:
+    assert published(scores_of([1.0, 2.0], {}), None) == {}

@@ -1,0 +1,155 @@
+"""Signs, divisors and which model is which: equations whose mistakes leave every value plausible, redone by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.federation.lending import site_of
+from tests.parity.test_recognition_methods import gradient_by_differences, spreadout_by_loops, unit
+from tests.toy import recipe_of, run_toy, tree
+
+from fedvisage.federation.method import Message
+from fedvisage.federation.site import Site
+from fedvisage.methods import fedface, fedfr, privacyface_naive
+from fedvisage.methods.models import face
+from fedvisage.privacy.draws import DerivedDraws
+from fedvisage.streams import torch_rng
+
+
+def seen_by(site: Site, weights: Message, images: torch.Tensor) -> np.ndarray:
+    """Return the features that a model with other weights has of images."""
+    with torch.no_grad():
+        features: torch.Tensor = site.frozen(weights, "model")["model"](images)
+    return features.numpy().astype(np.float64)
+
+
+def moved(site: Site, by: float, seed: int) -> dict[str, torch.Tensor]:
+    """Return what the site was lent with noise on it: another model."""
+    draws = torch.Generator().manual_seed(seed)
+    return {name: value + by * value.std() * torch.randn(value.shape, generator=draws)
+            for name, value in site.lent.items() if name.startswith("model.") and value.dim() > 1}  # fmt: skip
+
+
+def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_one(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Eq. 5 with three different models; exchanging two of them gives another value."""
+    site = site_of(sets, tmp_path)
+    previous, present = site.lent | moved(site, 0.5, 1), site.lent | moved(site, 0.3, 2)
+    site.kept.update({f"{face.LOCAL}{name}": value for name, value in previous.items() if name.startswith("model.")})
+    fedfr.hold_frozen(site, site.data)
+    batch = next(iter(site.batches_of(site.data)))
+    of = {"global": site.lent, "previous": previous, "present": present}
+    own, wanted, unwanted = (unit(seen_by(site, of[name], batch.images)) for name in ("present", "global", "previous"))
+    near, far = (np.exp((own * other).sum(axis=1) / 0.5) for other in (wanted, unwanted))
+    found = fedfr.contrast(site, batch, torch.from_numpy(own).float()).item()
+    assert found == pytest.approx(-np.log(near / (near + far)).mean(), rel=1e-4)
+    assert found != pytest.approx(-np.log(far / (near + far)).mean(), rel=1e-2)
+
+
+def spread_out(centres: dict[str, np.ndarray], sampled: int | None) -> tuple[dict[str, np.ndarray], float]:
+    """Return the centres as FedFace's server moves them, and the length of its step."""
+    content = {
+        "method": {"name": "fedface", "network": {"name": "sphere20", "width": 8, "embedding": 8},
+                   "spreadout": {"weight": 3.0, "margin": 0.9, "sampled": sampled}},
+        "data": {"sites": {"A": "nowhere"}}, "input": {"colour": "rgb"},
+        "training": {"rounds": 4, "optimizer": {"name": "sgd", "lr": 0.02}},
+    }  # fmt: skip
+    server: Any = SimpleNamespace(recipe=recipe_of(content), round=1, rng=lambda *purpose: torch_rng(0, *purpose))
+    told = {name: torch.from_numpy(rows) for name, rows in centres.items()}
+    found = fedface.spread(server, told, server.recipe.options(fedface.Options).spreadout)
+    return {name: rows.numpy() for name, rows in found.items()}, 3.0 * 0.02
+
+
+def closeness(centres: Mapping[str, np.ndarray]) -> float:
+    """Return the highest cosine between centres of two sites."""
+    return float((unit(centres["A"]) @ unit(centres["B"]).T).max())
+
+
+def test_fedfaces_server_steps_down_the_regulariser_and_drives_sites_centres_apart() -> None:
+    rng = np.random.default_rng(0)
+    common = rng.normal(size=4)
+    centres = {name: common + 0.3 * rng.normal(size=(rows, 4)) for name, rows in (("A", 2), ("B", 3))}
+    found, length = spread_out(centres, None)
+    stacked, owners = np.concatenate(list(centres.values())), [0, 0, 1, 1, 1]
+    slope = gradient_by_differences(lambda rows: spreadout_by_loops(rows, owners, 0.9), stacked)
+    np.testing.assert_allclose(np.concatenate(list(found.values())), stacked - length * slope, rtol=1e-5, atol=1e-8)
+    assert closeness(found) < closeness(centres)
+
+
+def test_of_each_site_as_many_centres_as_are_sampled_are_moved_and_the_others_stay() -> None:
+    rng = np.random.default_rng(1)
+    common = rng.normal(size=4)
+    centres = {name: common + 0.3 * rng.normal(size=(rows, 4)) for name, rows in (("A", 6), ("B", 1))}
+    found, length = spread_out(centres, 2)
+    rows = {name: np.flatnonzero((found[name] != centres[name]).any(axis=1)) for name in centres}
+    assert {name: len(places) for name, places in rows.items()} == {"A": 2, "B": 1}
+    stacked = np.concatenate([centres[name][places] for name, places in rows.items()])
+    slope = gradient_by_differences(lambda chosen: spreadout_by_loops(chosen, [0, 0, 1], 0.9), stacked)
+    expected = np.concatenate([found[name][places] for name, places in rows.items()])
+    np.testing.assert_allclose(expected, stacked - length * slope, rtol=1e-5, atol=1e-8)
+
+
+def test_fedsgd_takes_one_step_down_the_mean_over_its_batches(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Two batches of four have the gradient of one of eight: the loss is a mean over images, which no layer mixes."""
+    trained = {}
+    for name, batches, size in (("two", 2, 4), ("one", 1, 8), ("none", 1, 8)):
+        content = tree(
+            sets, "conventional", training__rounds=1, training__local={"batches": batches}, training__batch=size,
+            training__augment={}, training__optimizer={"name": "sgd", "lr": 0.05 if name != "none" else 1e-12},
+        )  # fmt: skip
+        content["method"] |= {"algorithm": "fedsgd", "public_epochs": 0}
+        run_toy(content, tmp_path / name)
+        trained[name] = load_file(tmp_path / name / "model.safetensors")
+    step = {key: trained["one"][key] - value for key, value in trained["none"].items()}
+    longest = max(float(value.abs().max()) for value in step.values())
+    gap = max(float((trained["two"][key] - value).abs().max()) for key, value in trained["one"].items())
+    assert longest > 1e-4
+    assert gap < 1e-3 * longest
+
+
+@pytest.mark.parametrize("delta", [None, 1e-3])
+def test_naive_noise_has_the_deviation_of_so_many_queries(
+    sets: Mapping[str, Path], tmp_path: Path, delta: float | None
+) -> None:
+    """A.2.2: σ = Δ √(2 ln(1.25 n/δ)) n/ε with Δ = 2, one query for each of n people; δ is n^-1.1 unless it is given."""
+    site = site_of(sets, tmp_path, name="privacyface-naive", privacy={"epsilon": 1e4, "delta": 0.9, "noise": "derived"},
+                   method__epsilon=40.0, method__delta=delta)  # fmt: skip
+    features = unit(site.embed(site.net["model"], site.data).numpy().astype(np.float64))
+    people = site.data.identities
+    centres = unit(np.stack([features[site.data.subjects == who].mean(axis=0) for who in people]))
+    count = len(people)
+    sigma = 2 * np.sqrt(2 * np.log(1.25 * count / (delta or count**-1.1))) * count / 40
+    told = privacyface_naive.cluster(site, site.lent)
+    drawn = DerivedDraws(site.rng("noise", "round 1, class centres")).normal(tuple(centres.shape)).numpy()
+    np.testing.assert_allclose(told["clusters"].numpy(), unit(centres + sigma * drawn), atol=1e-5)
+
+
+def test_an_affine_transformation_has_a_bias_that_learns_and_is_the_personal_model_s(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Π(f) = Af + c: with c = 0 nothing is another, with another c features move by it, at the site as in training."""
+    plain, affine = (
+        site_of(sets, tmp_path, **{"method__customisation": section}) for section in ({}, {"affine": True})
+    )
+    batch = next(iter(plain.batches_of(plain.data)))
+    values = []
+    for site in (plain, affine):
+        names = fedfr.own_parameters(site)
+        values.append(fedfr.customisation(site, batch, face.features_of(site, batch.images)))
+    assert names.count(face.SHIFT) == 1
+    assert values[0].item() == pytest.approx(values[1].item())
+    (gradient,) = torch.autograd.grad(values[1], affine.own(face.SHIFT, lambda: torch.empty(0)))
+    assert float(gradient.abs().max()) > 0
+    with torch.no_grad():
+        affine.own(face.SHIFT, lambda: torch.empty(0)).add_(0.25)
+    affine.put_away()
+    rows = torch.arange(32.0).reshape(2, 16)
+    torch.testing.assert_close(face.own_transformation(affine)(rows), rows + 0.25)

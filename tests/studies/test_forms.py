@@ -1,0 +1,117 @@
+"""A study's table as CSV, LaTeX and a page: the same figures in every form, and figures that are drawn from rows."""
+
+from __future__ import annotations
+
+import csv
+import html
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.toy import tree, unheard
+
+from fedvisage.studies import conduct
+from fedvisage.studies.forms import as_csv, as_latex, as_table, notes_of, rows_of
+
+TEXT = """# A title
+
+Percent, one seed.
+
+| method | sites | user | HTER | HTER (paper) |
+|---|---|---|---|---|
+| Fed_A & B, ε 8 | A&B | U | 1.50 ± 0.20 | 2.00 |
+| **Fed_A & B, ε 8** |  | **mean** | 3.00 ± 0.10 | – |
+
+Paper: A paper, measured on other (real) data.
+- A note.
+"""
+
+
+def test_csv_has_a_number_a_cell_and_nothing_where_nothing_was_measured() -> None:
+    head, first, mean = csv.reader(io.StringIO(as_csv(TEXT)))
+    assert head == ["method", "sites", "user", "HTER", "HTER, standard deviation", "HTER (paper)"]
+    assert first == ["Fed_A & B, ε 8", "A&B", "U", "1.50", "0.20", "2.00"]
+    assert mean == ["Fed_A & B, ε 8", "", "mean", "3.00", "0.10", ""]
+
+
+def test_latex_has_as_many_columns_as_it_says_and_no_letter_that_means_something_else() -> None:
+    lines = as_latex(TEXT).splitlines()
+    assert lines[0] == r"\begin{tabular}{lllrr}"
+    assert lines[-1] == r"\end{tabular}"
+    rows = [line for line in lines if line.endswith(r"\\")]
+    assert len(rows) == 3
+    assert all(len(re.findall(r"(?<!\\)&", row)) == 4 for row in rows)
+    assert not re.search(r"(?<!\\)[_%#]", "".join(rows))
+    assert r"1.50 $\pm$ 0.20" in rows[1]
+
+
+def test_notes_are_what_stands_below() -> None:
+    assert notes_of(TEXT) == ["Paper: A paper, measured on other (real) data.", "A note."]
+    assert as_table(TEXT).rows[0][0] == "Fed_A & B, ε 8"
+
+
+@pytest.fixture(scope="module")
+def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A study whose rows set one number, with a name that a page must not take for its own words."""
+    root = tmp_path_factory.mktemp("forms")
+    recipe: dict[str, Any] = {key: value for key, value in tree(sets).items() if key != "data"}
+    recipe["training"] |= {"rounds": 1, "local": {"batches": 1}}
+    study = {
+        "title": "<b>Toy</b>", "recipe": recipe, "sets": {name: str(path) for name, path in sets.items()},
+        "users": ["U"], "seeds": [0, 1], "figures": ["hter", "auc"],
+        "rows": {f"rate {rate}": {"set": [f"training.optimizer.lr={rate}"]} for rate in (0.001, 0.01, 0.1)},
+    }  # fmt: skip
+    (root / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    conduct(root / "study.yaml", root / "out", root / "cache", unheard)
+    return root / "out"
+
+
+def test_all_forms_lie_beside_each_other_and_say_the_same(conducted: Path) -> None:
+    text = (conducted / "table.md").read_text()
+    assert (conducted / "table.csv").read_text() == as_csv(text)
+    assert (conducted / "table.tex").read_text() == as_latex(text)
+    page = html.unescape((conducted / "study.html").read_text())
+    for row in rows_of(text):
+        assert all(cell in page for cell in row)
+
+
+def test_the_page_is_whole_in_itself_and_links_its_runs(conducted: Path) -> None:
+    page = (conducted / "study.html").read_text()
+    assert "<b>Toy" not in page
+    assert not re.search(r"<script|src=|@import|url\(http", page)
+    links = re.findall(r'href="([^"#]+)"', page)
+    assert len(links) == 6
+    assert all((conducted / link).exists() for link in links)
+
+
+def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(conducted: Path) -> None:
+    page = (conducted / "study.html").read_text()
+    drawings = re.findall(r"<figure><h3>([^<]+)</h3>.*?</figure>", page, flags=re.DOTALL)
+    assert drawings == ["HTER over what rows set", "AUC over what rows set", "ROC at user U"]
+    panel = page[page.index("ROC at user U") :]
+    assert all(f"rate {rate}" in panel for rate in (0.001, 0.01, 0.1))
+    assert "rate …" in page
+
+
+def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
+    page = (conducted / "study.html").read_text()
+    section = page[page.index("<h2>Differences") : page.index("<h2>Figures")]
+    assert "Difference to rate 0.001" in section
+    assert len(re.findall(r"<tr><td", section)) == 2
+
+
+def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = tree(sets, "fedavg", training__rounds=1, training__local={"batches": 1})
+    people = recipe.pop("data")
+    study = {
+        "title": "Toy", "recipe": recipe, "sets": {**people["sites"], "public": people["public"], "U": people["user"]},
+        "public": "public", "users": ["U"], "seeds": [0], "figures": ["generic.tar@1e-1"],
+        "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
+    }  # fmt: skip
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex", "study.html"))

@@ -1,0 +1,119 @@
+"""Further benchmarks of a study: every cell is judged on them, and their figures are columns of its table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.listed import write_listed, write_templates
+from tests.toy import tree, unheard
+
+from fedvisage.errors import UserError
+from fedvisage.studies import conduct, read
+from fedvisage.studies.figures import benchmark_of, value_of
+from fedvisage.studies.smoke import smoke
+
+PAPER = {"source": "A paper", "columns": ["pairs.south.accuracy"], "rows": {"FedAvg": {"U": [91.5]}}}
+
+
+@pytest.fixture(scope="module")
+def study(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    root = tmp_path_factory.mktemp("benchmarks")
+    whole = tree(sets, "fedavg", training__rounds=1, training__pretrain=None, evaluation__every=0)
+    people = {name: str(sets[name].with_name(f"people-{name}")) for name in ("A", "B", "U")}
+    return {
+        "title": "Toy",
+        "recipe": {key: value for key, value in whole.items() if key != "data"},
+        "sets": people,
+        "users": ["U"],
+        "benchmarks": {"pairs": str(write_listed(root)), "ijb": str(write_templates(root)), "plain": people["U"]},
+        "rows": {"FedAvg": {}},
+        "seeds": [0],
+        "figures": [
+            "generic.tar@1e-1", "pairs.south.accuracy", "pairs.north.accuracy", "ijb.tar@1e-1",
+            "ijb.conservative.tar@1e-1", "ijb.tpir@1e-1", "ijb.rank@1", "plain.tar@1e-1",
+        ],
+        "paper": [PAPER],
+        "beside": {"pairs.north.accuracy": "pairs.south.accuracy"},
+    }  # fmt: skip
+
+
+def written(study: Mapping[str, Any], folder: Path) -> Path:
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(dict(study), sort_keys=False))
+    return path
+
+
+def test_figures_of_benchmarks_are_columns_beside_the_users(study: dict[str, Any], tmp_path: Path) -> None:
+    table = conduct(written(study, tmp_path), tmp_path / "out", tmp_path / "cache", unheard)
+    found = {
+        name: mean for name, (mean, _) in table["rows"]["FedAvg"]["users"]["U"].items() if name in study["figures"]
+    }
+    judged = json.loads((tmp_path / "out" / "cells" / "fedavg-U-seed0" / "metrics.json").read_text())["benchmarks"]
+    listed, readings = judged["pairs"]["lists"], judged["ijb"]["readings"]
+    expected = {
+        "pairs.south.accuracy": listed["south"]["accuracy"],
+        "pairs.north.accuracy": listed["north"]["accuracy"],
+        "ijb.tar@1e-1": readings["published"]["tar_at_far"].get("1e-1"),
+        "ijb.conservative.tar@1e-1": readings["conservative"]["tar_at_far"].get("1e-1"),
+        "ijb.tpir@1e-1": readings["published"]["tpir_at_fpir"].get("1e-1"),
+        "ijb.rank@1": readings["published"]["rank"]["1"],
+        "plain.tar@1e-1": judged["plain"]["generic"]["tar_at_far"].get("1e-1"),
+    }
+    measured = {name: round(100 * value, 2) for name, value in expected.items() if value is not None}
+    assert len(measured) >= 5
+    assert found["plain.tar@1e-1"] == found.pop("generic.tar@1e-1"), "the same set, judged as a user's"
+    assert found == measured
+    head, line = (tmp_path / "out" / "table.md").read_text().splitlines()[4:7:2]
+    titles = [cell.strip() for cell in head.split("|")]
+    assert titles.count("PAIRS.SOUTH.ACCURACY (paper)") == 2, "one of them beside a figure of another name"
+    assert line.split("|")[titles.index("PAIRS.SOUTH.ACCURACY (paper)")].strip() == "91.50"
+
+
+def test_a_benchmarks_figure_is_that_of_the_sites_own_model_where_a_list_is_of_its_group() -> None:
+    lists = {name: {"lists": {"south": {"accuracy": value}}} for name, value in (("South", 0.9), ("North", 0.5))}
+    metrics = {"benchmarks": {"rfw": {"lists": {"south": {"accuracy": 0.7}}, "members": lists}}}
+    assert value_of(metrics, "rfw.south.accuracy") == 0.9
+    metrics["benchmarks"]["rfw"]["members"].pop("South")
+    assert value_of(metrics, "rfw.south.accuracy") == 0.7
+
+
+@pytest.mark.parametrize("figure", ["rfw.east.accuracy", "rfw.accuracy", "lfw.accuracy", "rfw.south.tar@1e-9"])
+def test_what_was_not_measured_is_nothing(figure: str) -> None:
+    assert value_of({"benchmarks": {"rfw": {"lists": {"south": {"accuracy": 0.7}}}}}, figure) is None
+
+
+def test_names_of_figures_say_whose_they_are() -> None:
+    owners = {
+        "generic.tar@1e-3": None, "personal.local.tar@1e-3": None, "group.African.accuracy": None, "seconds": None,
+        "lfw.accuracy": "lfw", "rfw.african.accuracy": "rfw", "ijb-c.tpir@1e-2": "ijb-c",
+        "ijb-c.conservative.rank@10": "ijb-c",
+    }  # fmt: skip
+    assert {figure: benchmark_of(figure) for figure in owners} == owners
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        ({"figures": ["ijbc.tar@1e-1"]}, r"figures: ijbc\.tar@1e-1 is of 'ijbc'.*ijb"),
+        ({"figures": ["generc.tar@1e-1"]}, "figures: generc"),
+        ({"figures": ["ijb.far@1e-1"]}, "figures"),
+        ({"benchmarks": {"generic": "sets/x"}}, "benchmarks: 'generic'"),
+        ({"benchmarks": {"a b": "sets/x"}}, "benchmarks: 'a b'"),
+    ],
+)
+def test_figures_and_names_that_say_nothing_are_refused(
+    study: dict[str, Any], change: dict[str, Any], place: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=place):
+        read(written({**study, **change}, tmp_path))
+
+
+def test_at_smoke_size_benchmarks_are_rendered_people(study: dict[str, Any], tmp_path: Path) -> None:
+    tiny = smoke(read(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path)))
+    assert {*tiny.benchmarks} == {*study["benchmarks"]}
+    assert all(entry.startswith("synth: people ") for entry in tiny.benchmarks.values())

@@ -1,0 +1,184 @@
+"""The website's pages that code writes, and pages as MkDocs takes them; ``make docs`` builds all."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from docs.drawings import FOLDER, pictures
+from docs.website import checked, costs, files, markdown, methods, models, notebooks, papers, sections
+from pydantic import Field
+from tests.documented import ROOT
+from tests.toy import recipe_of, tree
+
+import fedvisage as fv
+from fedvisage.methods import METHODS, MODELS
+from fedvisage.recipe import Section
+
+LARGEST = 250_000
+"""Bytes of a notebook; the same bound as where it is executed."""
+RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
+
+
+class Inner(Section):
+    """A section in a section."""
+
+    rate: float = Field(0.5, gt=0, le=1)
+
+
+class Outer(Section):
+    """Keys of each kind."""
+
+    name: Literal["a", "b"] = "a"
+    count: int = Field(ge=2)
+    inner: Inner = Inner(rate=0.25)
+    off: Inner | None = None
+    names: tuple[str, ...] = ("x", "y")
+
+
+def test_keys_are_told_with_their_defaults_and_what_they_may_be() -> None:
+    told = {key.strip("`"): (default, may_be) for key, default, may_be, _ in sections.rows(Outer)}
+    assert told["name"] == ("`a`", "`a`, `b`")
+    assert told["count"] == ("must be given", "a whole number ≥ 2")
+    assert told["inner.rate"] == ("`0.25`", "a number > 0 and ≤ 1")
+    assert told["off"][0] == "none"
+    assert told["off.rate"][0] == "`0.5`"
+    assert told["names"] == ("`[x, y]`", "a list of text")
+
+
+def test_a_list_and_a_table_right_below_a_paragraph_get_a_blank_line_and_code_does_not() -> None:
+    page = "What follows:\n- one\n  more of it\n- two\n\n```\na:\n- b\n```\nA table:\n| a |\n|---|\nend\n"
+    lines = markdown.for_site(page, "docs/x.md").splitlines()
+    assert lines[:3] == ["What follows:", "", "- one"]
+    assert "\n".join(lines).count("\n\n") == 4
+    assert "a:\n- b" in "\n".join(lines)
+    assert lines[-2:] == ["", "end"]
+
+
+def test_links_lead_from_where_a_page_is_in_the_site() -> None:
+    assert markdown.place("docs/results/fedfr.md", "README.md") == "results/fedfr.md"
+    assert markdown.place("../README.md", "docs/datasets.md") == "index.md"
+    assert markdown.place("../../CHANGELOG.md", "docs/decisions/0001-signatures.md") == "../CHANGELOG.md"
+    line = "see [a](docs/api.md#asking), [b](https://example.org/docs/api.md) and [c](#here)"
+    assert markdown.linked(line, "README.md") == line.replace("(docs/api.md#", "(api.md#")
+
+
+def test_bytes_of_a_call_are_those_of_the_tensors_that_a_site_sends(sets: dict[str, Path]) -> None:
+    recipe = recipe_of(tree(sets))
+    net = METHODS["fedpad"].network(recipe)
+    told = {one.name: one.size for one in costs.fields(METHODS["fedpad"], recipe, net)}
+    sent = [value.numpy().nbytes for value in net["model"].state_dict().values()]
+    assert told == {"weights": sum(sent), "examples": 8, "loss": 8}
+    assert costs.lent(METHODS["fedpad"], net) == sum(sent)
+
+
+def test_every_method_and_model_has_files_that_say_what_it_is() -> None:
+    for method in METHODS.values():
+        assert all(papers.account(module).title for module in papers.files_of(method)), method.name
+    assert {papers.file_of(model).__name__ for model in MODELS.values()} <= set(files.spoken_of())
+    deviating = papers.account(papers.files_of(METHODS["fedgpad"])[0]).deviations
+    assert deviating[0].startswith("Eq. 4 is printed without")
+
+
+def test_a_page_of_a_method_says_where_equations_are_and_what_leaves_a_site() -> None:
+    page = methods.page(METHODS["fedgpad"])
+    assert "[`loss`](../files/fedvisage.methods.fedgpad.md#fedvisage.methods.fedgpad.loss) | Eq. 8" in page
+    assert "[`difference`](../files/fedvisage.nn.losses.disentanglement.md" in page
+    for heading in ("Deviations from the paper", "Options", "Commands", "Recorded results", "In the code"):
+        assert f"## {heading}" in page
+    uploads = page[page.index("## What leaves") : page.index("## Commands")]
+    for upload in METHODS["fedgpad"].calls["train"].uploads:
+        assert f"`{upload.name}` | {upload.kind}" in uploads
+    assert "results/fedpad.md#" in page
+    assert "fedvisage run demo/fedgpad" in page
+
+
+@pytest.mark.slow
+def test_every_page_of_a_method_and_model_is_written_and_its_commands_are_recipes() -> None:
+    for text in (methods.pages() | models.pages()).values():
+        for name, changes in re.findall(r"^fedvisage run (\S+)(?: (.*))?$", text, flags=re.MULTILINE):
+            key, _, value = changes.strip("'").partition("=")
+            changed = {key: fv.recipe.read_tree(value)} if value.startswith("{") else {key: value} if key else {}
+            assert fv.load(name, changed)
+
+
+def test_each_page_of_results_opens_with_three_lines_for_a_hurried_reader() -> None:
+    assert len(RESULTS) >= 5
+    for page in RESULTS:
+        title, empty, *lines = page.read_text(encoding="utf-8").splitlines()
+        assert title.startswith("# Results: ")
+        assert not empty
+        assert [line.startswith("- ") for line in lines[:4]] == [True, True, True, False], page.name
+        assert all(len(line) < 260 for line in lines[:3]), page.name
+
+
+def test_the_drawings_are_what_their_script_draws() -> None:
+    """``make reference`` draws them again."""
+    for name, drawn in pictures().items():
+        assert (FOLDER / name).read_text(encoding="utf-8") == drawn, name
+
+
+def test_the_picture_of_the_house_has_every_room() -> None:
+    rooms = {path.name for path in (ROOT / "src" / "fedvisage").iterdir() if (path / "__init__.py").exists()}
+    said = set(re.findall(r"[a-z]+", " ".join(re.findall(r">([^<]*)</text>", pictures()["house.svg"]))))
+    assert rooms <= said
+
+
+def test_a_notebook_becomes_its_text_its_code_and_what_it_printed(tmp_path: Path) -> None:
+    notebook = tmp_path / "first.ipynb"
+    notebook.write_text(
+        '{"cells": [{"cell_type": "markdown", "source": ["# Title\\n", "\\n", "Text"]},'
+        '{"cell_type": "code", "source": '
+        '["print(1)"], "outputs": [{"text": ["1\\n"]}, {"data": {"image/png": "aGk=", "text/plain": "<Figure>"}}]}]}'
+    )
+    pictures: dict[str, bytes] = {}
+    page = notebooks.page(notebook, pictures)
+    assert page.startswith("# Title\n\n")
+    assert "```python\nprint(1)\n```\n\n```text\n1\n```" in page
+    assert pictures == {"tutorials/first-1-1.png": b"hi"}
+    assert "(first-1-1.png)" in page
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_was_executed_and_calls_what_there_is(path: Path) -> None:
+    """``make notebooks`` executes them."""
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "fv"}
+    assert used <= {*fv.__all__, "__file__"}
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)):
+        if str(node.module).startswith("fedvisage"):
+            assert all(hasattr(importlib.import_module(str(node.module)), one.name) for one in node.names)
+    said = json.dumps([cell["outputs"] for cell in cells])
+    assert any(cell["outputs"] for cell in cells)
+    assert "Traceback" not in said
+    assert not re.search(r"/(tmp|home|root|work)/", said), "no path of the machine"
+    assert path.stat().st_size < LARGEST
+
+
+def test_a_site_that_fetches_from_elsewhere_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "there.png").touch()
+    page = '<a href="https://example.org"></a><img src="there.png"><img src="gone.png"><script src="https://cdn/x.js">'
+    (tmp_path / "index.html").write_text(page)
+    assert [line.split(": ")[1] for line in checked.wrong(tmp_path)] == [
+        "gone.png is not there",
+        "https://cdn/x.js is elsewhere",
+    ]
+
+
+@pytest.mark.slow
+def test_the_whole_website_is_built_strictly_and_fetches_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("material")
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(checked.wrong(tmp_path / "site")) == []
+    assert (tmp_path / "site" / "methods" / "fedsis.html").is_file()
