@@ -90,7 +90,7 @@ def make_finder(threads: int = 1) -> Callable[[Image], Face]:
     detector = Detector(threads=threads)
 
     def find(image: Image) -> Face:
-        face = detector.largest(image, _LOWEST_CONFIDENCE)
+        face = detector.largest(image, LOWEST_CONFIDENCE)
         if face is None:
             raise BadFile(NO_FACE)
         return face
