@@ -25,7 +25,7 @@ tree = {
     "input": {"size": 64},
     "training": {"rounds": 1, "local": {"batches": 1}, "batch": 8, "optimizer": {"state": "kept"}},
 }
-run(recipes.validate(tree, read_method), out, out, Reporter(Console(), quiet=True))
+run(recipes.validate(tree, read_method), out, out, Reporter(Console(), quiet=True), allow_overlap=True)
 print(peak_rss_mb())
 """
 

@@ -8,6 +8,7 @@ from ctypes import Array, c_longlong
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedvisage import recipe as recipes
 from fedvisage.data.batches import View
 from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
@@ -16,7 +17,7 @@ from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.parcel import Parcel, pack
 from fedvisage.federation.wire.transport import Order
-from fedvisage.methods import find
+from fedvisage.methods import find, read_method
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.setup import set_up
 
@@ -74,8 +75,11 @@ def begin(board: Board) -> None:
 
 
 def packed(recipe: Recipe, method: Declared, places: Sequence[Place]) -> bytes:
-    """Return what a process needs to take its place; a method of the list travels by its name."""
-    return pickle.dumps((recipe, None if in_list(method, recipe) else method, tuple(places)))
+    """Return what a process needs to take its place; a method of the list travels by its name.
+
+    The recipe goes as plain values: the options of an algorithm on a model are a class that no process can import.
+    """
+    return pickle.dumps((recipes.tree_of(recipe), None if in_list(method, recipe) else method, tuple(places)))
 
 
 def in_list(method: Declared, recipe: Recipe) -> bool:
@@ -88,7 +92,8 @@ def in_list(method: Declared, recipe: Recipe) -> bool:
 
 def sit(sent: bytes) -> None:
     """Open the sites' data and build the network that they borrow."""
-    recipe, method, places = pickle.loads(sent)
+    tree, method, places = pickle.loads(sent)
+    recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
     workspace, shelf = set_up(recipe, method or find(recipe.method)).workspace(), Shelf()
     workspace.on_batch = _told({place.name: number for number, place in enumerate(places)})
     _Seat.sites = LocalTransport(
