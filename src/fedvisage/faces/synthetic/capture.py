@@ -139,7 +139,7 @@ def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Ten
     out_of_focus = torch.where(disc > 1e-4, 2 * torch.special.bessel_j1(disc) / disc.clamp_min(1e-4), 1.0)
     along = angle.cos()[:, None, None] * across + angle.sin()[:, None, None] * down
     transfer = out_of_focus * torch.sinc(length[:, None, None] * along)
-    seen = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
+    seen: Tensor = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
     return seen[..., most : most + size, most : most + size]
 
 
