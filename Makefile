@@ -7,7 +7,7 @@ WORKERS ?= 2
 TESTERS ?= 3
 MINUTES ?= 60
 
-.PHONY: docs notebooks setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile lint reference calibrate benchmark wheel release-check clean
+.PHONY: docs notebooks setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
 
 setup: $(VENV)/.ready
 
@@ -21,14 +21,14 @@ demo: setup
 
 test: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(TESTERS) --dist loadscope --no-loadscope-reorder
-	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
+	@echo "left out: tests marked slow (make test-slow: detector on rendered faces, every study at smoke size, full-size transformers, the wheel in an environment of its own, methods and models that share their code with another one), make browser (the page in Chromium, after make web), make test-processors (the same tests as other processors would compute), make distributed (every method through NVFlare), make calibrate, make benchmark"
 
 # The loop while writing: every room's own tests, without those that run whole recipes or processes again and again.
 quick: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not slow and not distributed and not whole"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder -m "not slow and not distributed and not whole and not browser"
 
 test-slow: setup
-	$(BIN)/python -m pytest -m "slow and not distributed"
+	$(BIN)/python -m pytest -m "slow and not distributed and not browser"
 
 test-wheel: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" tests/test_wheel.py
@@ -47,6 +47,14 @@ hostile: setup
 # MINUTES=10 for a short one, SOAK="--seed 1 --keep DIR" for other mistakes and for its logs, SOAK="--calm --no-table" for none.
 soak: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
+
+# What computes in the browser page: three files from npm, which are compared with the digests in the package.
+web: setup
+	$(BIN)/fedvisage web fetch
+
+# Skipped where there is no Chromium, or before `make web`.
+browser: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/web
 
 distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed

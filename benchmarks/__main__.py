@@ -14,6 +14,8 @@ import torch
 
 from benchmarks import (
     adaptation,
+    adapters,
+    browser,
     clustering,
     data,
     detector,
@@ -60,6 +62,7 @@ MEASURES = (
     fedgpad.measure,
     adaptation.measure_time,
     adaptation.measure_memory,
+    adapters.measure,
     split.measure,
     split.measure_depth,
     split.measure_bytes,
@@ -79,11 +82,12 @@ MEASURES = (
     gallery.measure,
     gallery.measure_renewable,
     service.measure,
-    whole.measure_fedpad,
+    browser.measure,
     whole.measure_fedfr,
+    whole.measure_fedpad,
     whole.measure_fixed,
-    whole.measure_rest,
     whole.measure_memory,
+    whole.measure_rest,
 )
 LAYOUT = """## Layout
 Convolutions lie in memory with their channels last unless a recipe says otherwise. With `runtime.layout: auto` a step

@@ -35,7 +35,7 @@ SETTINGS = (
 )
 """PyTorch's own kernels, oneDNN's, and threads: each pair of kernels once."""
 
-LEFT_OUT = "not slow and not distributed"
+LEFT_OUT = "not slow and not distributed and not browser"
 
 
 @dataclass(frozen=True)

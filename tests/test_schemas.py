@@ -64,7 +64,7 @@ def test_every_shipped_recipe_and_study_satisfies_its_schema(entry: Any) -> None
     assert [error.message for error in validator.iter_errors(as_json(locate(entry.name)))] == []
 
 
-NEEDED = {"privacyface": {"delta": 1e-3}}
+NEEDED = {"privacyface": {"delta": 1e-3}, "fedstackfpad": {"network": {"arch": "resnet18"}}}
 """Options without a default."""
 
 
@@ -157,7 +157,7 @@ def test_every_key_with_a_short_form_has_it_in_the_schema() -> None:
 def test_sections_methods_and_keys_are_described_in_the_words_of_the_code() -> None:
     sections = RECIPE.schema["$defs"]
     assert sections["Optimizer"]["description"].startswith("The sites' optimizer; ``state: fresh`` starts it anew")
-    assert sections["Federation"]["properties"]["wire"]["description"].startswith("In which numbers weights travel")
+    assert sections["Federation"]["properties"]["wire"]["description"].startswith("Weights travel as ``fp32`` or")
     assert METHODS["fedma"].title in sections["method-fedma"]["description"]
     assert all("description" in section for section in sections.values())
 

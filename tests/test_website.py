@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import json
 import re
 import subprocess
 import sys
@@ -10,7 +13,7 @@ from typing import Literal
 
 import pytest
 from docs.drawings import FOLDER, pictures
-from docs.website import checked, costs, files, markdown, methods, models, notebooks, papers, sections
+from docs.website import checked, costs, files, markdown, methods, models, notebooks, papers, sections, sources
 from pydantic import Field
 from tests.documented import ROOT
 from tests.toy import recipe_of, tree
@@ -19,6 +22,8 @@ import fedvisage as fv
 from fedvisage.methods import METHODS, MODELS
 from fedvisage.recipe import Section
 
+LARGEST = 250_000
+"""Bytes of a notebook; the same bound as where it is executed."""
 RESULTS = sorted((ROOT / "docs" / "results").glob("*.md"))
 
 
@@ -61,6 +66,8 @@ def test_links_lead_from_where_a_page_is_in_the_site() -> None:
     assert markdown.place("docs/results/fedfr.md", "README.md") == "results/fedfr.md"
     assert markdown.place("../README.md", "docs/datasets.md") == "index.md"
     assert markdown.place("../../CHANGELOG.md", "docs/decisions/0001-signatures.md") == "../CHANGELOG.md"
+    assert markdown.place("first-1-1.png", "notebooks/first.ipynb") == "first-1-1.png"
+    assert markdown.place("../docs/api.md", "notebooks/first.ipynb") == "../api.md"
     line = "see [a](docs/api.md#asking), [b](https://example.org/docs/api.md) and [c](#here)"
     assert markdown.linked(line, "README.md") == line.replace("(docs/api.md#", "(api.md#")
 
@@ -141,13 +148,32 @@ def test_a_notebook_becomes_its_text_its_code_and_what_it_printed(tmp_path: Path
     assert "(first-1-1.png)" in page
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_a_notebook_was_executed_and_calls_what_there_is(path: Path) -> None:
+    """``make notebooks`` executes them."""
+    cells = [cell for cell in json.loads(path.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    tree = ast.parse("\n".join("".join(cell["source"]) for cell in cells))
+    attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+    used = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "fv"}
+    assert used <= {*fv.__all__, "__file__"}
+    for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)):
+        if str(node.module).startswith("fedvisage"):
+            assert all(hasattr(importlib.import_module(str(node.module)), one.name) for one in node.names)
+    said = json.dumps([cell["outputs"] for cell in cells])
+    assert any(cell["outputs"] for cell in cells)
+    assert "Traceback" not in said
+    assert not re.search(r"/(tmp|home|root|work)/", said), "no path of the machine"
+    assert path.stat().st_size < LARGEST
+
+
 def test_a_site_that_fetches_from_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "there.png").touch()
     page = '<a href="https://example.org"></a><img src="there.png"><img src="gone.png"><script src="https://cdn/x.js">'
-    (tmp_path / "index.html").write_text(page)
+    (tmp_path / "index.html").write_text(f'{page}</script><a href="other.html#here"></a>')
     assert [line.split(": ")[1] for line in checked.wrong(tmp_path)] == [
         "gone.png is not there",
         "https://cdn/x.js is elsewhere",
+        "other.html#here is linked and not there",
     ]
 
 
@@ -159,3 +185,11 @@ def test_the_whole_website_is_built_strictly_and_fetches_nothing(tmp_path: Path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(checked.wrong(tmp_path / "site")) == []
     assert (tmp_path / "site" / "methods" / "fedsis.html").is_file()
+
+
+def test_code_that_a_page_links_has_a_page_in_the_site() -> None:
+    path = "src/fedvisage/methods/fedgpad.py"
+    assert markdown.place(f"../{path}", "docs/fidelity.md") == f"code/{path}.md"
+    assert path in sources.targets("docs/fidelity.md")
+    made = sources.pages(["docs/fidelity.md"])[f"code/{path}.md"]
+    assert (ROOT / path).read_text(encoding="utf-8") in made

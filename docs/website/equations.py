@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from types import ModuleType
 
 OF_PAPER = re.compile(r"\b(?:Eq|Fig)s?\. ?\d|\bAlgorithm \d|\bTables? [IVX\d]|§|\bA\.\d|\boption I")
-ROOMS = ("fedvisage.nn.", "fedvisage.privacy.")
+ROOMS = ("fedvisage.nn.", "fedvisage.privacy.", "fedvisage.methods.")
 """Rooms whose functions a method names one by one, so that what they say of a paper is said of its paper."""
+BESIDE = "fedvisage.methods"
+"""Where files stand that a method takes whole, such as the two ends of split learning."""
 
 
 @dataclass(frozen=True)
@@ -28,12 +30,19 @@ def places(module: ModuleType) -> list[Place]:
     """Return where a method's file, and what it takes from the rooms below, say so; the file itself first."""
     tree = ast.parse(inspect.getsource(module))
     found = list(spoken(module.__name__, tree, None))
-    for node in (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)):
-        source, names = node.module or "", {alias.name for alias in node.names}
-        if f"{source}.".startswith(ROOMS):
-            below = importlib.import_module(source)
-            found += spoken(source, ast.parse(inspect.getsource(below)), names)
+    for node in (node for node in tree.body if isinstance(node, ast.ImportFrom)):
+        names = {alias.name for alias in node.names}
+        if node.module == BESIDE:
+            for name in sorted(names):
+                found += said_in(f"{BESIDE}.{name}", None)
+        elif f"{node.module}.".startswith(ROOMS):
+            found += said_in(str(node.module), names)
     return list(dict.fromkeys(found))
+
+
+def said_in(module: str, names: set[str] | None) -> Iterator[Place]:
+    """Yield the places of a module."""
+    return spoken(module, ast.parse(inspect.getsource(importlib.import_module(module))), names)
 
 
 def spoken(module: str, tree: ast.Module, names: set[str] | None) -> Iterator[Place]:

@@ -12,7 +12,7 @@ from docs.website.markdown import ROOT, plain, table
 
 import fedvisage as fv
 from fedvisage.federation.method import Method
-from fedvisage.methods import ALGORITHMS, METHODS
+from fedvisage.methods import ALGORITHMS, METHODS, find
 from fedvisage.recipe import Recipe
 from fedvisage.shipped.listing import entries
 from fedvisage.tasks.catalogue import task_of
@@ -77,8 +77,8 @@ def deviations(method: Method, modules: list[ModuleType]) -> Iterator[str]:
 
 
 def places(method: Method, modules: list[ModuleType]) -> Iterator[str]:
-    """Equations, and where each is in the code."""
-    yield from files.places(modules)
+    """Equations, and where each is in the code; those of an algorithm's model are on the model's page."""
+    yield from files.places(modules[:1])
 
 
 def options(method: Method, modules: list[ModuleType]) -> Iterator[str]:
@@ -98,7 +98,9 @@ def uploads(method: Method, modules: list[ModuleType]) -> Iterator[str]:
            f"{'' if name.endswith(method.name) else ' with this method in it'}, in which {count(net)} numbers are "
            "trained. Nothing else can leave; every field is entered in the ledger.\n")  # fmt: skip
     down = costs.lent(method, net)
-    rows = [(f"`{one.call}`", f"`{one.name}`", one.kind, plain(one.what), costs.spelled(one.size)) for one in found]
+    rows = [
+        (f"`{one.call}`", f"`{one.name}`", one.kind, plain(one.what) or "–", costs.spelled(one.size)) for one in found
+    ]
     for call, group in task_of(method).uploads(method).items():
         rows += [(f"`{call}`", f"`{one.name}`", one.kind, plain(one.guarantee), "only when judged") for one in group]
     yield table(("call", "field", "kind", "what it is", "bytes a call"), rows)
@@ -119,8 +121,9 @@ def count(net: object) -> str:
 
 @cache
 def shipped() -> dict[str, str]:
-    """Return the methods' names by the shipped recipe that names them."""
-    return {one.name: one.method for one in entries() if one.method is not None}
+    """Return methods' names by the shipped recipe that is of them, and not of an algorithm on another model."""
+    named = {one.name: one.method for one in entries() if one.method in METHODS}
+    return {name: of for name, of in named.items() if find(fv.load(name).method) is METHODS[of]}
 
 
 def recipe_of(method: Method) -> tuple[str, Recipe]:

@@ -12,6 +12,11 @@ from docs.website.markdown import ROOT
 FOLDER = ROOT / "notebooks"
 
 
+def paths() -> list[str]:
+    """Return the notebooks, as the repository has them."""
+    return [path.relative_to(ROOT).as_posix() for path in sorted(FOLDER.glob("*.ipynb"))]
+
+
 def pages() -> tuple[dict[str, str], dict[str, bytes]]:
     """Return the pages, and the pictures in them, by their places in the site."""
     pictures: dict[str, bytes] = {}

@@ -6,6 +6,7 @@ import inspect
 import types
 from collections.abc import Iterator
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -110,4 +111,10 @@ def _range(limits: tuple[Any, ...]) -> str:
 
 def meaning(section: type[BaseModel], name: str) -> str:
     """Return what stands below a key in the code."""
-    return plain(" ".join(docstrings(section).get(name, "").split())) if issubclass(section, Section) else ""
+    return plain(" ".join(said_of(section).get(name, "").split())) if issubclass(section, Section) else ""
+
+
+@cache
+def said_of(section: type[Section]) -> dict[str, str]:
+    """Return what stands below all keys of a section; its source is read once."""
+    return docstrings(section)

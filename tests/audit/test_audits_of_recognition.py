@@ -11,6 +11,7 @@ from PIL import Image
 from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit.conduct import audit_run
+from fedvisage.audit.reversion_attack import side_of
 from fedvisage.audit.told import CENTRES, MEANS
 
 OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
@@ -97,3 +98,8 @@ def test_fedface_sends_its_class_centres(sets: Mapping[str, Path], tmp_path: Pat
     found = audited(tree(sets, "fedface", training__rounds=1), tmp_path / "run")
     assert found["nearest-neighbour"]["says"].endswith("In this run sites send class centres.")
     assert found["membership"]["applies"]
+
+
+@pytest.mark.parametrize(("size", "side"), [(112, 128), (128, 128), (256, 128), (64, 64), (48, 32), (32, 32)])
+def test_faces_are_rebuilt_at_table_5s_size_from_the_papers_images_on(size: int, side: int) -> None:
+    assert side_of(size) == side

@@ -6,7 +6,7 @@ from tests.metrics.faces import tied_faces
 
 from fedvisage.errors import UserError
 from fedvisage.metrics.identification import identify
-from fedvisage.metrics.personalised import enrolled, identify_site, mean_over_sites
+from fedvisage.metrics.personalised import enrolled, figures_of_site, identify_site, mean_over_sites
 from fedvisage.metrics.similarity import Faces, labelled
 from fedvisage.metrics.verification import verify_against
 
@@ -19,6 +19,14 @@ def test_the_gallery_is_the_mean_training_feature_of_each_identity() -> None:
     length = np.hypot(0.9, 0.3)
     np.testing.assert_allclose(gallery.features, [[0, 1], [0.9 / length, 0.3 / length]], atol=1e-6)
     np.testing.assert_allclose(enrolled(TRAINING, unit_length=False).features, [[0, 1], [0.9, 0.3]], atol=1e-6)
+
+
+def test_with_a_raw_gallery_people_whose_images_agree_score_higher() -> None:
+    """Strangers are nearer to person 5 (0.98) than the probe to person 2 (0.95); but 5's mean is 0.95 long, 2's 1."""
+    test, strangers = labelled([[0.3, 0.954]], [2]), labelled([[0.99, 0.141]] * 2, [9, 9])
+    for unit_length, found in ((True, 0.0), (False, 1.0)):
+        site = figures_of_site(TRAINING, test, strangers, (), (0.5,), "nist", unit_length=unit_length)
+        assert site.tpir == {0.5: found}, unit_length
 
 
 def test_local_probes_and_everybody_elses_search_the_local_gallery() -> None:

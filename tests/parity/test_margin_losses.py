@@ -1,4 +1,4 @@
-"""CosFace, ArcFace, AdaFace and FedFR's Eq. 6 against a few lines of NumPy, values and gradients, in float64."""
+"""CosFace, ArcFace and FedFR's Eq. 6 against a few lines of NumPy, values and gradients, in float64."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from pytorch_metric_learning.losses import ArcFaceLoss, CosFaceLoss
 from torch import Tensor
 
-from fedvisage.nn.losses.adaface import Lengths, adaface, initial, updated
 from fedvisage.nn.losses.arcface import arcface
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.losses.margin_binary import NOBODY, margin_binary, stretched
@@ -23,9 +22,7 @@ RNG = np.random.default_rng(0)
 FEATURES, CENTRES = 3 * RNG.normal(size=(6, 5)), RNG.normal(size=(4, 5))
 LABELS = [0, 3, 1, 1, 2, 0]
 FEATURES[0] = -2 * CENTRES[0] + 0.3 * FEATURES[0]  # far on the wrong side: beyond ArcFace's bend
-FEATURES[4] *= 4  # so long that AdaFace's quality is clipped
 BIAS = RNG.normal(size=4)
-LENGTHS = (6.0, 2.0)
 
 
 def cosine(feature: Array, centre: Array) -> float:
@@ -56,17 +53,6 @@ def expected_arcface(features: Array, centres: Array, continued: bool = True) ->
     return softmax_loss(features, centres, own, 16)
 
 
-def expected_adaface(features: Array, centres: Array) -> float:
-    """ẑ is a constant for the gradient, so it is that of the features before they are nudged."""
-    lengths = np.sqrt((FEATURES**2).sum(axis=1))
-    quality = np.clip(0.333 * (lengths - LENGTHS[0]) / (LENGTHS[1] + 1e-3), -1, 1)
-
-    def own(z: float, row: int) -> float:
-        return math.cos(math.acos(z) - 0.4 * quality[row]) - 0.4 * (quality[row] + 1)
-
-    return softmax_loss(features, centres, own, 16)
-
-
 def expected_margin_binary(features: Array, centres: Array, bias: Array = BIAS, labels: list[int] = LABELS) -> float:
     def g(z: float) -> float:
         return 2 * ((z + 1) / 2) ** 3 - 1
@@ -82,11 +68,6 @@ def expected_margin_binary(features: Array, centres: Array, bias: Array = BIAS, 
     return total / len(features)
 
 
-def torch_adaface(features: Tensor, centres: Tensor, labels: Tensor) -> Tensor:
-    lengths = Lengths(*(torch.tensor(value, dtype=torch.float64) for value in LENGTHS))
-    return adaface(features, centres, labels, lengths, scale=16)
-
-
 LOSSES = {
     "cosface": (cosface, expected_cosface),
     "arcface": (lambda f, c, y: arcface(f, c, y, scale=16), expected_arcface),
@@ -94,7 +75,6 @@ LOSSES = {
         lambda f, c, y: arcface(f, c, y, scale=16, continued=False),
         lambda f, c: expected_arcface(f, c, continued=False),
     ),
-    "adaface": (torch_adaface, expected_adaface),
     "margin binary": (lambda f, c, y: margin_binary(f, c, torch.tensor(BIAS), y), expected_margin_binary),
 }
 
@@ -151,7 +131,7 @@ def test_the_stretch_maps_its_interval_onto_itself() -> None:
     torch.testing.assert_close(stretched(cosines, 1.0), cosines)
 
 
-@pytest.mark.parametrize("loss", [cosface, arcface, torch_adaface])
+@pytest.mark.parametrize("loss", [cosface, arcface])
 def test_features_on_and_opposite_their_centre_have_finite_gradients(loss: Callable[..., Tensor]) -> None:
     centres = torch.eye(3, requires_grad=True)
     features = torch.stack([centres.detach()[0], -centres.detach()[1]]).requires_grad_()
@@ -160,16 +140,6 @@ def test_features_on_and_opposite_their_centre_have_finite_gradients(loss: Calla
     assert centres.grad is not None
     assert features.grad.isfinite().all()
     assert centres.grad.isfinite().all()
-
-
-def test_adafaces_statistics_follow_the_lengths_of_features() -> None:
-    lengths, features = initial(), torch.tensor(FEATURES).float()
-    norms = np.sqrt((FEATURES**2).sum(axis=1))
-    for _ in range(2):
-        lengths = updated(lengths, features, momentum=0.9)
-    assert lengths.mean.item() == pytest.approx(0.81 * 20 + 0.19 * norms.mean(), rel=1e-6)
-    assert lengths.std.item() == pytest.approx(0.81 * 100 + 0.19 * norms.std(ddof=1), rel=1e-6)
-    assert updated(lengths, features[:1]).std == lengths.std
 
 
 def test_a_sample_of_all_classes_is_the_whole_softmax() -> None:

@@ -102,3 +102,16 @@ def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
     section = page[page.index("<h2>Differences") : page.index("<h2>Figures")]
     assert "Difference to rate 0.001" in section
     assert len(re.findall(r"<tr><td", section)) == 2
+
+
+def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    recipe = tree(sets, "fedavg", training__rounds=1, training__local={"batches": 1})
+    people = recipe.pop("data")
+    study = {
+        "title": "Toy", "recipe": recipe, "sets": {**people["sites"], "public": people["public"], "U": people["user"]},
+        "public": "public", "users": ["U"], "seeds": [0], "figures": ["generic.tar@1e-1"],
+        "rows": {"FedAvg": {}, "again": {"trained_by": "FedAvg"}},
+    }  # fmt: skip
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
+    conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
+    assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex", "study.html"))

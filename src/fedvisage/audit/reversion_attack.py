@@ -22,6 +22,8 @@ from fedvisage.nn.inputs import as_float
 
 SCHOOLING = Schooling(epochs=20, batch=64, width=256)
 LARGEST = 128
+PAPER_SIZE = 112
+"""The side of the paper's images, from which on Table 5's network is as printed."""
 SHOWN = 6
 
 
@@ -30,7 +32,7 @@ def attack(subject: Subject) -> Finding:
     people = subject.data.people
     assert people is not None
     assert people.public is not None
-    model, size = seen(subject), 2 ** min(int(math.log2(LARGEST)), int(math.log2(subject.recipe.input.size)))
+    model, size = seen(subject), side_of(subject.recipe.input.size)
     public = torch.from_numpy(model.faces(people.public).features)
     net = train_reversion(public, resized(images_of(people.public), size), SCHOOLING)
     threshold = next((one.value for one in subject.saved.thresholds.values()), 1.0)
@@ -49,6 +51,11 @@ def attack(subject: Subject) -> Finding:
     )
     kinds = "; ".join(str(row["told"]) for row in table)
     return Finding(says, {}, table, {"faces": (f"Rebuilt from, row by row: {kinds}", picture(drawn))})
+
+
+def side_of(size: int) -> int:
+    """Return the side of rebuilt faces: Table 5's for images of the paper's size, else the power of 2 below theirs."""
+    return LARGEST if size >= PAPER_SIZE else 2 ** int(math.log2(size))
 
 
 def images_of(view: View) -> Tensor:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedvisage.cli.options import note, say
 from fedvisage.errors import RunFailed, Terminated, UserError
+
+if TYPE_CHECKING:
+    from fedvisage.device import Exported
+    from fedvisage.web.contents import Entry
 
 app = typer.Typer()
 
@@ -45,6 +50,9 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds for a request.", min=0.1)] = 30.0,
     workers: Annotated[int, typer.Option(help="Requests that are computed at a time.", min=1)] = 2,
     threads: Annotated[int, typer.Option(help="Threads that compute one request.", min=1)] = 1,
+    page: Annotated[
+        bool, typer.Option(help="Deliver the page that checks faces in the browser, and the models to it.")
+    ] = True,
 ) -> None:
     """Answer over HTTP what finished models and a gallery say of pictures; docs/api.md lists the routes.
 
@@ -55,6 +63,7 @@ def serve(
         from fedvisage.service.running import check_open, server_of
     except ModuleNotFoundError as error:
         raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
+    from fedvisage.device import Exported
     from fedvisage.gallery.keys import key_from
     from fedvisage.gallery.search import Gallery
     from fedvisage.service.engine import open_engine
@@ -65,10 +74,13 @@ def serve(
     limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
     with ExitStack() as stack:
         people = None if gallery is None else stack.enter_context(Gallery(gallery, key_from(key)))
-        engine = open_engine(pad, recognition, threads)
+        tells = Exported.open(pad, threads=threads)
+        knows = None if recognition is None else Exported.open(recognition, threads=threads)
+        engine = open_engine(tells, knows, threads)
         if people is not None and engine.model is not None:
             note(*people.warm(engine.model.digest))
-        guard = build(engine, people, keys=keys, limits=limits, log=_log)
+        files = _page(tells, knows, keys=bool(keys)) if page else None
+        guard = build(engine, people, keys=keys, limits=limits, page=files, log=_log)
         server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
         say(f"answering at http{'s' if tls_cert else ''}://{host}:{port}; end it with Ctrl-C")
         try:
@@ -78,6 +90,16 @@ def serve(
         except SystemExit:
             raise RunFailed(f"{host}:{port} cannot be listened at; is another service there?") from None
     say("stopped")
+
+
+def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, Entry]:
+    """Return the files of the browser page, and say so if it has to ask the service for every picture."""
+    from fedvisage.web.contents import contents
+    from fedvisage.web.runtime import ADVICE, Runtime
+
+    if not Runtime().is_there:
+        note(f"the page cannot compute in browsers and asks this service instead; to change that, {ADVICE}")
+    return contents(pad, recognition, service={"keys": keys})
 
 
 def _log(line: str) -> None:

@@ -228,7 +228,7 @@ def _test(
     silent = Counter(seen.reason or "no frame" for _, seen in probes if not seen.logits)
     return {
         "data": trials.title,
-        "copy": list(trials.copy),
+        "published": list(trials.copy),
         "subjects": len({trial.subject for trial, _ in probes if trial.subject} | set(trials.enrol)),
         "presentations": len(probes),
         "unreadable": unreadable + trials.skipped,

@@ -172,7 +172,7 @@ def _normalise(graph: Any, layer: Layer, number: int, found: str, out: str, chan
     axes = np.array([0, 2, 3] if channels_second else [0], np.int64)
     flat = np.abs(layer.scale) < _FLAT
     scale = np.where(flat, 1.0, layer.scale)
-    constants = {
+    constants: dict[str, NDArray[Any]] = {
         "shift": layer.shift.reshape(shape).astype(np.float32),
         "inverse": (1 / scale).reshape(shape).astype(np.float32),
         "scale": np.where(flat, 0.0, scale).reshape(shape).astype(np.float32),

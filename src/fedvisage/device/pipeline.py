@@ -92,7 +92,8 @@ class Pipeline:
             raise UserError("pad", "no model of attack detection was given")
         from fedvisage.device import adaptation
 
-        crops, passed_over = [], 0
+        crops: list[NDArray[np.uint8]] = []
+        passed_over = 0
         for image in images:
             if len(crops) == most:
                 break

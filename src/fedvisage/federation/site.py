@@ -24,6 +24,7 @@ from fedvisage.federation.wire.message import Message, digest_of, load_parts, pl
 from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment, only_mirrored
+from fedvisage.nn.batchnorm import hold_statistics
 from fedvisage.nn.degrade import degrade
 from fedvisage.nn.inputs import as_float, colour_channels, prepare
 from fedvisage.nn.precision import Compute
@@ -257,6 +258,8 @@ class Site:
                 ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
                 features.append(network(ready).float().cpu())
         network.train(was)
+        if was and self.recipe.training.statistics == "frozen":
+            hold_statistics(network)
         return torch.cat(features).clone()
 
     def public_features(self, part: str) -> NDArray[np.float32]:

@@ -43,7 +43,14 @@ class OfSite:
 
 
 def figures_of_site(
-    training: Faces, test: Faces, strangers: Faces, fars: Sequence[float], fpirs: Sequence[float], mode: Mode
+    training: Faces,
+    test: Faces,
+    strangers: Faces,
+    fars: Sequence[float],
+    fpirs: Sequence[float],
+    mode: Mode,
+    *,
+    unit_length: bool = True,
 ) -> OfSite:
     """Return what one site's model makes of its own people's test images and of strangers."""
     impostors, probes = len(test) * len(strangers), len(test) + len(strangers)
@@ -54,7 +61,8 @@ def figures_of_site(
     if genuine and (seen := measurable(fars, impostors)):
         tar |= verify_against(test, strangers, seen).tar
     if len(test) and (seen := measurable(fpirs, searches)):
-        tpir |= identify_site(enrolled(training), test, strangers, seen, mode).tpir
+        gallery = enrolled(training, unit_length=unit_length)
+        tpir |= identify_site(gallery, test, strangers, seen, mode).tpir
     return OfSite(tar, tpir, (genuine, impostors, len(test), len(strangers)))
 
 

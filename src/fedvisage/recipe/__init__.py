@@ -19,6 +19,7 @@ from fedvisage.recipe.training import (
     Pretrain,
     Schedule,
     ServerOptimizer,
+    Start,
     Training,
 )
 
@@ -50,6 +51,7 @@ __all__ = [
     "Section",
     "Secure",
     "ServerOptimizer",
+    "Start",
     "Tracking",
     "Training",
     "apply",

@@ -53,6 +53,8 @@ Rate = Annotated[float, Field(gt=0, le=1)]
 class Recognition(Section):
     """How a recognition model is judged. Rates left empty are the papers', as far as pairs suffice."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"gallery"})
+
     far: tuple[Rate, ...] = ()
     """Rates of the generic TAR@FAR; by default the papers', as far as pairs suffice. One below a single pair is
     refused."""
@@ -66,6 +68,8 @@ class Recognition(Section):
     """Whose images the sites' own models must reject: held-out public ones; or, in simulations only, other sites'."""
     counting: Literal["published", "nist"] = "published"
     """TPIR as released code counts it, or as ``nist`` does."""
+    gallery: Literal["unit-length", "raw"] | None = None
+    """A site enrols each person's mean feature at unit length, unless said, or ``raw``, as FedFR's released code."""
     flip: bool = False
     """Add the feature of the mirrored image to each feature."""
     fmr: Rate = 1e-3

@@ -159,7 +159,7 @@ class Augment(Section):
     def _usual_range(cls, value: Any, info: ValidationInfo) -> Any:
         """Fill in the usual range; a number alone is a probability."""
         usual = dict(zip(("least", "most"), CHANGES[str(info.field_name)][2:], strict=True))
-        given = {"probability": value} if isinstance(value, int | float) else value
+        given = {"probability": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
         return {**usual, **given} if isinstance(given, Mapping) else given
 
     @field_validator(*CHANGES)
@@ -238,10 +238,22 @@ class ServerOptimizer(Section):
         return self
 
 
+class Start(Section):
+    """Weights to start from: of all parts of the network or of those named; ``strict`` refuses what does not fit."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"parts"})
+    file: str = Field(min_length=1)
+    """A safetensors file."""
+    parts: tuple[str, ...] | None = Field(None, min_length=1)
+    """The network's parts that take something of it; unset, all."""
+    strict: bool = True
+    """Refuse what does not fit; with ``false`` what fits is taken, and what does not is named."""
+
+
 class Training(Section):
     """How the federation trains."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain"})
+    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain", "l2sp", "statistics"})
 
     rounds: int = Field(ge=1)
     """Aggregations."""
@@ -257,8 +269,9 @@ class Training(Section):
     """``balanced`` fills half of each batch with bona fide images."""
     augment: Augment = Augment()
     """Random changes of training images."""
-    start: str | None = None
-    """A safetensors file to start from; other formats are converted first."""
+    start: str | Start | None = None
+    """Weights to start from: a safetensors file that must fit part by part, or a section. Other formats are converted
+    first."""
     early_stop: EarlyStop | None = None
     """Stop when held-out figures get no better."""
     pretrain: Pretrain | None = None
@@ -266,6 +279,22 @@ class Training(Section):
     server_optimizer: ServerOptimizer | None = None
     """Methods that take one mean a round over: the server steps towards it instead. In fedadam and fedyogi it is adam
     or yogi with ``lr`` 0.01."""
+    l2sp: float | None = Field(None, gt=0)
+    """How strongly sites are held near the weights that ``start`` gave (L2-SP): that much / 2 times the squared
+    distance. They go down each round beside the model's."""
+    statistics: Literal["frozen"] | None = None
+    """``frozen``: BatchNorm goes by the statistics that it started with, and does not change them."""
+
+    @model_validator(mode="after")
+    def _a_pull_has_a_start(self) -> Training:
+        if self.l2sp is not None and self.start is None:
+            raise ValueError("l2sp holds sites near the weights that start names; name a file there")
+        return self
+
+    @property
+    def starts_from(self) -> Start | None:
+        """The weights to start from; a file alone must fit whole."""
+        return Start(file=self.start) if isinstance(self.start, str) else self.start
 
     @field_validator("batch", mode="before")
     @classmethod

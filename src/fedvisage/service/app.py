@@ -17,7 +17,8 @@ from fedvisage.gallery.engine import Engine
 from fedvisage.gallery.search import Gallery
 from fedvisage.service import compreface, native
 from fedvisage.service.faults import Fault, fault_of
-from fedvisage.service.guarding import REQUEST, Guard, refuse
+from fedvisage.service.guarding import OPEN, REQUEST, Guard, refuse
+from fedvisage.service.paging import Page, add_page, open_paths
 from fedvisage.service.settings import Keys, Limits
 from fedvisage.service.work import Work
 from fedvisage.version import VERSION
@@ -27,20 +28,25 @@ _CODES = {404: "not_found", 405: "method_not_allowed"}
 
 def build(
     engine: Engine, gallery: Gallery | None = None, *, keys: Keys | None = None, limits: Limits | None = None,
-    log: Callable[[str], None] = lambda line: None,
+    page: Page | None = None, log: Callable[[str], None] = lambda line: None,
 ) -> Guard:  # fmt: skip
-    """Return the service over an engine, and over a gallery if there is one."""
+    """Return the service over an engine, over a gallery if there is one, and with the browser page if it is given."""
     work = Work(engine, gallery, limits or Limits())
     # Its own pages would load scripts from elsewhere.
     app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.include_router(native.routes(work))
     app.include_router(compreface.routes(work))
-    _add_pages(app, work)
+    _add_pages(app, work, "/" if page is None else "/routes")
+    files = page or {}
+    if files:
+        add_page(app, files, work)
     _add_refusals(app, work, log)
-    return Guard(app, keys=keys or Keys(), limits=work.limits, counts=work.counts, log=log)
+    free = OPEN | open_paths(files)
+    return Guard(app, keys=keys or Keys(), limits=work.limits, counts=work.counts, log=log, free=free,
+                 files=frozenset(f"/{path}" for path in files))  # fmt: skip
 
 
-def _add_pages(app: FastAPI, work: Work) -> None:
+def _add_pages(app: FastAPI, work: Work, place: str) -> None:
     page = files("fedvisage.service").joinpath("page.html").read_text(encoding="utf-8")
     rows = "".join(
         f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{one.get('description', '')}</td></tr>\n"
@@ -48,7 +54,7 @@ def _add_pages(app: FastAPI, work: Work) -> None:
         for method, one in methods.items()
     )
 
-    @app.get("/", include_in_schema=False)
+    @app.get(place, include_in_schema=False)
     async def start() -> HTMLResponse:
         return HTMLResponse(page.replace("ROUTES", rows).replace("VERSION", VERSION))
 

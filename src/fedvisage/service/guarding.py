@@ -11,7 +11,7 @@ import re
 import time
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import UTC, datetime
 
 from starlette.datastructures import Headers
@@ -23,8 +23,11 @@ from fedvisage.service.counting import Counts
 from fedvisage.service.faults import Fault
 from fedvisage.service.settings import Keys, Limits
 
-OPEN = frozenset({"/", "/v1/health", "/openapi.json"})
+OPEN = frozenset({"/", "/routes", "/v1/health", "/openapi.json"})
 """Paths that need no key: they say nothing of anybody."""
+
+DOWNLOAD = 600.0
+"""Seconds in which a file of the browser page, or a model, must have gone out."""
 
 CALLERS = 10_000
 """Callers whose rate is remembered; the ones that asked longest ago are forgotten first."""
@@ -34,7 +37,7 @@ REQUEST = "fedvisage.request"
 
 _ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
-_SAFE: Mapping[str, str] = {
+_SAFE = {
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'",
@@ -66,8 +69,12 @@ class Rates:
 class Guard:
     """The outermost part of a service."""
 
-    def __init__(self, app: ASGIApp, *, keys: Keys, limits: Limits, counts: Counts, log: Callable[[str], None]) -> None:
-        """Stand before a service."""
+    def __init__(
+        self, app: ASGIApp, *, keys: Keys, limits: Limits, counts: Counts, log: Callable[[str], None],
+        free: frozenset[str] = OPEN, files: frozenset[str] = frozenset(),
+    ) -> None:  # fmt: skip
+        """Stand before a service; ``free`` paths need no key, and ``files`` may be on their way for longer."""
+        self._free, self._files = free, files
         self._app, self._keys, self._limits, self._counts, self._log = app, keys, limits, counts, log
         self._rates = Rates(limits)
 
@@ -82,6 +89,7 @@ class Guard:
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, began, status = Headers(scope=scope), time.monotonic(), 0
+        limit = asyncio.timeout(self._limits.seconds)
         given = headers.get("x-request-id", "")
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         scope[REQUEST] = request
@@ -90,14 +98,17 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                more = {"x-request-id": request, **_SAFE}
+                own = {name.decode().lower() for name, _ in message["headers"]}
+                more = {k: v for k, v in ({"x-request-id": request} | _SAFE).items() if k not in own}
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in more.items())]
+                if scope["path"] in self._files and status < 400:
+                    limit.reschedule(asyncio.get_running_loop().time() + DOWNLOAD)
             await send(message)
 
         said = ""
         try:
             self._admit(scope, headers)
-            async with asyncio.timeout(self._limits.seconds):
+            async with limit:
                 await self._app(scope, self._bounded(receive), sending)
         except Fault as fault:
             await refuse(fault, request)(scope, receive, sending)
@@ -119,7 +130,7 @@ class Guard:
         """Refuse who has no key, asks too often, or announces too much."""
         address = str((scope.get("client") or ("nobody",))[0])
         caller: int | str | None = address
-        if self._keys and scope["path"] not in OPEN:
+        if self._keys and scope["path"] not in self._free:
             scheme, _, bearer = headers.get("authorization", "").partition(" ")
             caller = self._keys.owner(bearer.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", ""))
         if wait := self._rates.wait(f"key {caller}" if isinstance(caller, int) else f"from {address}"):

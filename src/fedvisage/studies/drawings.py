@@ -38,9 +38,11 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
         groups: dict[str, Scores] = {}
         thresholds: dict[str, float] = {}
         for cell in cells:
-            if (cell.user, cell.seed) == (user, study.seeds[0]) and (scores := _scores(cell)) is not None:
-                groups[cell.row] = scores
-                thresholds[cell.row] = float(read_json(cell.out / METRICS, "run the cell again")["threshold"])
+            if (cell.user, cell.seed) != (user, study.seeds[0]):
+                continue
+            metrics = read_json(cell.out / METRICS, "run the cell again")
+            if (scores := _scores(cell, metrics)) is not None:
+                groups[cell.row], thresholds[cell.row] = scores, float(metrics["threshold"])
         shown = dict(list(groups.items())[:MOST_LINES])
         if len(shown) > 1:
             what = f"Seed {study.seeds[0]}; filled points: at the threshold, hollow ones: where both errors are equal."
@@ -49,9 +51,12 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     return found
 
 
-def _scores(cell: Cell) -> Scores | None:
-    """Return the scores of a cell with one model, at the recipe's level, if it detects attacks and has both classes."""
-    if not (cell.out / SCORES).exists():
+def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
+    """Return the scores of a cell with one model, at the recipe's level, if it detects attacks and has both classes.
+
+    What recognition keeps under the same name are pairs of faces.
+    """
+    if metrics["task"] != "pad" or not (cell.out / SCORES).exists():
         return None
     scores = read_scores(cell.out / SCORES)
     if len(set(scores.model.tolist())) > 1 or not (len(scores.bona_fide) and len(scores.attack)):

@@ -24,7 +24,8 @@ MARGIN = 1.4
 
 NO_FACE = "no face found"
 
-_LOWEST_CONFIDENCE = 0.9
+LOWEST_CONFIDENCE = 0.9
+"""Faces of which the detector is less sure do not count."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
     detector = Detector(threads=threads)
 
     def detect(image: Image) -> list[Face]:
-        return [face for face in detector.detect([image])[0] if face.confidence >= _LOWEST_CONFIDENCE]
+        return [face for face in detector.detect([image])[0] if face.confidence >= LOWEST_CONFIDENCE]
 
     return detect
 
@@ -89,7 +90,7 @@ def make_finder(threads: int = 1) -> Callable[[Image], Face]:
     detector = Detector(threads=threads)
 
     def find(image: Image) -> Face:
-        face = detector.largest(image, _LOWEST_CONFIDENCE)
+        face = detector.largest(image, LOWEST_CONFIDENCE)
         if face is None:
             raise BadFile(NO_FACE)
         return face

@@ -29,6 +29,9 @@ from fedvisage.datasets.people.lists import named
 from fedvisage.datasets.scanners.tree import Tree, ending_of, unusable, walk
 from fedvisage.errors import UserError
 
+_SIDE = 128
+"""Pixels of a pretended face with its surroundings."""
+
 HEAD = ("TEMPLATE_ID", "SUBJECT_ID", "FILENAME", "SIGHTING_ID", "FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
 """The columns that are read, wherever they stand in a table."""
 
@@ -183,13 +186,13 @@ def _pack(short: str, galleries: tuple[str, str], folder: str, root: Path) -> No
 
 def _write_picture(path: Path, turn: int, people: Sequence[int]) -> list[NDArray[np.float64]]:
     """Write a picture with faces side by side; return their boxes."""
-    from fedvisage.datasets.pretend import SIDE, SPREAD, looks  # which needs the renderer
+    from fedvisage.datasets.pretend import SPREAD, looks  # which needs the renderer
 
-    picture, boxes = np.full((SIDE + 24, 12 + (SIDE + 12) * 2, 3), 118, np.uint8), []
+    picture, boxes = np.full((_SIDE + 24, 12 + (_SIDE + 12) * 2, 3), 118, np.uint8), []
     for place, person in enumerate(people):
-        images, points = looks(person, "bonafide")
-        corner = np.array([12 + place * (SIDE + 12), 12])
-        picture[corner[1] : corner[1] + SIDE, corner[0] : corner[0] + SIDE] = images[turn]
+        images, points = looks(person, "bonafide", side=_SIDE)
+        corner = np.array([12 + place * (_SIDE + 12), 12])
+        picture[corner[1] : corner[1] + _SIDE, corner[0] : corner[0] + _SIDE] = images[turn]
         side = SPREAD * float(np.ptp(points[turn], axis=0).max())
         boxes.append(np.concatenate([points[turn].mean(axis=0) - side / 2 + corner, [side, side]]))
     path.parent.mkdir(parents=True, exist_ok=True)

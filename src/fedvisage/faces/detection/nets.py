@@ -60,6 +60,11 @@ def read_checked(folder: Traversable, name: str) -> bytes:
     return content
 
 
+def read_installed(name: str) -> bytes:
+    """Return the bytes of a network's file from the installed package."""
+    return read_checked(_installed(), name)
+
+
 def _installed() -> Traversable:
     """Return the folder of the package, without running any of its code."""
     spec = find_spec(_PACKAGE)

@@ -80,7 +80,7 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
                 "images": len(some),
                 **_decided(counts[group], threshold),
             }
-    figures = {
+    figures: dict[str, Any] = {
         **rates_of(verified.tar if verified else {}, identified),
         "accuracy_on_ten_folds": pairs.folds.mean if pairs.folds else None,
         "accuracy_std": pairs.folds.std if pairs.folds else None,

@@ -89,7 +89,7 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         return {"histogram": torch.from_numpy(pair_counts(own, strangers))}
 
     def figures(site: Site, finished: Message) -> Message:
-        counting = scorer.recipe.evaluation.people.counting
+        settings = scorer.recipe.evaluation.people
         assert site.test is not None
         assert site.strangers is not None, "who judges personal models has strangers"
         rows, counts = [], (0, 0, 0, 0)
@@ -97,7 +97,9 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             weights = personal.weights(site, finished)
             transform = personal.transform(site) if personal.transform else None
             faces = faces_of(scorer, weights, site.data, site.test, site.strangers, transform)
-            measured = figures_of_site(*faces, *rates(scorer.recipe), counting)
+            measured = figures_of_site(
+                *faces, *rates(scorer.recipe), settings.counting, unit_length=settings.gallery != "raw"
+            )
             rows.append(
                 [UNMEASURED if value is None else value for value in (*measured.tar.values(), *measured.tpir.values())]
             )

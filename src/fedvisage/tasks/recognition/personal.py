@@ -33,8 +33,10 @@ def personal_of_merged(scorer: Scorer, finished: Message, people: People) -> dic
     """Judge a model that was trained on merged data on each site's people, apart again: a simulation anyway."""
     own = {name: faces_of(scorer, finished, site.train, site.heldout, others)
            for name, site in people.apart.items() if (others := people.strangers[name]) is not None}  # fmt: skip
-    counting = scorer.recipe.evaluation.people.counting
-    return {"generic": {name: figures_of_site(*faces, *rates(scorer.recipe), counting) for name, faces in own.items()}}
+    settings, asked = scorer.recipe.evaluation.people, rates(scorer.recipe)
+    unit_length = settings.gallery != "raw"
+    return {"generic": {name: figures_of_site(*faces, *asked, settings.counting, unit_length=unit_length)
+                        for name, faces in own.items()}}  # fmt: skip
 
 
 def personal_figures(recipe: Recipe, found: Mapping[str, Mapping[str, OfSite]]) -> dict[str, Any] | None:

@@ -79,8 +79,12 @@ def adapted_weights(
     for name, member in sorted(members_of(finished).items()):
         scorer.load(member)
         found: list[Message] = []
+
+        def keep(found: list[Message] = found) -> None:
+            found.append(_weights(scorer))
+
         source = sources.get(name) or sources[""]
-        _, outcome = adapted_logits(scorer, view, settings, source, lambda found=found: found.append(_weights(scorer)))
+        _, outcome = adapted_logits(scorer, view, settings, source, keep)
         kept = outcome.skipped or outcome.taken_back
         members[name] = member if kept or not found else {**member, **found[0]}
         outcomes[name] = outcome

@@ -1,0 +1,57 @@
+// Boxes as corners [left, top, right, bottom]: what the stages of the cascade do with them.
+
+/** Return the indices of the boxes that stay: the surest first, without those that overlap a surer one too much. */
+export function suppress(boxes, scores, limit, shareOf) {
+  const areas = boxes.map(area);
+  let waiting = boxes.map((_, index) => index).sort((one, other) => scores[other] - scores[one]);
+  const kept = [];
+  while (waiting.length) {
+    const [best, ...others] = waiting;
+    kept.push(best);
+    waiting = others.filter((index) => {
+      const both = common(boxes[best], boxes[index]);
+      const whole = shareOf === "smaller" ? Math.min(areas[best], areas[index]) : areas[best] + areas[index] - both;
+      return both <= limit * whole;
+    });
+  }
+  return kept;
+}
+
+/** Move each corner by a share of the box's width and height. */
+export function moved(box, offsets) {
+  const [width, height] = [box[2] - box[0], box[3] - box[1]];
+  return [
+    box[0] + offsets[0] * width,
+    box[1] + offsets[1] * height,
+    box[2] + offsets[2] * width,
+    box[3] + offsets[3] * height,
+  ];
+}
+
+/** Return the square around the same middle, as wide as the longer side. */
+export function squared(box) {
+  const [x, y] = [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2];
+  const half = Math.max(box[2] - box[0], box[3] - box[1]) / 2;
+  return [x - half, y - half, x + half, y + half];
+}
+
+/** Return the common area of two boxes (x, y, width, height) as a share of both together. */
+export function overlap(one, other) {
+  const both = common(corners(one), corners(other));
+  const whole = one.width * one.height + other.width * other.height - both;
+  return whole > 0 ? both / whole : 0;
+}
+
+function corners({ x, y, width, height }) {
+  return [x, y, x + width, y + height];
+}
+
+function common(one, other) {
+  const width = Math.min(one[2], other[2]) - Math.max(one[0], other[0]);
+  const height = Math.min(one[3], other[3]) - Math.max(one[1], other[1]);
+  return Math.max(width, 0) * Math.max(height, 0);
+}
+
+function area(box) {
+  return Math.max(box[2] - box[0], 0) * Math.max(box[3] - box[1], 0);
+}

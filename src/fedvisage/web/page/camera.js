@@ -1,0 +1,55 @@
+// Where pictures come from: a camera, or a file. What a browser refuses is said in words.
+
+import { Refused } from "./refused.js";
+
+const WANTED = { video: { width: { ideal: 640 }, height: { ideal: 480 }, facingMode: "user" }, audio: false };
+const LARGEST = 64_000_000; // pixels
+const SMALLEST = 16;
+
+const WORDS = {
+  NotAllowedError: "The camera was refused. Allow it for this page in the browser's settings, or choose a picture.",
+  NotFoundError: "No camera was found. Connect one, or choose a picture.",
+  NotReadableError: "The camera is in use by another program. Close that, or choose a picture.",
+  OverconstrainedError: "No camera gives what this page can use. Choose a picture.",
+};
+
+export async function openCamera(video) {
+  if (!navigator.mediaDevices?.getUserMedia) {
+    throw new Refused("camera", "A browser gives its camera to pages from https or localhost only. Open this page so, or choose a picture.");
+  }
+  try {
+    video.srcObject = await navigator.mediaDevices.getUserMedia(WANTED);
+    await video.play();
+  } catch (error) {
+    closeCamera(video);
+    throw new Refused("camera", WORDS[error.name] ?? `The camera cannot be used (${error.name}). Choose a picture.`);
+  }
+}
+
+export function closeCamera(video) {
+  for (const track of video.srcObject?.getTracks() ?? []) track.stop();
+  video.srcObject = null;
+}
+
+/** Say what is to be done when the camera is taken away while it is used. */
+export function onCameraLost(video, lost) {
+  for (const track of video.srcObject.getTracks()) {
+    track.onended = () => lost(new Refused("camera", "The camera was taken away. Start it again, or choose a picture."));
+  }
+}
+
+/** Read a file as a person sees it: turned upright, in its own colours. */
+export async function readPicture(file) {
+  let picture;
+  try {
+    picture = await createImageBitmap(file, { imageOrientation: "from-image", colorSpaceConversion: "none", premultiplyAlpha: "none" });
+  } catch {
+    throw new Refused("picture", `${file.name}: is no picture that this browser can read. Choose a JPEG, PNG or WebP.`);
+  }
+  const { width, height } = picture;
+  if (width * height > LARGEST || Math.min(width, height) < SMALLEST) {
+    picture.close();
+    throw new Refused("picture", `${file.name}: has ${width}×${height} pixels; choose one with at least ${SMALLEST} a side and at most ${LARGEST / 1e6} million.`);
+  }
+  return picture;
+}

@@ -1,0 +1,146 @@
+// The cascade that finds faces and their five points: Zhang et al., "Joint Face Detection and Alignment Using Multitask
+// Cascaded Convolutional Networks", IEEE Signal Processing Letters 23(10), 2016, section II-A. The same steps, files and
+// numbers as fedvisage.faces.detection in Python, so that both find the same.
+
+import { moved, squared, suppress } from "./boxes.js";
+import { cut, resized } from "./pixels.js";
+import { nearest } from "./rounding.js";
+
+const CELL = 12; // what the first network sees at each place, and how far its places are apart
+const STRIDE = 2;
+const MIDDLE = 24; // sides of what the other two networks see
+const LAST = 48;
+const AT_ONCE = 128;
+
+/**
+ * Return a function that finds the faces of a picture, the surest first.
+ *
+ * A net goes from (floats, [N, W, H, 3]) to its outputs, each with `data` and `dims`; `settings` are Python's.
+ */
+export function detector([first, second, third], settings) {
+  return async (image) => {
+    const seen = reduced(image, settings.longest_side);
+    const scale = [image.width / seen.width, image.height / seen.height];
+    const proposed = await propose(first, seen, settings);
+    const looked = await lookAgain(second, seen, proposed, settings);
+    return (await lookClosely(third, seen, looked, scale, settings)).filter(
+      (face) => face.confidence >= settings.lowest_confidence,
+    );
+  };
+}
+
+/** Stage 1: look at every place of a pyramid of pictures. */
+async function propose(net, image, settings) {
+  const found = { boxes: [], scores: [], offsets: [] };
+  const smaller = Math.min(image.width, image.height);
+  for (let scale = CELL / settings.smallest; smaller * scale >= CELL; scale *= settings.shrink) {
+    const level = await proposeAt(net, image, scale, settings.sure[0]);
+    for (const index of suppress(level.boxes, level.scores, settings.alike_in_level, "union")) {
+      for (const name of Object.keys(found)) found[name].push(level[name][index]);
+    }
+  }
+  const kept = suppress(found.boxes, found.scores, settings.alike, "union");
+  return kept.map((index) => squared(moved(found.boxes[index], found.offsets[index])));
+}
+
+async function proposeAt(net, image, scale, sure) {
+  const [width, height] = [image.width, image.height].map((side) => Math.max(CELL, nearest(side * scale)));
+  const input = new Float32Array(width * height * 3);
+  prepare(resized(image, width, height), input, 0);
+  const [offsets, scores] = await net(input, [1, width, height, 3]);
+  const rows = scores.dims[2];
+  const [across, down] = [image.width / width, image.height / height];
+  const level = { boxes: [], scores: [], offsets: [] };
+  for (let place = 0; place < scores.data.length / 2; place++) {
+    const score = scores.data[2 * place + 1];
+    if (score < sure) continue;
+    const [x, y] = [Math.floor(place / rows) * STRIDE, (place % rows) * STRIDE]; // the first axis is x
+    level.boxes.push([x * across, y * down, (x + CELL) * across, (y + CELL) * down]);
+    level.scores.push(score);
+    level.offsets.push(offsets.data.subarray(4 * place, 4 * place + 4));
+  }
+  return level;
+}
+
+/** Stage 2: look at each of the squares that are left. */
+async function lookAgain(net, image, boxes, settings) {
+  const { whole, outputs } = await shown(net, image, boxes, MIDDLE);
+  const [offsets, scores] = outputs;
+  const sure = surest(scores, whole.length, settings.sure[1]);
+  const kept = suppress(sure.map((index) => whole[index]), sure.map((index) => scores[2 * index + 1]), settings.alike, "union");
+  return kept.map((number) => sure[number]).map((index) => squared(moved(whole[index], at(offsets, index, 4))));
+}
+
+/** Stage 3: decide, and find the points; the network says all their x first. */
+async function lookClosely(net, image, boxes, scale, settings) {
+  const { whole, outputs } = await shown(net, image, boxes, LAST);
+  const [offsets, points, scores] = outputs;
+  const sure = surest(scores, whole.length, settings.sure[2]);
+  const final = sure.map((index) => moved(whole[index], at(offsets, index, 4)));
+  const kept = suppress(final, sure.map((index) => scores[2 * index + 1]), settings.alike, "smaller");
+  return kept.map((number) => {
+    const square = whole[sure[number]];
+    const [left, top, right, bottom] = final[number];
+    const own = at(points, sure[number], 10);
+    return {
+      box: {
+        x: left * scale[0],
+        y: top * scale[1],
+        width: (right - left) * scale[0],
+        height: (bottom - top) * scale[1],
+      },
+      points: [0, 1, 2, 3, 4].map((point) => [
+        (square[0] + own[point] * (square[2] - square[0])) * scale[0],
+        (square[1] + own[point + 5] * (square[3] - square[1])) * scale[1],
+      ]),
+      confidence: scores[2 * sure[number] + 1],
+    };
+  });
+}
+
+/** Show square boxes to a network, many at once; return them as they were cut, and what it says of all. */
+async function shown(net, image, boxes, side) {
+  const whole = boxes.map(([left, top, right]) => {
+    const length = Math.max(1, nearest(right - left));
+    const [x, y] = [nearest(left), nearest(top)];
+    return [x, y, x + length, y + length];
+  }).filter((box) => box[2] > 0 && box[3] > 0 && box[0] < image.width && box[1] < image.height);
+  const parts = [];
+  for (let start = 0; start < whole.length; start += AT_ONCE) {
+    const some = whole.slice(start, start + AT_ONCE);
+    const input = new Float32Array(some.length * side * side * 3);
+    some.forEach(([left, top, right, bottom], number) => {
+      const square = resized(cut(image, left, top, right - left, bottom - top), side, side);
+      prepare(square, input, number * side * side * 3);
+    });
+    parts.push(await net(input, [some.length, side, side, 3]));
+  }
+  const outputs = [0, 1, 2].map((output) => parts.flatMap((part) => Array.from(part[output]?.data ?? [])));
+  return { whole, outputs };
+}
+
+function surest(scores, count, least) {
+  return Array.from({ length: count }, (_, index) => index).filter((index) => scores[2 * index + 1] >= least);
+}
+
+function at(values, index, length) {
+  return values.slice(index * length, (index + 1) * length);
+}
+
+function reduced(image, longest) {
+  const scale = longest / Math.max(image.width, image.height);
+  if (scale >= 1) return image;
+  return resized(image, ...[image.width, image.height].map((side) => Math.max(1, nearest(side * scale))));
+}
+
+/** Write a picture as the networks were trained on it: about -1 to 1, with x as the first axis. */
+function prepare({ width, height, data }, out, start) {
+  for (let y = 0, from = 0; y < height; y++) {
+    for (let x = 0; x < width; x++, from += 3) {
+      const to = start + (x * height + y) * 3;
+      out[to] = (data[from] - 127.5) / 128;
+      out[to + 1] = (data[from + 1] - 127.5) / 128;
+      out[to + 2] = (data[from + 2] - 127.5) / 128;
+    }
+  }
+}

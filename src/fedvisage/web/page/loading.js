@@ -1,0 +1,45 @@
+// Files of the page's folder, read whole and compared with the digest that was promised before anything is done with them.
+
+import { Refused } from "./refused.js";
+
+/** Return a function that reads files below `base`; `key` is what a service with keys asks for. */
+export function reader(base, key) {
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+
+  async function bytes(path) {
+    let answer;
+    try {
+      answer = await fetch(new URL(path, base), { headers });
+    } catch {
+      throw new Refused("unreachable", `${path}: cannot be reached; is the server still there?`);
+    }
+    if (answer.status === 401) throw new Refused("unauthorised", "The service wants a key, and this is none of its keys.");
+    if (answer.status === 404) throw new Refused("missing", `${path}: is missing; write the folder again with fedvisage web build`);
+    if (!answer.ok) throw new Refused("unreachable", `${path}: the server answered ${answer.status}; try again`);
+    return answer.arrayBuffer();
+  }
+
+  async function checked(path, sha256, length) {
+    const content = await bytes(path);
+    if ((length !== undefined && content.byteLength !== length) || (await digest(content)) !== sha256) {
+      throw new Refused("wrong_digest", `${path}: is not the file that was promised (another digest); export the model again`);
+    }
+    return content;
+  }
+
+  async function json(path) {
+    const text = new TextDecoder().decode(await bytes(path));
+    try {
+      return JSON.parse(text);
+    } catch {
+      throw new Refused("damaged", `${path}: is not whole JSON; write the folder again with fedvisage web build`);
+    }
+  }
+
+  return { checked, json };
+}
+
+async function digest(content) {
+  const sum = new Uint8Array(await crypto.subtle.digest("SHA-256", content));
+  return Array.from(sum, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,205 @@
+// The page: what happens when a person presses something. What computes is Local (this page's worker) or Remote (the
+// service); both are asked in the same way.
+
+import { closeCamera, onCameraLost, openCamera, readPicture } from "./camera.js";
+import { reader } from "./loading.js";
+import { Local } from "./local.js";
+import { People } from "./people.js";
+import { Refused } from "./refused.js";
+import { Remote } from "./remote.js";
+import { Running } from "./running.js";
+import { View } from "./view.js";
+
+const BASE = new URL("./", document.baseURI).href;
+const view = new View(document);
+const people = new People();
+const at = (id) => view.at(id);
+
+let page; // what the folder says of itself
+let engine; // Local or Remote, open
+let models; // what it says of its models
+let running;
+let filming = 0; // the number of the camera's turn; 0 while it is off
+let turns = 0;
+let last = null; // what was checked last
+let found = []; // whom it is like
+
+async function begin() {
+  page = await reader(BASE).json("page.json");
+  running = new Running(page.settings.running);
+  at("where").hidden = !page.service;
+  if (!page.runtime) {
+    at("here").disabled = true;
+    at("there").checked = true;
+  }
+  at("service").hidden = !page.service?.keys;
+  if (page.service?.keys) view.state("refused", "Give a key of the service to begin.");
+  else await open();
+}
+
+async function open() {
+  await stop();
+  engine?.close();
+  const remote = Boolean(page.service) && at("there").checked;
+  view.enable(false, { recognises: false });
+  if (!remote && !page.runtime) throw new Refused("runtime", "The files that compute in a page are missing; run fedvisage web fetch.");
+  if (!remote && !globalThis.crypto?.subtle) throw new Refused("insecure", "This page must be opened from https or localhost.");
+  view.state("working", remote ? "Asking the service…" : "Loading the models…");
+  at("promise").textContent = remote
+    ? "Pictures are sent to the service that delivered this page. It keeps none."
+    : "Pictures are looked at in this page and are not sent anywhere.";
+  engine = remote ? new Remote() : new Local();
+  models = await engine.open(page, BASE, at("key").value.trim());
+  if (!people.size || models.recognition?.digest !== people.digest) forget();
+  view.models(models, page, remote);
+  view.enable(true, { recognises: Boolean(models.recognition) });
+  view.state("ready", "Ready: start the camera or choose a picture.");
+}
+
+function forget() {
+  people.names().forEach((name) => people.remove(name));
+  people.digest = models.recognition?.digest;
+  show();
+}
+
+async function startOrStop() {
+  if (filming) return stop();
+  const video = at("video");
+  view.state("working", "Waiting for the camera…");
+  await openCamera(video);
+  onCameraLost(video, (refused) => stop().then(() => told(refused)));
+  running.forget();
+  view.filming(true);
+  view.state("ready", "The camera is on.");
+  filming = ++turns;
+  film(video, filming);
+}
+
+async function stop() {
+  if (!filming) return;
+  filming = 0;
+  closeCamera(at("video"));
+  view.filming(false);
+  view.boxes([], 640, 480);
+  view.speed("");
+  last = null;
+  view.state("ready", "The camera is off.");
+}
+
+/** Look at the newest frame whenever a worker is free; what is said of frames comes in their order. */
+async function film(video, turn) {
+  const [times, coming] = [[], []];
+  let grabbed = Promise.resolve();
+  try {
+    while (filming === turn) {
+      while (coming.length < engine.lanes) {
+        grabbed = grabbed.then(() => newFrame(video));
+        coming.push(grabbed.then(look));
+      }
+      const { checked, width, height } = await coming.shift();
+      if (filming !== turn) return;
+      judged(checked, running.add(checked), width, height);
+      times.push(performance.now());
+      if (times.length > 20) times.shift();
+      view.speed(rate(times, checked.milliseconds));
+    }
+  } catch (error) {
+    if (filming !== turn) return; // a frame that came too late
+    await stop();
+    told(error);
+  } finally {
+    coming.forEach((one) => one.catch(() => {})); // nobody waits for these any more
+  }
+}
+
+/** Wait for a frame that was not looked at yet. */
+async function newFrame(video) {
+  if (video.requestVideoFrameCallback) await new Promise((resolve) => video.requestVideoFrameCallback(resolve));
+  return createImageBitmap(video);
+}
+
+async function look(frame) {
+  const { width, height } = frame;
+  return { checked: await engine.check(frame, { embed: people.size > 0 }), width, height };
+}
+
+function rate(times, milliseconds) {
+  const seconds = (times.at(-1) - times[0]) / 1000;
+  const said = `${milliseconds.toFixed(0)} ms a frame`;
+  return times.length < 2 ? said : `${((times.length - 1) / seconds).toFixed(1)} frames a second, ${said}`;
+}
+
+async function choose() {
+  const [file] = at("file").files;
+  if (!file) return;
+  await stop();
+  view.boxes([], 640, 480);
+  const picture = await readPicture(file);
+  const { width, height } = picture;
+  view.picture(picture);
+  view.state("working", "Looking at the picture…");
+  const checked = await engine.check(picture, { embed: true });
+  judged(checked, checked.faces[0]?.pad ?? null, width, height);
+  view.speed(`${checked.milliseconds.toFixed(0)} ms`);
+  view.state("ready", `${file.name} was looked at.`);
+  at("file").value = "";
+}
+
+function judged(checked, verdict, width, height) {
+  last = { checked, verdict };
+  view.boxes(checked.faces, width, height);
+  view.decision(checked, verdict);
+  const embedding = checked.faces[0]?.embedding;
+  found = embedding ? people.compare(embedding, models.recognition.threshold.value) : [];
+  show();
+}
+
+function show() {
+  view.enrolled(people.names(), found, (name) => {
+    people.remove(name);
+    found = found.filter((one) => one.name !== name);
+    show();
+  });
+  const [best] = found;
+  view.matched(best ? (best.match ? `This is ${best.name}.` : "This is nobody who is enrolled.") : "");
+}
+
+async function enrol() {
+  const name = at("name").value.trim();
+  if (!name) throw new Refused("name", "Write a name first.");
+  const embedding = await embeddingNow();
+  people.enrol(name, embedding);
+  at("name").value = "";
+  found = people.compare(embedding, models.recognition.threshold.value);
+  show();
+  view.state("ready", `${name} is enrolled in this page.`);
+}
+
+/** Return the embedding of the face at hand, which must have been found to be living, by the mean while it is filmed. */
+async function embeddingNow() {
+  const living = () => last?.verdict?.decision === "bona_fide";
+  let checked = last?.checked;
+  if (filming && living()) {
+    checked = await engine.check(await createImageBitmap(at("video")), { embed: true });
+  }
+  const embedding = living() ? checked.faces[0]?.embedding : null;
+  if (!embedding) throw new Refused("no_face", "There is no living face to enrol; show one alone, near and sharp.");
+  return embedding;
+}
+
+function told(error) {
+  view.state("refused", error instanceof Refused ? error.message : `This is a defect of the page: ${error.message ?? error}`);
+}
+
+const trying = (action) => (event) => {
+  event?.preventDefault?.();
+  return action().catch(told);
+};
+
+at("camera").onclick = trying(startOrStop);
+at("file").onchange = trying(choose);
+at("enrol").onsubmit = trying(enrol);
+at("service").onsubmit = trying(open);
+for (const id of ["here", "there"]) at(id).onchange = trying(open);
+addEventListener("pagehide", () => closeCamera(at("video")));
+begin().catch(told);

@@ -1,0 +1,75 @@
+// From a picture to a decision, as fedvisage.device.Pipeline does it: faces, their quality, living or attack, and an
+// embedding of who is neither an attack nor undecided.
+
+import { aligned } from "./align.js";
+import { detector } from "./cascade.js";
+import { cut, resized, turned } from "./pixels.js";
+import { measured } from "./quality.js";
+import { clipped, nearest } from "./rounding.js";
+
+const probability = (logit) => 1 / (1 + Math.exp(-logit));
+
+/** Return a function from a picture to what is said of it; `pad` and `recognition` may be missing. */
+export function pipeline({ nets, pad, recognition, settings }) {
+  const detect = detector(nets, settings.detector);
+  return async (image, { embed = true } = {}) => {
+    const found = await find(image, detect, settings.upright);
+    const faces = [];
+    for (const face of found.faces) {
+      const quality = measured(found.image, face, found.faces.length === 1, settings);
+      const verdict = pad ? await judged(found.image, face, quality, pad, settings) : null;
+      const passed = quality.reasons.length === 0 && (verdict === null || verdict.decision === "bona_fide");
+      const embedding = embed && recognition && passed ? await embedded(found.image, face, recognition, settings) : null;
+      faces.push({ ...(found.turned ? asItCame(face, image) : face), quality, pad: verdict, embedding });
+    }
+    return { faces, turned: found.turned, ...decided(faces, settings) };
+  };
+}
+
+function decided(faces, { reasons }) {
+  if (!faces.length) return { decision: "no_decision", reasons: [reasons.no_face] };
+  return { decision: faces[0].pad?.decision ?? "no_decision", reasons: faces[0].quality.reasons };
+}
+
+/** Find the faces of a picture, the largest first, and turn it where the largest stands on its head. */
+async function find(image, detect, { sure, sure_turned: sureTurned }) {
+  const upright = { image, faces: bySize(await detect(image)), turned: false };
+  const largest = upright.faces[0]?.confidence ?? 0;
+  if (largest >= sure) return upright;
+  const other = turned(image);
+  const faces = bySize(await detect(other));
+  return (faces[0]?.confidence ?? 0) > Math.max(sureTurned, largest) ? { image: other, faces, turned: true } : upright;
+}
+
+function bySize(faces) {
+  return faces.sort((one, other) => other.box.width * other.box.height - one.box.width * one.box.height);
+}
+
+/** Say of a face whether it is living; a crop that would be enlarged is of too small a face. */
+async function judged(image, face, quality, pad, { margin, reasons }) {
+  const { x, y, width, height } = face.box;
+  const side = Math.min(nearest(margin * Math.max(width, height)), image.width, image.height);
+  const left = clipped(nearest(x + width / 2 - side / 2), 0, image.width - side);
+  const top = clipped(nearest(y + height / 2 - side / 2), 0, image.height - side);
+  if (side < pad.size && !quality.reasons.includes(reasons.small)) quality.reasons.push(reasons.small);
+  const point = pad.threshold;
+  const verdict = { threshold: probability(point.value), operating_point: point.rule };
+  if (quality.reasons.length) return { ...verdict, decision: "no_decision", score: null, logit: null };
+  const crop = resized(cut(image, left, top, side, side), pad.size, pad.size);
+  const [logit] = await pad.run(crop.data);
+  const decision = logit >= point.value ? "bona_fide" : "attack";
+  return { ...verdict, decision, score: probability(logit), logit };
+}
+
+async function embedded(image, face, recognition, { alignment }) {
+  return recognition.run(aligned(image, face.points, recognition.size, alignment).data);
+}
+
+function asItCame(face, image) {
+  const { x, y, width, height } = face.box;
+  return {
+    ...face,
+    box: { x: image.width - x - width, y: image.height - y - height, width, height },
+    points: face.points.map(([across, down]) => [image.width - across, image.height - down]),
+  };
+}

@@ -1,0 +1,134 @@
+// What a person sees and hears: decision, score, reasons, boxes, and who is enrolled. Nothing is told by colour alone.
+
+const TITLES = { bona_fide: "Living face", attack: "Attack", no_decision: "No decision" };
+const MARKS = { bona_fide: "✓", attack: "✕", no_decision: "?" };
+
+export class View {
+  constructor(root) {
+    this.root = root;
+    this.said = "";
+  }
+
+  at(id) {
+    return this.root.getElementById(id);
+  }
+
+  /** Say how far the page is; `kind` is working, ready or refused. */
+  state(kind, text) {
+    const place = this.at("state");
+    place.dataset.kind = kind;
+    place.textContent = text;
+  }
+
+  enable(ready, { recognises }) {
+    for (const id of ["camera", "file"]) this.at(id).disabled = !ready;
+    this.at("people").hidden = !recognises;
+  }
+
+  filming(on) {
+    this.at("camera").textContent = on ? "Stop the camera" : "Start the camera";
+    this.at("camera").setAttribute("aria-pressed", String(on));
+    this.at("video").hidden = !on;
+    this.at("picture").hidden = on;
+  }
+
+  /** Show a picture from a file, and return nothing of it to anybody. */
+  picture(bitmap) {
+    const canvas = this.at("picture");
+    [canvas.width, canvas.height] = [bitmap.width, bitmap.height];
+    canvas.getContext("2d").drawImage(bitmap, 0, 0);
+    this.at("stage").style.setProperty("--shape", `${bitmap.width} / ${bitmap.height}`);
+  }
+
+  /** Show what was decided; the words change, and are read aloud, only when the decision or its reasons do. */
+  decision(checked, verdict) {
+    const decision = verdict?.decision ?? checked.decision;
+    const why = checked.reasons.join(", ");
+    const said = `${TITLES[decision]}${why && `: ${why}`}`;
+    this.at("verdict").dataset.decision = decision;
+    this.at("mark").textContent = MARKS[decision];
+    if (said !== this.said) this.at("decision").textContent = said;
+    this.said = said;
+    this.score(verdict ?? checked.faces[0]?.pad);
+  }
+
+  score(verdict) {
+    const known = typeof verdict?.score === "number";
+    const bar = this.at("bar");
+    bar.style.setProperty("--score", known ? verdict.score : 0);
+    bar.style.setProperty("--threshold", verdict?.threshold ?? 0);
+    bar.dataset.known = String(known);
+    const frames = verdict?.frames > 1 ? `, mean of ${verdict.frames} frames` : "";
+    this.at("figures").textContent = verdict
+      ? `Score ${known ? verdict.score.toFixed(4) : "none"}${frames}; threshold ${verdict.threshold.toFixed(4)} (${verdict.operating_point})`
+      : "";
+    bar.setAttribute("aria-label", this.at("figures").textContent || "no score");
+  }
+
+  /** Draw the boxes of faces over a picture of so many pixels. */
+  boxes(faces, width, height) {
+    const canvas = this.at("boxes");
+    [canvas.width, canvas.height] = [width, height];
+    this.at("stage").style.setProperty("--shape", `${width} / ${height}`);
+    const context = canvas.getContext("2d");
+    const line = Math.max(2, width / 200);
+    faces.forEach(({ box, points, pad }) => {
+      for (const [colour, wide] of [["#000", line * 2], ["#fff", line]]) {
+        context.strokeStyle = colour;
+        context.lineWidth = wide;
+        context.setLineDash(pad?.decision === "bona_fide" ? [] : [line * 4, line * 3]);
+        context.strokeRect(box.x, box.y, box.width, box.height);
+      }
+      context.fillStyle = "#fff";
+      for (const [x, y] of points ?? []) context.fillRect(x - line, y - line, 2 * line, 2 * line);
+    });
+  }
+
+  speed(text) {
+    this.at("speed").textContent = text;
+  }
+
+  models({ pad, recognition }, page, remote) {
+    const rows = [
+      ["attack detection", pad ? pad.digest : "none"],
+      ["recognition", recognition ? recognition.digest : "none"],
+      ["detector", page.detector.sha256],
+      ["computed", remote ? "at the service" : "in this page"],
+      ["version", page.version],
+    ];
+    const list = this.at("models");
+    list.replaceChildren(
+      ...rows.flatMap(([name, value]) => [["dt", name], ["dd", value]]).map(([tag, text]) => this.element(tag, text)),
+    );
+  }
+
+  /** Show who is enrolled, with similarities where a face was compared. */
+  enrolled(names, found, remove) {
+    const known = new Map(found.map((one) => [one.name, one]));
+    const rows = (found.length ? found.map((one) => one.name) : names).map((name) => {
+      const item = this.element("li");
+      const one = known.get(name);
+      const button = this.element("button", "Remove");
+      button.setAttribute("aria-label", `Remove ${name}`);
+      button.onclick = () => remove(name);
+      item.append(this.element("strong", name), this.element("span", one ? likeness(one) : "not compared yet"), button);
+      if (one?.match) item.dataset.match = "true";
+      return item;
+    });
+    this.at("list").replaceChildren(...rows);
+  }
+
+  matched(text) {
+    if (this.at("matched").textContent !== text) this.at("matched").textContent = text;
+  }
+
+  element(tag, text = "") {
+    const made = this.root.createElement(tag);
+    made.textContent = text;
+    return made;
+  }
+}
+
+function likeness({ similarity, match }) {
+  return `${match ? "same person" : "another person"}, similarity ${similarity.toFixed(3)}`;
+}
