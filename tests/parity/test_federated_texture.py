@@ -33,7 +33,7 @@ def test_moments_of_parts_give_the_scaler_of_the_whole() -> None:
 def test_a_run_scales_by_the_images_of_all_sites_and_sends_moments_once(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(tree(sets, "federated_texture", training__rounds=2), tmp_path / "run")
+    run_toy(tree(sets, "federated_texture", training__rounds=2, training__augment={}), tmp_path / "run")
     features = []
     for site in "ABC":
         found = PreparedSet.open(sets[site])

@@ -75,7 +75,8 @@ class Shortcuts:
         together = [(camera, kind) for kind, (_, camera) in self.linear.items() if camera >= WARN]
         if strong:
             auc, name, kind = max(strong)
-            more = f" ({len({cue for _, cue, _ in strong})} cues reach {WARN})" if len(strong) > 1 else ""
+            count = len({cue for _, cue, _ in strong})
+            more = f" ({count} cues reach {WARN})" if count > 1 else ""
             return [
                 f"warning: {name} alone tells bona fide images from {kind} with an AUC of {auc:.2f}{more}: a model can"
                 " learn the camera instead of the presentation; record both classes with the same cameras and light"

@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedvisage.faces.synthetic.camera import luminance
 from fedvisage.faces.synthetic.capture import (
     CAMERAS,
+    PORTRAIT,
     Conditions,
+    balanced,
     blurred,
     draw_camera,
     draw_capture,
+    levelled,
     photograph,
     resampled,
     with_flare,
@@ -92,3 +96,17 @@ def test_focus_and_motion_widen_what_gratings_pass() -> None:
     soft = draw_capture([CAMERAS[0]], [1], Conditions(motion=(0, 0), focus=(0.02, 0.02))).sampling(64)
     wanted = math.hypot(float(sharp.blur), 0.01 * float(sharp.pixels))
     assert float(soft.blur) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_software_brings_colour_to_that_of_portraits_and_the_darkest_parts_to_black() -> None:
+    scene = (
+        0.1
+        + torch.rand(1, 3, 20, 20, generator=torch.Generator().manual_seed(0))
+        * torch.tensor([0.2, 0.5, 0.4])[None, :, None, None]
+    )
+    mean = balanced(scene, number(1.0)).mean((2, 3))[0]
+    torch.testing.assert_close(mean / mean[1], torch.tensor(PORTRAIT))
+    torch.testing.assert_close(balanced(scene, number(0.0)), scene)
+    black = levelled(scene, number(1.0))
+    assert float(torch.quantile(luminance(black).flatten(), 0.01)) == pytest.approx(0, abs=1e-3)
+    assert float(luminance(black).mean()) == pytest.approx(float(luminance(scene).mean()), rel=0.02)

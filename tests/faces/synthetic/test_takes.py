@@ -41,9 +41,9 @@ def test_light_on_a_flat_thing_is_even_and_on_a_slope_follows_the_cosine_law() -
 
 
 def test_a_rendition_of_one_is_the_picture_and_more_is_more_colour_about_the_same_grey() -> None:
-    torch.testing.assert_close(rendition(FACE, Rendition((1, 1), (1, 1)), [1]), FACE)
+    torch.testing.assert_close(rendition(FACE, Rendition((1, 1), (1, 1), (0, 0)), [1]), FACE)
     soft = 0.4 + 0.2 * FACE
-    vivid = rendition(soft, Rendition((1.5, 1.5), (1, 1)), [1])
+    vivid = rendition(soft, Rendition((1.5, 1.5), (1, 1), (0, 0)), [1])
     torch.testing.assert_close(vivid - vivid.mean(1, keepdim=True), 1.5 * (soft - soft.mean(1, keepdim=True)))
 
 

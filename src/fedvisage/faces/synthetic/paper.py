@@ -67,7 +67,8 @@ def mask_outline(view: View, points: Tensor, size: int, seeds: Sequence[int]) ->
     u = (place * across[:, None, None]).sum(-1) / half_width[:, None, None]
     v = (place * (down / length[:, None])[:, None, None]).sum(-1) / half_height[:, None, None]
     radius = torch.hypot(u, v)
-    return ((1 - radius) * half_width[:, None, None] * view.coordinates.shape[1] / 2 + 0.5).clamp(0, 1)[:, None]
+    inside: Tensor = (1 - radius) * half_width[:, None, None] * view.coordinates.shape[1] / 2 + 0.5
+    return inside.clamp(0, 1)[:, None]
 
 
 def disc_out_of_focus(distance: float, focused_at: float, focal_length: float, aperture: float) -> float:

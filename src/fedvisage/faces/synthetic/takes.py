@@ -35,19 +35,23 @@ LENSES = ((3.7, 2.0, 1.2), (4.3, 1.9, 1.8), (6.8, 1.8, 2.8), (35.0, 2.8, 8.0))
 
 @dataclass(frozen=True)
 class Rendition:
-    """How attackers' software changes photographs before they are printed or shown; ranges are of videos."""
+    """How media and attackers' software change photographs that are printed or shown; ranges are of videos."""
 
     vivid: Range
     contrast: Range
+    spread: Range  # radius to which ink or sub-pixels spread a point, as a share of the side
 
 
+SPREAD = (0.0, 0.012)
 GRAIN, DOTS = (0.0, 0.02), (0.0, 0.6)
 """Unevenness of paper, and screens from continuous tone to nearly hard dots."""
+SHOWN = (0.94, 1.4)
+"""How far media reach: their edges come into view on some sides of some videos, in every domain."""
 RENDITIONS = {
-    "print": Rendition((1.1, 1.9), (0.8, 1.2)),
-    "cut": Rendition((1.1, 1.9), (0.8, 1.2)),
-    "mask": Rendition((1.1, 1.9), (0.8, 1.2)),
-    "replay": Rendition((0.95, 1.6), (0.9, 1.25)),
+    "print": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
+    "cut": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
+    "mask": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
+    "replay": Rendition((0.95, 1.6), (0.9, 1.25), (0.0, 0.005)),
 }
 """Drivers and phones render pleasing pictures: they give back colour and contrast that ink and glass take."""
 
@@ -59,12 +63,15 @@ def media_of(domain: Domain) -> list[Attack]:
 
 def _full(attack: Attack) -> Attack:
     if isinstance(attack.instrument, Display):
-        panel = replace(attack.instrument, primaries=(0.0, 2.0), dimming=(0.3, 3.0), gamut=(0.0, 0.1))
-        return replace(attack, instrument=panel)
+        held_so = replace(attack.instrument.holding, shown=SHOWN)
+        full = replace(attack.instrument, primaries=(0.0, 2.0), dimming=(0.3, 3.0), gamut=(0.0, 0.1), holding=held_so)
+        return replace(attack, instrument=full)
     glossy = attack.instrument.gloss[1] > 0.1 if attack.instrument else False
     paper = attack.instrument or MASK_OF_PAPER
     density, sheen = ((1.7, 2.3), (0.0, 0.35)) if glossy else ((1.2, 1.7), (0.0, 0.08))
-    return replace(attack, instrument=replace(paper, density=density, sheen=sheen, grain=GRAIN, dot_strength=DOTS))
+    printer = replace(paper, density=density, sheen=sheen, grain=GRAIN, dot_strength=DOTS,
+                      holding=replace(paper.holding, shown=SHOWN))  # fmt: skip
+    return replace(attack, instrument=printer)
 
 
 def living_take(
@@ -104,8 +111,13 @@ def attack_take(
 
 
 def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:
-    """Return photographs, sRGB in [0, 1], as software enhances them: more colour, more contrast about their mean."""
-    vivid, contrast = (between(videos, f"rendition/{name}", getattr(how, name)) for name in ("vivid", "contrast"))
+    """Return photographs, sRGB in [0, 1], as attackers show them: ink spreads, colour and contrast are enhanced."""
+    vivid, contrast, spread = (
+        between(videos, f"rendition/{name}", getattr(how, name)) for name in ("vivid", "contrast", "spread")
+    )
+    if spread.any():
+        none = torch.zeros_like(spread)
+        images = blurred(images, spread * images.shape[-1], none, none).clamp(0, 1)
     grey = luminance(images)
     coloured = grey + column(vivid) * (images - grey)
     mean = grey.mean((2, 3), keepdim=True)
