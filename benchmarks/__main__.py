@@ -14,6 +14,7 @@ import torch
 
 from benchmarks import (
     adaptation,
+    adapters,
     browser,
     clustering,
     data,
@@ -61,6 +62,7 @@ MEASURES = (
     fedgpad.measure,
     adaptation.measure_time,
     adaptation.measure_memory,
+    adapters.measure,
     split.measure,
     split.measure_depth,
     split.measure_bytes,

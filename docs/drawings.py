@@ -209,7 +209,10 @@ def the_house() -> Drawing:
     """Which rooms import which."""
     floors = (
         ("what people call", ("cli", "service", "gallery", "door", "schemas", "demo", "studies", "shipped")),
-        ("what carries a run out", ("audit", "nvflare", "runs", "export", "device", "tracking", "report")),
+        (
+            "what carries a run out",
+            ("audit", "nvflare", "runs", "export", "conversion", "device", "tracking", "report"),
+        ),
         ("what is trained", ("tasks", "methods")),
         ("what makes a federation of it", ("federation", "metrics")),
         ("what is looked at", ("datasets", "data", "faces", "nn", "privacy")),

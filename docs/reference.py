@@ -53,22 +53,22 @@ SERVER: Groups = {
     "state": ("kept", "once", "member", "keep_member", "finished"),
     "randomness": ("rng",),
     HOUSE: (
-        *("exchange", "compute", "releases", "files", "state", "restore"),
+        *("exchange", "compute", "releases", "files", "start", "state", "restore"),
         *("stopped", "ended", "without_quorum"),
     ),
 }
 METHOD: Groups = {
     "what it is": ("name", "title", "paper", "task", "options"),
-    "network": ("network", "home", "delivered", "finished", "parts_at", "begin"),
+    "network": ("network", "home", "delivered", "finished", "parts_at", "begin", "fix", "beside", "merged"),
     "at the sites": ("calls", "pooled", "personal", "least_identities"),
-    "at the server": ("server", "averages", "in_turn", "steps_at_server", "members", "server_sees"),
+    "at the server": ("server", "averages", "pulls", "in_turn", "steps_at_server", "members", "server_sees"),
     "at the user": ("user", "features", "step", "spread", "as_graph"),
     "recipes": ("check", "warning"),
     "differential privacy": ("releases", "noised", "prices"),
 }
 MODEL: Groups = {
     "what it is": ("name", "title", "task", "options", "averaged"),
-    "network": ("network", "parts", "begin", "check"),
+    "network": ("network", "parts", "begin", "check", "fix", "beside", "merged"),
     "training": ("represent", "supervise", "loss", "fit"),
     "at the user": ("user", "features", "personal", "least_identities"),
 }

@@ -10,6 +10,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedvisage"
 BROAD = {"Exception", "BaseException"}
 
 MAY_CATCH_ALL = {
+    "conversion/pickled.py": {"_child"},
     "data/prepared.py": {"_mapped"},
     "datasets/importers/pictures.py": {"read_picture"},
     "gallery/file.py": {"create_file", "open_file"},

@@ -64,7 +64,7 @@ def test_every_shipped_recipe_and_study_satisfies_its_schema(entry: Any) -> None
     assert [error.message for error in validator.iter_errors(as_json(locate(entry.name)))] == []
 
 
-NEEDED = {"privacyface": {"delta": 1e-3}}
+NEEDED = {"privacyface": {"delta": 1e-3}, "fedstackfpad": {"network": {"arch": "resnet18"}}}
 """Options without a default."""
 
 

@@ -36,6 +36,9 @@ FACES = {"name": "sphere20", "embedding": 16}
 FEW_PEOPLE = {"minimum": 2, "delta": 0.01}
 """What PrivacyFace's methods need where a site has three people."""
 
+ARCHITECTURES = {"fedstackfpad": "test_vit"}
+"""Of methods with a network of timm's, one of those that it has for tests."""
+
 NEEDS: Mapping[str, Mapping[str, Any]] = {"fednova": {"name": "sgd", "lr": 0.05}}
 """The sites' optimizer, of methods that are about one kind of it."""
 
@@ -157,6 +160,8 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})
         found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in known}
+    if found["method"]["name"] in ARCHITECTURES:
+        found["method"]["network"] = {"arch": ARCHITECTURES[found["method"]["name"]]}
     for key, value in changes.items():
         *parents, last = key.split("__")
         section = found

@@ -12,7 +12,8 @@ import fedvisage as fv
 from fedvisage.methods import ALGORITHMS, MODELS, on
 from fedvisage.methods.model import Model
 
-ARCHITECTURES = {"timm": "mobilenetv3_small_100", "timm-embedding": "mobilenetv3_small_100"}
+ARCHITECTURES = {"timm": "mobilenetv3_small_100", "timm-embedding": "mobilenetv3_small_100",
+                 "adapters": "vit_base_patch16_clip_224"}  # fmt: skip
 """Which of timm's networks stands for all, where a model is any of them."""
 
 

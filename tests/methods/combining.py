@@ -13,6 +13,9 @@ from fedvisage.methods import MODELS
 TINY = "test_efficientnet"
 """Of timm's architectures, one that it has for tests: 0.1 million weights, with BatchNorm."""
 
+TRANSFORMER = "test_vit"
+"""The same with blocks of a transformer."""
+
 FOR_SGD = ("scaffold", "fednova")
 
 
@@ -21,6 +24,8 @@ def small(model: str) -> dict[str, Any]:
     found = MODELS[model].options.model_fields["network"].annotation
     known = getattr(found, "model_fields", {})
     sizes = {key: value for key, value in (NETWORK | FACES | {"arch": TINY}).items() if key in known}
+    if model == "adapters":
+        sizes |= {"arch": TRANSFORMER, "rank": 2}
     if MODELS[model].task == "recognition":
         sizes["name"] = model
         if model != "timm-embedding":

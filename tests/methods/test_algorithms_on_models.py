@@ -22,15 +22,23 @@ from fedvisage.errors import UserError
 from fedvisage.federation.server import Server
 from fedvisage.methods import ALGORITHMS, METHODS, MODELS, find, on, read_method
 
-WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64")
-RUN = ("resnet18", "vit", "vit-h", "fedma-vgg", "timm", "sphere20", "iresnet18", "mobilefacenet", "timm-embedding")
+WITHOUT_NORMS = ("fedma-vgg", "sphere20", "sphere64", "adapters")
+RUN = ("resnet18", "vit", "vit-h", "fedma-vgg", "timm", "sphere20", "iresnet18", "mobilefacenet", "timm-embedding",
+       "adapters")  # fmt: skip
 PAIRS = [(algorithm, model) for model in RUN for algorithm in ALGORITHMS
          if (algorithm, model) not in {("fedbn", name) for name in WITHOUT_NORMS}]  # fmt: skip
 TWICE = [("moon", "timm"), ("fedbn", "iresnet18"), ("scaffold", "timm-embedding"), ("fedyogi", "vit-h"),
          ("fednova", "mobilefacenet")]  # fmt: skip
 
 
-@pytest.mark.parametrize(("algorithm", "model"), PAIRS)
+SELDOM = [("adapters", name) for name in ("fedprox", "afl", "fedadam", "fedyogi", "fednova")]
+"""Models with algorithms that see no more of them than those that are always tried."""
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "model"),
+    [pytest.param(*pair, marks=pytest.mark.slow) if pair[::-1] in SELDOM else pair for pair in PAIRS],
+)
 def test_two_rounds_end_in_finite_weights_and_figures(
     algorithm: str, model: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -52,7 +60,7 @@ def refusal(content: Mapping[str, Any], out: Path) -> UserError:
     return caught.value
 
 
-@pytest.mark.parametrize("model", ["fedma-vgg", "sphere20"])
+@pytest.mark.parametrize("model", ["fedma-vgg", "sphere20", "adapters"])
 def test_fedbn_is_refused_where_there_is_nothing_to_keep(model: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     assert refusal(combined(sets, "fedbn", model), tmp_path / "run").place == "recipe.method.model"
 

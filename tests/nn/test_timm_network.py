@@ -219,3 +219,14 @@ def test_iresnet100_has_as_many_weights_as_published() -> None:
     count += 2 * 512 + 512 * 7 * 7 * 512 + 512 + 2 * 512
     assert count == 65_156_160
     assert sum(value.numel() for value in found.parameters()) == count
+
+
+@pytest.mark.parametrize("arch", [TINY, "test_vit"])
+def test_an_outline_without_values_can_be_built(arch: str) -> None:
+    """A finished model's weights are held against one before its network is built."""
+    with torch.device("meta"):
+        outline = built(arch)
+    assert all(value.is_meta for value in outline.state_dict().values())
+    assert {name: value.shape for name, value in outline.state_dict().items()} == {
+        name: value.shape for name, value in built(arch).state_dict().items()
+    }

@@ -91,7 +91,8 @@ def test_every_row_that_was_printed_is_quoted_at_every_user(path: Path) -> None:
     study = read(path)
     for name, row in study.rows.items():
         missing = [user for user in study.users if not quoted(study.paper, row.quotes or name, user)]
-        assert missing == (study.users if name in OWN_ROWS else []), name
+        own = name in OWN_ROWS or path.stem.startswith("claims-")  # judged on people of whom nothing was printed
+        assert missing == (study.users if own else []), name
 
 
 def test_every_printed_row_is_quoted_by_some_study() -> None:

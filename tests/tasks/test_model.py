@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from tests.toy import SIZE, recipe_of, tree
 
 from fedvisage.errors import UserError
@@ -89,26 +88,3 @@ def test_settings_that_are_none_are_refused(text: str, saved: Path) -> None:
 def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         model.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("found", "message"),
-    [
-        ({"model.w": torch.zeros(3, 2)}, "lacks model.n"),
-        ({"model.w": torch.zeros(2, 3), "model.n": torch.tensor(0)}, "has shape (2, 3), the network's is (3, 2)"),
-        ({"other.w": torch.zeros(1)}, "tensor other.w, unknown to this network"),
-        ({}, "lacks any tensor"),
-    ],
-)
-def test_weights_to_start_from_must_fit(found: dict[str, torch.Tensor], message: str, tmp_path: Path) -> None:
-    save_file(found, tmp_path / "start.safetensors")
-    with pytest.raises(UserError) as caught:
-        model.start_weights(tmp_path / "start.safetensors", FINISHED)
-    assert caught.value.place == "recipe.training.start"
-    assert message in caught.value.message
-
-
-def test_weights_to_start_from_may_name_some_parts_only(tmp_path: Path) -> None:
-    save_file({"model.w": torch.ones(3, 2), "model.n": torch.tensor(1)}, tmp_path / "start.safetensors")
-    found = model.start_weights(tmp_path / "start.safetensors", FINISHED | {"head.b": torch.zeros(1)})
-    assert set(found) == {"model.w", "model.n"}

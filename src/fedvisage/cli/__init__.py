@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli import adapting, data, federation, gallery, judging, models, recipes, runs, service, web
+from fedvisage.cli import adapting, conversion, data, federation, gallery, judging, models, recipes, runs, service, web
 from fedvisage.cli.options import ending_on_sigterm
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
@@ -31,6 +31,7 @@ app.add_typer(service.app)
 app.add_typer(federation.app)
 app.add_typer(recipes.shipped, name="recipes", cls=Verbs)
 app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
+app.add_typer(conversion.app, name="model", cls=Verbs, no_args_is_help=True)
 app.add_typer(
     gallery.app, name="gallery", cls=Verbs, help="Enrol people, search for them, and delete them.", no_args_is_help=True
 )

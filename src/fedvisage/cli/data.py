@@ -33,7 +33,7 @@ def synth(
     ] = None,
     frames: Annotated[
         int,
-        typer.Option(help="Frames a video. With --from: frames of each attack; a photograph stays one.", min=1),
+        typer.Option(help="Frames a video. With --from: of each take of a photograph, bona fide or attack.", min=1),
     ] = 4,
     seed: Annotated[int, typer.Option(min=0)] = 0,
     heldout: Annotated[float, typer.Option(help="Share of subjects held out.", min=0.0, max=0.9)] = 0.25,
@@ -62,6 +62,7 @@ def synth(
 ) -> None:
     """Render a prepared set: synthetic people and simulated presentation attacks, or attacks on your own photos.
 
+    Your photos are taken again by the same simulated cameras as the attacks on them, so that no camera is the label.
     Photos that cannot be used, or would have to be enlarged, are skipped, counted and listed.
     """
     course = reporter(quiet, log_format)
@@ -232,8 +233,12 @@ def show(
     directory: Annotated[Path, typer.Argument(help="A prepared set.")],
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet (PNG).", show_default=False)] = None,
     verify: Annotated[bool, typer.Option(help="Compare all digests, reading every file.")] = False,
+    shortcuts: Annotated[
+        bool,
+        typer.Option("--shortcuts", help="Measure how well single numbers (sharpness, noise, …) tell the classes."),
+    ] = False,
 ) -> None:
-    """Say what a prepared set holds, and draw a contact sheet of it."""
+    """Say what a prepared set holds, draw a contact sheet of it, and look for shortcuts in it."""
     from fedvisage.datasets.make import show_set
 
-    say(*show_set(directory, sheet=sheet, verify=verify))
+    say(*show_set(directory, sheet=sheet, verify=verify, shortcuts=shortcuts))

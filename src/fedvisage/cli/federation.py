@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
+Weights = Annotated[
+    Path | None,
+    typer.Option(help="This machine's copy of the file of weights that recipes start from.", show_default=False),
+]
 Public = Annotated[
     Path | None,
     typer.Option(help="This machine's copy of the public identities of a recognition run.", show_default=False),
@@ -71,10 +75,7 @@ def server(
     kit: Annotated[Path, typer.Argument(help="The server's kit.")],
     state: State = None,
     public: Public = None,
-    weights: Annotated[
-        Path | None,
-        typer.Option(help="This machine's copy of the file of weights that recipes start from.", show_default=False),
-    ] = None,
+    weights: Weights = None,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
     verbose: Verbose = False,
@@ -94,6 +95,7 @@ def site(
     data: Annotated[Path, typer.Option(help="This site's prepared set; its path stays here.", show_default=False)],
     state: State = None,
     public: Public = None,
+    weights: Weights = None,
     allow_overlap: Overlap = False,
     verify: Verify = False,
     quiet: Quiet = False,
@@ -106,7 +108,9 @@ def site(
 
     front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
-    start_site(kit, data, state, public, front, verbose=verbose, allow_overlap=allow_overlap, verify=verify)
+    start_site(
+        kit, data, state, public, front, verbose=verbose, allow_overlap=allow_overlap, verify=verify, weights=weights
+    )
 
 
 @app.command()

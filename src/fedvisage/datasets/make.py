@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from fedvisage import extensions
 from fedvisage.data.prepared import PreparedSet
@@ -26,8 +26,12 @@ from fedvisage.errors import UserError
 from fedvisage.progress import Say, counted, in_steps
 from fedvisage.workers.spread import Progress
 
-MOST_ATTACKS = 10
-"""Frames of attacks for each bona fide one, above which a set of photographs warns."""
+if TYPE_CHECKING:
+    from fedvisage.datasets.shortcuts import Shortcuts
+
+
+ENOUGH = 100
+"""Images of each class, from which on an import looks for shortcuts."""
 
 
 class Importer(Protocol):
@@ -117,7 +121,7 @@ def synthesise_set(
             reading=reading,
             progress=progress,
         )
-    return [*report.lines(), *_too_many_attacks(report), *show_set(destination)]
+    return [*report.lines(), *_shortcuts_of_import(destination, report), *show_set(destination)]
 
 
 def synthesise_people(
@@ -154,7 +158,15 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
     if kind == EVERYTHING:
         return import_all(source, destination, say, partial(_import_found, say=say, options=options))
     with in_steps(f"importing {source.name}", say) as progress:
-        return _import_one(kind, source, destination, progress, name or source.resolve().name, options).lines()
+        report = _import_one(kind, source, destination, progress, name or source.resolve().name, options)
+    return [*report.lines(), *_shortcuts_of_import(destination, report)]
+
+
+def _shortcuts_of_import(destination: Path, report: ImportReport) -> list[str]:
+    """Warn of a set whose classes a single number of a picture separates; few images say nothing."""
+    if min(report.bona_fide, report.images - report.bona_fide) < ENOUGH:
+        return []
+    return _shortcuts(PreparedSet.open(destination)).warnings()
 
 
 def _import_one(
@@ -266,8 +278,8 @@ def pretend_dataset(kind: str, directory: Path, subjects: int = 0, people: int =
     return [f"{counted(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"]
 
 
-def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False) -> list[str]:
-    """Return what a set holds, line by line, and write a contact sheet when asked to."""
+def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False, shortcuts: bool = False) -> list[str]:
+    """Return what a set holds, line by line; write a contact sheet, and measure shortcuts, when asked to."""
     if sheet is not None:
         _check_sheet(sheet)
     prepared = PreparedSet.open(directory, verify=verify)
@@ -277,10 +289,23 @@ def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False
         *describe(prepared),
         *warnings_about(prepared),
     ]
+    if shortcuts:
+        lines += _shortcuts(prepared).lines()
     if sheet is not None:
         contact_sheet(prepared).save(sheet)
         lines.append(f"contact sheet: {sheet}")
     return lines
+
+
+def _shortcuts(prepared: PreparedSet) -> Shortcuts:
+    """Measure a set of attacks."""
+    if prepared.rows.group is not None:
+        raise UserError(
+            str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes"
+        )
+    from fedvisage.datasets.shortcuts import shortcuts_of  # which needs scikit-learn, a second of loading
+
+    return shortcuts_of(prepared)
 
 
 def _check_apart(source: Path, destination: Path) -> None:
@@ -288,14 +313,6 @@ def _check_apart(source: Path, destination: Path) -> None:
     inner, outer = destination.resolve(), source.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
-
-
-def _too_many_attacks(report: ImportReport) -> list[str]:
-    attacks = report.images - report.bona_fide
-    if attacks <= MOST_ATTACKS * report.bona_fide:
-        return []
-    return [f"warning: {attacks} frames of attacks beside {report.bona_fide} bona fide ones: a model that learns from "
-            "classes so unequal can let most real prints through; --frames 1 makes one of each attack"]  # fmt: skip
 
 
 def _check_sheet(sheet: Path) -> None:

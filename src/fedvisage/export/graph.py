@@ -98,6 +98,7 @@ def _loaded(model: FinishedModel, weights: Message) -> nn.ModuleDict:
     """Return a copy of the delivered parts with a member's weights, in float32 and with names that a graph can have."""
     parts = copy.deepcopy(model.scorer.net).cpu()
     load_parts(parts, weights)
+    model.setup.method.merged(parts)
     for module in parts.modules():
         # The tracer writes Python, in which a sub-module cannot be called `global`.
         module._modules = {

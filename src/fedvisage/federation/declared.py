@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from pathlib import Path
 from typing import Literal
 
 from torch import Generator, Tensor, nn
@@ -124,12 +125,20 @@ class Declared:
     """Refuses a recipe that the method cannot run, before anything is opened or built."""
     in_turn: bool = False
     """Its server visits the sites one after another, so they cannot train side by side."""
+    pulls: bool = False
+    """Its sites are held near where training started as ``training.l2sp`` says."""
     steps_at_server: bool = False
     """Its server steps as ``training.server_optimizer`` says."""
     warning: Callable[[Recipe], str | None] = _nothing
     """What a recipe's owner should hear before it runs."""
     least_identities: Callable[[Recipe], int] = _one
     """Recognition: how many identities a site needs, for its loss to have a gradient."""
+    fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = lambda *_: None
+    """Puts weights that every machine has into what never travels, from this machine's copies of files."""
+    beside: Callable[[nn.ModuleDict], Message] = lambda _: {}
+    """What never travels and a finished model holds all the same, under the names that it has there."""
+    merged: Callable[[nn.ModuleDict], None] = lambda _: None
+    """Makes of a finished model's parts plain ones that compute the same, for an export."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:
         """Return the names of the parts with one of these homes, in the network's order."""

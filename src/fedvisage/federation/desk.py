@@ -27,6 +27,7 @@ from fedvisage.federation.wire.message import Message, decode, digest_of, encode
 from fedvisage.federation.wire.precision import narrowed, weights_in, widened
 from fedvisage.federation.wire.schema import Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order
+from fedvisage.nn.batchnorm import hold_statistics
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import OnBatch, unwatched_batch
 from fedvisage.recipe import Recipe
@@ -73,6 +74,8 @@ class Workspace:
         on another site's weights.
         """
         self.net.train()
+        if self.recipe.training.statistics == "frozen":
+            hold_statistics(self.net)
         self.net.zero_grad(set_to_none=True)
         for part in self.method.parts_at(Home.LENT):
             for value in self.net[part].state_dict().values():

@@ -69,6 +69,8 @@ class Server:
     """The log of noisy means, and what they cost."""
     files: Mapping[str, Path] = field(default_factory=dict)
     """This machine's copies of files that a recipe names."""
+    start: Message = field(default_factory=dict)
+    """What the network took of the file that the recipe starts from."""
     round: int = 0
     """The round, counted from 1."""
     stopped: bool = False

@@ -24,6 +24,8 @@ from fedvisage.federation.wire.message import Message, digest_of, load_parts, pl
 from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment, only_mirrored
+from fedvisage.nn.batchnorm import hold_statistics
+from fedvisage.nn.degrade import degrade
 from fedvisage.nn.inputs import as_float, colour_channels, prepare
 from fedvisage.nn.precision import Compute
 from fedvisage.privacy.accountant import Charge
@@ -222,12 +224,17 @@ class Site:
             torch_rng(seed, *named),
         )
         mirrored = only_mirrored(len(positions), options, torch_rng(seed, *named))
+        labels, species = batch.labels, batch.species
+        if options.changes:
+            mixed = degrade(images, depth, labels, options.changes, torch_rng(seed, *named, "changes"))
+            images, depth, donors = mixed.images, mixed.depth, mixed.donors
+            labels = torch.where(donors.to(labels.device) >= 0, torch.zeros_like(labels), labels)
+            species = np.where(donors >= 0, species[donors], species)
         ready = colour_channels(images, self.recipe.input.colour).contiguous(memory_format=self.compute.layout)
         classes = None
         if view.of_identities:
             classes = torch.from_numpy(self.classes_of(view.subjects[positions])).to(self.compute.device)
-        labels = batch.labels.to(self.compute.device)
-        return Batch(ready, labels, depth, batch.species, classes, positions, mirrored)
+        return Batch(ready, labels.to(self.compute.device), depth, species, classes, positions, mirrored)
 
     def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
         """Return class numbers: the site's own identities, sorted, from 0, then the public ones."""
@@ -251,6 +258,8 @@ class Site:
                 ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
                 features.append(network(ready).float().cpu())
         network.train(was)
+        if was and self.recipe.training.statistics == "frozen":
+            hold_statistics(network)
         return torch.cat(features).clone()
 
     def public_features(self, part: str) -> NDArray[np.float32]:

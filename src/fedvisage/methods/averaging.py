@@ -8,17 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
 from fedvisage.federation.server import Server
-from fedvisage.federation.site import Site
+from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import under
 from fedvisage.methods.model import Loss, Model, plainly
+from fedvisage.nn.losses.proximal import proximal
 from fedvisage.nn.server_optimizers import advance
 from fedvisage.recipe import MethodOptions, Recipe, ServerOptimizer
 
 Turn = Callable[[Site, Message], Message]
 """What a site does when it is asked to train."""
+
+STARTED = "start/"
+"""What stands before the weights of the start on their way to the sites."""
 
 MOMENTS = "server optimizer/"
 """Where the server optimizer's moments stand among the server's private state."""
@@ -101,7 +106,7 @@ def on_model(
         model.check(recipe)
         check(recipe)
 
-    turn = around(local_training(loss or model.loss, *model.parts, fit=model.fit))
+    turn = around(local_training(pulled(loss or model.loss), *model.parts, fit=model.fit))
     return Method(
         name=name,
         title=titled(title, model),
@@ -115,9 +120,13 @@ def on_model(
         user=model.user,
         features=model.features,
         averages=True,
+        pulls=True,
         steps_at_server=True,
         check=both,
         begin=model.begin,
+        fix=model.fix,
+        beside=model.beside,
+        merged=model.merged,
         personal=model.personal,
         least_identities=model.least_identities,
     )
@@ -140,11 +149,37 @@ def average(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> 
     recipe says, another one).
     """
     settings = s.recipe.training.server_optimizer or otherwise
+    beside = started_from(s)
     for _ in s.rounds():
         with s.quorum():
-            mean = s.reduce("train", s.tensors(*lent), weight=weight_of(s.recipe)).value
+            mean = s.reduce("train", s.tensors(*lent) | beside, weight=weight_of(s.recipe)).value
             s.load(mean if settings is None else stepped(s, mean, settings))
         yield
+
+
+def started_from(s: Server) -> Message:
+    """Return what goes down beside the weights: those that training started from, where sites are held near them."""
+    if s.recipe.training.l2sp is None:
+        return {}
+    trained = set(trained_tensors(s.net))
+    return {f"{STARTED}{name}": value for name, value in s.start.items() if name in trained}
+
+
+def pulled(own: Loss) -> Loss:
+    """Return a loss with L2-SP, where the recipe asks for it: strength / 2 · ‖w − w₀‖² over what the start gave.
+
+    X. Li, Y. Grandvalet, F. Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks", ICML
+    2018, Eq. 3; what the start did not give, such as a new last layer, is free.
+    """
+
+    def loss(site: Site, batch: Batch) -> Tensor:
+        total, strength = own(site, batch), site.recipe.training.l2sp
+        start, weights = under(STARTED, site.lent), dict(site.net.named_parameters())
+        if strength is None or not start:
+            return total
+        return total + strength * proximal((weights[name] for name in start), start.values())
+
+    return loss
 
 
 def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:

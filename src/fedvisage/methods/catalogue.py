@@ -15,12 +15,14 @@ from fedvisage.methods import (
     conventional,
     depth_only,
     distillation,
+    federated_texture,
     fedface,
     fedfr,
     fedgpad,
     fedma,
     fedpad,
     fedsis,
+    fedstackfpad,
     festa,
     fine_tune,
     fused,
@@ -46,7 +48,7 @@ from fedvisage.methods.algorithms.fedprox import fedprox
 from fedvisage.methods.algorithms.moon import moon
 from fedvisage.methods.algorithms.scaffold import scaffold
 from fedvisage.methods.model import Model
-from fedvisage.methods.models import face, resnet18, timm, vgg
+from fedvisage.methods.models import adapters, face, resnet18, timm, vgg
 from fedvisage.methods.models import vit as plain_vit
 from fedvisage.methods.models import vit_h as hybrid
 
@@ -64,7 +66,15 @@ ALGORITHMS: dict[str, Callable[[Model], Method]] = {
 
 MODELS: dict[str, Model] = {
     model.name: model
-    for model in (resnet18.MODEL, plain_vit.MODEL, hybrid.MODEL, vgg.MODEL, timm.MODEL, *face.MODELS.values())
+    for model in (
+        resnet18.MODEL,
+        plain_vit.MODEL,
+        hybrid.MODEL,
+        vgg.MODEL,
+        timm.MODEL,
+        adapters.MODEL,
+        *face.MODELS.values(),
+    )
 }
 
 FOR_FACES = ("fedavg",)
@@ -113,7 +123,8 @@ METHODS: dict[str, Method] = {
     for method in (
         *(single.METHOD, fused.METHOD, fedpad.METHOD),
         *(_bare(name) for name in ALGORITHMS if name not in FOR_FACES),
-        *(fedgpad.METHOD, fedma.METHOD, pooled.METHOD, colour_texture.METHOD, depth_only.METHOD),
+        *(fedgpad.METHOD, fedma.METHOD, fedstackfpad.METHOD, pooled.METHOD, colour_texture.METHOD, depth_only.METHOD),
+        federated_texture.METHOD,
         *(vit.METHOD, vit_h.METHOD, vit_h_is.METHOD),
         *(_on_hybrid("fedavg", "FedAvg"), _on_hybrid("fedprox", "FedProx"), _on_hybrid("moon", "MOON")),
         *(festa.METHOD, fedsis.METHOD, pretrained.METHOD, *map(_bare, FOR_FACES), fedface.METHOD, fedfr.METHOD),

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor, nn
 
 from fedvisage.federation.declared import Member, Personal, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import MethodOptions, Recipe
 
 Loss = Callable[[Site, Batch], Tensor]
@@ -61,6 +63,12 @@ class Model:
     """Refuses a recipe that does not fit the network."""
     begin: Callable[[Server], None] = lambda _: None
     """Puts weights that the recipe names into the initial model."""
+    fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = lambda *_: None
+    """Puts weights that every machine has into what never travels, from this machine's copies of files."""
+    beside: Callable[[nn.ModuleDict], Message] = lambda _: {}
+    """What never travels and a finished model holds all the same, under the names that it has there."""
+    merged: Callable[[nn.ModuleDict], None] = lambda _: None
+    """Makes of a finished model's parts plain ones that compute the same, for an export."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
     """Recognition: the models that a site judges on its own people."""
     least_identities: Callable[[Recipe], int] = lambda _: 1

@@ -32,6 +32,7 @@ METHOD = replace(
     options=DetectorOptions,
     server=server,
     averages=False,
+    pulls=False,
     steps_at_server=False,
     members="each",
 )

@@ -1,7 +1,7 @@
 """Random changes of training images, drawn from a given generator.
 
 Images are moved by whole pixels only: enlarging or turning them would blur the fine texture that tells a print or a
-screen from skin.
+screen from skin. What blurs on purpose is in `degrade`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def augment(
 
 def only_mirrored(count: int, options: Augment, generator: Generator) -> Tensor | None:
     """Return which images of a batch :func:`augment` mirrors, given the same stream; None if it changes more."""
-    if any((options.shift, options.brightness, options.contrast, options.saturation, options.hue)):
+    if any((options.shift, options.brightness, options.contrast, options.saturation, options.hue, options.changes)):
         return None
     return _to_mirror(count, options, generator) if options.flip else torch.zeros(count, dtype=torch.bool)
 

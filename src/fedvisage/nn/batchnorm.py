@@ -15,6 +15,12 @@ def batchnorms(net: nn.Module) -> list[_BatchNorm]:
     return [module for module in net.modules() if isinstance(module, _BatchNorm)]
 
 
+def hold_statistics(net: nn.Module) -> None:
+    """Let BatchNorm layers of a network in training normalise by what they have stored, and store nothing more."""
+    for layer in batchnorms(net):
+        layer.eval()
+
+
 @contextmanager
 def batch_statistics(net: nn.Module) -> Iterator[None]:
     """Let BatchNorm layers normalise with the batch's own mean and variance; the stored ones stay as they are."""

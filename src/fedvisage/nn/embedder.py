@@ -12,12 +12,21 @@ from torch import nn
 
 from fedvisage.nn.embedding import Backbone
 from fedvisage.nn.iresnet import IResNet, iresnet
-from fedvisage.nn.mobilefacenet import MobileFaceNet, mobilefacenet
+from fedvisage.nn.mobilefacenet import MobileFaceNet, mobilefacenet, mobilefacenet_dw
 from fedvisage.nn.sphere import Sphere, sphere
 from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
 from fedvisage.recipe import Input
 
-NetworkName = Literal["sphere20", "sphere64", "iresnet18", "iresnet50", "iresnet100", "mobilefacenet", "timm-embedding"]
+NetworkName = Literal[
+    "sphere20",
+    "sphere64",
+    "iresnet18",
+    "iresnet50",
+    "iresnet100",
+    "mobilefacenet",
+    "mobilefacenet-dw",
+    "timm-embedding",
+]
 
 
 class FaceNetwork(Backbone):
@@ -54,6 +63,7 @@ def face_network(options: FaceNetwork, size: int) -> nn.Sequential:
         "iresnet50": lambda: iresnet(IResNet(depth=50, **shape), size),
         "iresnet100": lambda: iresnet(IResNet(depth=100, **shape), size),
         "mobilefacenet": lambda: mobilefacenet(MobileFaceNet(**shape), size),
+        "mobilefacenet-dw": lambda: mobilefacenet_dw(MobileFaceNet(**shape), size),
         "timm-embedding": lambda: timm_embedding(str(options.arch), options.embedding, size),
     }
     return builders[options.name]()

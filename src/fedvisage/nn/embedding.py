@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from fedvisage.errors import UserError
 from fedvisage.recipe import Section
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""By channel, RGB from 0 to 1."""
 
 REDUCTION = 16
 """Each network halves an image four times; the paper's 112 pixels become 7."""
@@ -30,6 +34,22 @@ class Centred(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Shift and scale."""
         return images * 2 - 1
+
+
+class Normalised(nn.Module):
+    """Pixels from [0, 1] by mean and deviation of ImageNet's channels, as networks for photographs take them."""
+
+    def __init__(self) -> None:
+        """Keep both beside the weights, of which they are none."""
+        super().__init__()
+        self.mean, self.std = (
+            nn.Buffer(torch.tensor(values)[:, None, None], persistent=False) for values in (IMAGENET_MEAN, IMAGENET_STD)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Shift and scale."""
+        normalised: Tensor = (images - self.mean) / self.std
+        return normalised
 
 
 def last_side(size: int) -> int:

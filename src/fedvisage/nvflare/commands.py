@@ -90,13 +90,14 @@ def start_site(
     verbose: bool,
     allow_overlap: bool = False,
     verify: bool = False,
+    weights: Path | None = None,
 ) -> None:
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
     _check_papers(papers_in(opened.path, at_server=False), opened.name, opened.name, front)
     with front.stoppable(), held(opened.path, kept_in(opened, state)):
         check_own_sets(opened, data, state, public, front.say, allow_overlap=allow_overlap, verify=verify)
-        prepare_site(opened, str(data.resolve()), state, _entry(public))
+        prepare_site(opened, str(data.resolve()), state, _entry(public), weights)
         wait_for_admission(opened, front.say)
         serve_quietly(opened, front, verbose=verbose)
 

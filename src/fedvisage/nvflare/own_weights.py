@@ -1,7 +1,8 @@
 """Files of weights that a recipe names: they stay where they are, and their digests travel.
 
 The operator's recipe names a file of the operator's. In the travelling recipe stands what the file is, its SHA-256; the
-server starts from its own copy, or says which file it lacks.
+server starts from its own copy, or says which file it lacks. Sites need theirs where a method keeps frozen weights that
+are never sent.
 """
 
 from __future__ import annotations
@@ -42,11 +43,16 @@ def at_server(recipe: Recipe, own: Mapping[str, str]) -> dict[str, Path]:
     wanted = set(named_weights(recipes.tree_of(recipe)).values())
     if not wanted:
         return {}
-    path = Path(own["weights"]) if "weights" in own else None
-    has = {} if path is None else {_digest(path, str(path)): path}
+    has = at_site(own)
     for digest in sorted(wanted - has.keys()):
         raise NotReady(f"the server has no file of weights with {digest}; start it with --weights FILE")
     return has
+
+
+def at_site(own: Mapping[str, str]) -> dict[str, Path]:
+    """Return the file of weights that a machine has, by its digest: sites need it for what never travels."""
+    path = Path(own["weights"]) if "weights" in own else None
+    return {} if path is None else {_digest(path, str(path)): path}
 
 
 def _digest(path: Path, place: str) -> str:

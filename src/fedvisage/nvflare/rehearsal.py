@@ -115,7 +115,7 @@ def rehearsal(
     )
     prepare_server(federation.server, directory / "runs", public, weights)
     for name, kit in federation.sites.items():
-        prepare_site(kit, sets[name], directory / "sites" / name, public)
+        prepare_site(kit, sets[name], directory / "sites" / name, public, weights)
         write_json(kit.own, own_settings(kit.path) | {REHEARSAL: "yes"})
     with ExitStack() as stack:
         stack.callback(federation.kill_all)

@@ -84,10 +84,10 @@ def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any],
     _check_same_recipe(directory / "recipe.yaml", recipes.text_of(recipe))
     if (directory / TRAINED).exists():
         return
-    setup, log = set_up(recipe, find(recipe.method)), RunLog(directory, job.run)
+    files = at_server(recipe, own)
+    setup, log = set_up(recipe, find(recipe.method), files), RunLog(directory, job.run)
     schemas = setup.workspace().schemas
     first = first_at_server(setup, own, directory / "cache")
-    files = at_server(recipe, own)
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
     try:
         trained = training.train(setup, directory, transport, schemas, log, first=first, files=files)

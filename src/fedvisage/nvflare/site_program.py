@@ -30,6 +30,7 @@ from fedvisage.nvflare import wire
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.own_data import NotReady, at_site
+from fedvisage.nvflare.own_weights import at_site as at_site_weights
 from fedvisage.nvflare.run_log import RunLog
 from fedvisage.nvflare.starting import checked_in
 from fedvisage.privacy.accountant import BudgetSpent
@@ -129,7 +130,7 @@ class SiteProgram:
 
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
-    setup = set_up(job.recipe, find(job.recipe.method))
+    setup = set_up(job.recipe, find(job.recipe.method), at_site_weights(own))
     data = at_site(setup, name, own, checked_in(Path(own["state"])))
     _check_same_data(directory / DATA_FILE, data.digests)
     workspace, site = setup.workspace(), data.sites[name]

@@ -73,13 +73,16 @@ def check_own_sets(
         say(f"note: {line}")
 
 
-def prepare_site(kit: Kit, data: str, state: Path | None = None, public: str | None = None) -> None:
+def prepare_site(
+    kit: Kit, data: str, state: Path | None = None, public: str | None = None, weights: Path | None = None
+) -> None:
     """Settle whose data a site trains on: its own prepared set, looked at before anything starts."""
     _check_set(data)
     tidy(kit.path)
     kept = kept_in(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
-    write_json(kit.own, own_settings(kit.path) | {"data": data, "state": str(kept)} | _public(public))
+    own = {"data": data, "state": str(kept)}
+    write_json(kit.own, own_settings(kit.path) | own | _public(public) | _weights(weights))
     _close(kit, hardening.site_resources)
 
 

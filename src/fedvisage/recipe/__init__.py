@@ -12,12 +12,14 @@ from fedvisage.recipe.section import MethodOptions, Section
 from fedvisage.recipe.training import (
     Augment,
     Batch,
+    Change,
     EarlyStop,
     Local,
     Optimizer,
     Pretrain,
     Schedule,
     ServerOptimizer,
+    Start,
     Training,
 )
 
@@ -27,6 +29,7 @@ __all__ = [
     "Adapt",
     "Augment",
     "Batch",
+    "Change",
     "Combine",
     "Data",
     "Dp",
@@ -48,6 +51,7 @@ __all__ = [
     "Section",
     "Secure",
     "ServerOptimizer",
+    "Start",
     "Tracking",
     "Training",
     "apply",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
@@ -85,9 +85,44 @@ class Batch(Section):
         return self.per_site.get(site, self.default)
 
 
-class Augment(Section):
-    """Random changes of training images: probabilities and ranges; everything off by default."""
+class Change(Section):
+    """A random change: how often, and from which to which amount, drawn evenly for each image."""
 
+    probability: float = Field(0.5, ge=0, le=1)
+    """How often an image is changed."""
+    least: float
+    """The least amount; each change has its usual one."""
+    most: float
+    """The most."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Change:
+        if self.least > self.most:
+            raise ValueError(f"least is above most: {self.least:g} and {self.most:g}")
+        return self
+
+
+CHANGES: Mapping[str, tuple[float, float, float, float]] = {
+    "margin": (0, 0.3, 0.0, 0.12),
+    "resample": (0.2, 1, 0.5, 1.0),
+    "blur": (0, 5, 0.2, 1.5),
+    "gamma": (0.3, 3, 0.7, 1.4),
+    "temperature": (2500, 15000, 4000, 10000),
+    "noise": (0, 0.3, 0.0, 0.04),
+    "jpeg": (5, 100, 40, 95),
+    "cutout": (0.02, 0.6, 0.1, 0.3),
+    "cutmix": (0.05, 0.6, 0.15, 0.4),
+}
+"""The least and the most that make sense of each change, and the range that a recipe has unless it says another."""
+
+
+class Augment(Section):
+    """Random changes of training images: probabilities and ranges; everything off by default.
+
+    Changes of capture (``margin`` to ``jpeg``, then ``cutout`` and ``cutmix``) are done in the order of ``CHANGES``.
+    """
+
+    unset: ClassVar[frozenset[str]] = frozenset(CHANGES)
     flip: float = Field(0.0, ge=0, le=1)
     """Probability of a mirrored image."""
     shift: float = Field(0.0, ge=0, le=0.3)
@@ -100,6 +135,45 @@ class Augment(Section):
     """Range of its change."""
     hue: float = Field(0.0, ge=0, le=0.5)
     """Range of its change."""
+    margin: Change | None = None
+    """A margin cut off all around, then enlarged: a share of the side."""
+    resample: Change | None = None
+    """Made smaller by this factor, and enlarged again."""
+    blur: Change | None = None
+    """A Gaussian: its standard deviation in pixels."""
+    gamma: Change | None = None
+    """The power of the levels."""
+    temperature: Change | None = None
+    """The light, in kelvin; 6500 changes nothing."""
+    noise: Change | None = None
+    """Its standard deviation, levels being 0 to 1."""
+    jpeg: Change | None = None
+    """Its quality."""
+    cutout: Change | None = None
+    """A grey square within the face: its side, as a share."""
+    cutmix: Change | None = None
+    """A square of an attack put into a bona fide face, an attack from then on: its side, as a share."""
+
+    @field_validator(*CHANGES, mode="before")
+    @classmethod
+    def _usual_range(cls, value: Any, info: ValidationInfo) -> Any:
+        """Fill in the usual range; a number alone is a probability."""
+        usual = dict(zip(("least", "most"), CHANGES[str(info.field_name)][2:], strict=True))
+        given = {"probability": value} if isinstance(value, int | float) else value
+        return {**usual, **given} if isinstance(given, Mapping) else given
+
+    @field_validator(*CHANGES)
+    @classmethod
+    def _amounts_make_sense(cls, value: Change | None, info: ValidationInfo) -> Change | None:
+        low, high = CHANGES[str(info.field_name)][:2]
+        if value is not None and not low <= value.least <= value.most <= high:
+            raise ValueError(f"must lie between {low:g} and {high:g}, got {value.least:g} to {value.most:g}")
+        return value
+
+    @property
+    def changes(self) -> dict[str, Change]:
+        """The changes of capture that are on, in the order in which they are done."""
+        return {name: change for name in CHANGES if (change := getattr(self, name)) and change.probability}
 
 
 class EarlyStop(Section):
@@ -164,10 +238,22 @@ class ServerOptimizer(Section):
         return self
 
 
+class Start(Section):
+    """Weights to start from: of all parts of the network or of those named; ``strict`` refuses what does not fit."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"parts"})
+    file: str = Field(min_length=1)
+    """A safetensors file."""
+    parts: tuple[str, ...] | None = Field(None, min_length=1)
+    """The network's parts that take something of it; unset, all."""
+    strict: bool = True
+    """Refuse what does not fit; with ``false`` what fits is taken, and what does not is named."""
+
+
 class Training(Section):
     """How the federation trains."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain"})
+    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain", "l2sp", "statistics"})
 
     rounds: int = Field(ge=1)
     """Aggregations."""
@@ -183,8 +269,9 @@ class Training(Section):
     """``balanced`` fills half of each batch with bona fide images."""
     augment: Augment = Augment()
     """Random changes of training images."""
-    start: str | None = None
-    """A safetensors file to start from; other formats are converted first."""
+    start: str | Start | None = None
+    """Weights to start from: a safetensors file that must fit part by part, or a section. Other formats are converted
+    first."""
     early_stop: EarlyStop | None = None
     """Stop when held-out figures get no better."""
     pretrain: Pretrain | None = None
@@ -192,6 +279,22 @@ class Training(Section):
     server_optimizer: ServerOptimizer | None = None
     """Methods that take one mean a round over: the server steps towards it instead. In fedadam and fedyogi it is adam
     or yogi with ``lr`` 0.01."""
+    l2sp: float | None = Field(None, gt=0)
+    """How strongly sites are held near the weights that ``start`` gave (L2-SP): that much / 2 times the squared
+    distance. They go down each round beside the model's."""
+    statistics: Literal["frozen"] | None = None
+    """``frozen``: BatchNorm goes by the statistics that it started with, and does not change them."""
+
+    @model_validator(mode="after")
+    def _a_pull_has_a_start(self) -> Training:
+        if self.l2sp is not None and self.start is None:
+            raise ValueError("l2sp holds sites near the weights that start names; name a file there")
+        return self
+
+    @property
+    def starts_from(self) -> Start | None:
+        """The weights to start from; a file alone must fit whole."""
+        return Start(file=self.start) if isinstance(self.start, str) else self.start
 
     @field_validator("batch", mode="before")
     @classmethod

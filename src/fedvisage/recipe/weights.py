@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-PLACES = (("training", "start"), ("method", "network", "weights"))
+PLACES = (("training", "start"), ("training", "start", "file"), ("method", "network", "weights"))
 
 
 def named_weights(tree: Mapping[str, Any]) -> dict[tuple[str, ...], str]:

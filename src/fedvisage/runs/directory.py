@@ -20,6 +20,8 @@ from fedvisage.recipe import Recipe
 RECIPE, ENVIRONMENT, DATA, METRICS, REPORT, SITES = (
     *("recipe.yaml", "environment.json", "data.json", "metrics.json", "report.html", "sites"),
 )
+START = "start.json"
+"""What the network took from the file that it started from."""
 NAME = "federation.json"
 """The name that a run has in the federation that trains it."""
 
@@ -96,5 +98,5 @@ def write_or_compare(path: Path, digests: Mapping[str, str]) -> None:
 
 def start_digest(recipe: Recipe) -> dict[str, str]:
     """Return the digest of the weights that a recipe starts from, beside those of its data."""
-    start = recipe.training.start
-    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start))[0])}
+    start = recipe.training.starts_from
+    return {} if start is None else {"training.start": digest_of(read_tensors(Path(start.file))[0])}

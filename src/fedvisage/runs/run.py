@@ -228,7 +228,7 @@ def _check_files(recipe: Recipe, whole: bool) -> None:
     ours = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
     check_entries(ours)
     for place, path in named_weights(recipes.tree_of(recipe)).items():
-        if whole or place == ("training", "start"):
+        if whole or place[:2] == ("training", "start"):
             check_weights(Path(path), ".".join(("recipe", *place)))
 
 
@@ -247,6 +247,8 @@ def _check_fits(setup: Setup) -> None:
     method.check(recipe)
     if recipe.training.server_optimizer is not None and not method.steps_at_server:
         raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
+    if recipe.training.l2sp is not None and not method.pulls:
+        raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
 

@@ -17,18 +17,19 @@ from fedvisage.federation.record.checkpoint import FOLDER, Checkpoints, recipe_d
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, JsonLines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.server import Server
-from fedvisage.federation.wire.message import Message, load_parts
+from fedvisage.federation.wire.message import Message, load_parts, plain
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
-from fedvisage.files import read_json
+from fedvisage.files import json_text, read_json
 from fedvisage.methods import find, read_method
 from fedvisage.progress import Reporter
 from fedvisage.runs.course import Course
-from fedvisage.runs.directory import METRICS
+from fedvisage.runs.directory import METRICS, START, write_once
 from fedvisage.streams import scoped
 from fedvisage.tasks import model
 from fedvisage.tasks.counts import write_counts
 from fedvisage.tasks.setup import Setup
+from fedvisage.tasks.start import started
 from fedvisage.tasks.task import Trained
 
 JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition")
@@ -56,15 +57,23 @@ def train(
         ledger, rounds = (stack.enter_context(closing(JsonLines(out / name))) for name in (LEDGER, ROUNDS))
         exchange = Exchange(recipe, transport, schemas, ledger, promise_of(recipe, method))
         server = _server(setup, exchange, Releases(out / "released"), first or {}, files or {})
+        _begin_from_file(server, out, reporter)
         checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
         course = Course(method, server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
-        trained = replace(setup.task.settle(server, finished), ended=_why_ended(server))
+        trained = _whole(replace(setup.task.settle(server, finished), ended=_why_ended(server)), server)
         write_counts(out, trained.counts)
         model.save(out, trained.saved)
         ledger.flush()
         rounds.flush()
     return trained
+
+
+def _whole(trained: Trained, server: Server) -> Trained:
+    """Put beside a finished model what never travelled, so that it needs no other file."""
+    beside = {name: plain(value) for name, value in server.method.beside(server.net).items()}
+    saved = trained.saved
+    return replace(trained, saved=replace(saved, finished={**saved.finished, **beside})) if beside else trained
 
 
 def _why_ended(server: Server) -> dict[str, str]:
@@ -83,10 +92,23 @@ def _server(setup: Setup, exchange: Exchange, releases: Releases, first: Message
         net = method.network(recipe)
     load_parts(net, {name: value for name, value in first.items() if name.split(".")[0] in net})
     compute.place(net)
+    method.fix(net, recipe, files)
     server = Server(method, recipe, net, exchange, compute, releases, files)
-    if recipe.training.start is not None:
-        server.load(model.start_weights(server.file(recipe.training.start), server.tensors(*net)))
     return server
+
+
+def _begin_from_file(server: Server, out: Path, reporter: Reporter) -> None:
+    """Put the weights that the recipe starts from into the network, and say what fits."""
+    start = server.recipe.training.starts_from
+    if start is None:
+        return
+    begun = started(server.file(start.file), start, server.tensors(*server.net))
+    server.load(begun.weights)
+    server.start = {name: begun.weights[name] for name in begun.taken}
+    if not (out / START).exists():
+        for line in begun.lines():
+            reporter.say(line)
+    write_once(out / START, json_text(begun.as_json()))
 
 
 def _adopt(trained: Path, setup: Setup, server: Server) -> Message:

@@ -20,6 +20,7 @@ SIZE = 32
 CHANGES = (
     f"input.size={SIZE}",
     "training.rounds=1",
+    "training.start=null",
     "training.batch=8",
     "evaluation.every=0",
     "evaluation.resamples=0",

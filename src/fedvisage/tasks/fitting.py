@@ -21,12 +21,13 @@ from fedvisage.tasks.model import SETTINGS, WEIGHTS
 
 def check_fits(directory: Path, finished: Message, method: Declared, recipe: Recipe) -> None:
     """Refuse a model whose weights have a tensor too many, too few, or of another shape or type than the network's."""
+    outline = _outline(directory / SETTINGS, method, recipe)
     expected = {
         f"{part}.{name}": value
-        for part, module in _outline(directory / SETTINGS, method, recipe).items()
+        for part, module in outline.items()
         if part in method.finished
         for name, value in module.state_dict().items()
-    }
+    } | method.beside(outline)
     path, members = directory / WEIGHTS, members_of(finished)
     if not members or (method.members == "one" and set(members) != {""}):
         raise UserError(str(path), f"does not hold one model, as method {method.name} makes")

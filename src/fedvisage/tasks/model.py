@@ -151,19 +151,3 @@ def _crops(said: Any) -> tuple[CropRecord, ...]:
 
 def _what(error: Exception) -> str:
     return f"{error} is missing" if isinstance(error, KeyError) else str(error)
-
-
-def start_weights(path: Path, expected: Message) -> Message:
-    """Read weights to start a training from; every tensor must fit one of the network, and a part must come whole."""
-    weights, _ = read_tensors(path)
-    for name, tensor in weights.items():
-        if name not in expected:
-            raise UserError("recipe.training.start", f"{path} has tensor {name}, unknown to this network")
-        if tensor.shape != expected[name].shape:
-            raise UserError("recipe.training.start", f"{path}: {name} has shape {tuple(tensor.shape)}, "
-                            f"the network's is {tuple(expected[name].shape)}")  # fmt: skip
-    parts = {name.split(".")[0] for name in weights}
-    missing = [name for name in expected if name.split(".")[0] in parts and name not in weights]
-    if missing or not weights:
-        raise UserError("recipe.training.start", f"{path} lacks {', '.join(missing[:3]) or 'any tensor'}")
-    return weights

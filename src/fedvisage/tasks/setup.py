@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from fedvisage.federation.desk import Workspace
 from fedvisage.federation.method import Method
@@ -22,6 +24,8 @@ class Setup:
     method: Method
     task: Task
     compute: Compute
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """This machine's copies of files that the recipe names."""
 
     def scorer(self) -> Scorer:
         """Return the delivered parts of the network, ready to score images."""
@@ -29,10 +33,14 @@ class Setup:
 
     def workspace(self) -> Workspace:
         """Return the network that the sites of this process borrow, with all calls that they answer."""
-        return Workspace(self.method, self.recipe, self.compute, self.task.calls(self.scorer()))
+        scorer = self.scorer()
+        workspace = Workspace(self.method, self.recipe, self.compute, self.task.calls(scorer))
+        for net in (scorer.net, workspace.net):
+            self.method.fix(net, self.recipe, self.files)
+        return workspace
 
 
-def set_up(recipe: Recipe, method: Method) -> Setup:
+def set_up(recipe: Recipe, method: Method, files: Mapping[str, Path] | None = None) -> Setup:
     """Look up what a recipe needs, and give this process the recipe's threads.
 
     A layout that is still to be decided (:mod:`fedvisage.runs.layout`) is the one that nobody has to measure.
@@ -40,4 +48,4 @@ def set_up(recipe: Recipe, method: Method) -> Setup:
     use_threads(recipe.runtime.threads)
     layout: Layout = "first" if recipe.runtime.layout == "first" else "last"
     compute = choose(recipe.runtime.device, recipe.runtime.precision, layout)
-    return Setup(recipe, method, task_of(method), compute)
+    return Setup(recipe, method, task_of(method), compute, files or {})

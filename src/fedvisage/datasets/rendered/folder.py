@@ -1,20 +1,21 @@
-"""Attacks on real photographs: from a folder of faces to a prepared set with the faces and their re-captures.
+"""Attacks on real photographs: from a folder of faces to a prepared set of re-captured faces and attacks.
 
 An owner of bona fide images alone can take part: the attacks of a domain are simulated on the owner's own pictures.
+Both classes pass the same simulated cameras, so that what a camera does says nothing about the class.
 """
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, interpolate
 
 from fedvisage.data.prepared import Writer
 from fedvisage.datasets.importers.cropping import LARGEST, Crop, record_of
@@ -24,10 +25,13 @@ from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, re
 from fedvisage.datasets.rendered.sets import heldout_subjects
 from fedvisage.datasets.rendered.specification import Synthesis
 from fedvisage.errors import UserError
-from fedvisage.faces.synthetic.camera import Camera, decode, draw_shots
-from fedvisage.faces.synthetic.domain import Attack, Domain
+from fedvisage.faces.depth import canonical_depth
+from fedvisage.faces.synthetic.camera import Camera, decode
+from fedvisage.faces.synthetic.capture import CAPTURE_VERSION, draw_camera, draw_capture
+from fedvisage.faces.synthetic.domain import Attack
 from fedvisage.faces.synthetic.domains import find_domain
-from fedvisage.faces.synthetic.recapture import Photographs, Setting, recapture
+from fedvisage.faces.synthetic.recapture import Photographs, Setting
+from fedvisage.faces.synthetic.takes import attack_take, living_take, media_of
 from fedvisage.streams import derive, numpy_rng
 from fedvisage.workers.spread import Progress, spread
 
@@ -58,23 +62,24 @@ def synthesise_from(
     reading: Progress | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Write a set of the folder's photographs (bona fide) and of the domain's attacks on them.
+    """Write a set of the folder's photographs, taken again (bona fide), and of the domain's attacks on them.
 
     `spec.subjects` and `spec.videos` limit how many people, and photographs of each, are used; each photograph is
-    attacked as often as the domain attacks a bona fide video. Masks are left out: they need geometry. Photographs
-    that cannot be used are skipped and reported; more than a share `max_bad` of them stops the work.
+    attacked as often as the domain attacks a bona fide video, and taken as often as it is attacked. Masks are those
+    of paper; others need geometry. Photographs that cannot be used are skipped and reported; more than a share
+    `max_bad` of them stops the work.
     """
-    attacks = attacks_without_masks(spec)
-    source = f"photographs with simulated attacks crop={crop} {spec.digest_text}"
+    attacks = attacks_on_photographs(spec)
+    source = f"photographs with simulated attacks crop={crop} {spec.digest_text} capture={CAPTURE_VERSION}"
     found = crop == "face"
     out = Writer(
         destination, name=spec.domain, size=spec.size, source=source, depth=found, points=found,
-        crop=record_of(crop, search=LARGEST),
+        crop=record_of(crop, search=LARGEST), further=("camera", "medium"),
     )  # fmt: skip
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
     pictures = plan_pictures(portraits, attacks, spec)
-    with out, closing(spread(attack_picture, pictures, workers)) as films:
+    with out, closing(spread(take_picture, pictures, workers)) as films:
         for done, filmed in enumerate(films):
             subject = pictures[done].portrait.photograph.subject
             _write(out, pictures[done], filmed, "heldout" if subject in heldout else "train")
@@ -83,12 +88,12 @@ def synthesise_from(
         return tally.attach(out, own_subjects=sum(portrait.photograph.own_subject for portrait in portraits))
 
 
-def attacks_without_masks(spec: Synthesis) -> list[Attack]:
+def attacks_on_photographs(spec: Synthesis) -> list[Attack]:
     """Return the attacks of the domain that can be made from photographs."""
     attacks = [
         attack
-        for attack in find_domain(spec.domain).attacks
-        if attack.species != "mask" and (spec.species is None or attack.species in spec.species)
+        for attack in media_of(find_domain(spec.domain))
+        if spec.species is None or attack.species in spec.species
     ]
     if not attacks:
         raise UserError("synth", f"domain {spec.domain} has only masks here, which cannot be made from photographs")
@@ -132,42 +137,42 @@ def _read(
 
 
 def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec: Synthesis) -> list[Picture]:
-    """Choose the attacks on each portrait."""
+    """Choose the attacks on each portrait, and the camera of each: which attack it is has no say in that."""
     domain, pictures = find_domain(spec.domain), []
     for portrait in portraits:
         seed = derive(spec.seed, "photograph", domain.name, portrait.photograph.name)
         behind = portraits[derive(seed, "behind") % len(portraits)]
-        planned = tuple(_attack(domain, attacks, seed, turn) for turn in range(max(1, round(domain.ratio))))
+        first = derive(seed, "first attack")
+        planned = tuple(
+            (attacks[(first + turn) % len(attacks)], draw_camera(derive(seed, "video", turn)))
+            for turn in range(max(1, round(domain.ratio)))
+        )
         pictures.append(Picture(portrait, behind, seed, planned, spec.frames))
     return pictures
 
 
-def _attack(domain: Domain, attacks: Sequence[Attack], seed: int, turn: int) -> tuple[Attack, Camera]:
-    start = derive(seed, "first attack") % len(attacks)
-    camera = domain.attack_cameras[derive(seed, "which camera", turn) % len(domain.attack_cameras)]
-    return attacks[(start + turn) % len(attacks)], camera
+def take_picture(picture: Picture) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Return frames of the portrait, then of its attacks, uint8 N×S×S×3, and their points, float32 N×5×2.
 
-
-def attack_picture(picture: Picture) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
-    """Return the portrait and then the frames of its attacks, uint8 N×S×S×3, and their points, float32 N×5×2."""
-    photograph, behind = (_as_batch(portrait.image) for portrait in (picture.portrait, picture.behind))
-    points, points_behind = (_points(portrait) for portrait in (picture.portrait, picture.behind))
-    size = photograph.shape[-1]
-    images, seen = [picture.portrait.image[None]], [points.numpy()]
+    Each attack has a bona fide video beside it that was taken with the same camera and the same settings.
+    """
+    portrait, behind = picture.portrait, decode(_as_batch(picture.behind.image))
+    count = picture.frames
+    depth = torch.from_numpy(_depth(portrait))[None].expand(count, -1, -1)
+    rows = (count, -1, -1, -1)
+    shown = Photographs(_as_batch(portrait.image).expand(*rows), _points(portrait).expand(count, -1, -1), FRAMING)
+    living, attacked = [], []
     for turn, (attack, camera) in enumerate(picture.attacks):
-        count = picture.frames
         video = derive(picture.seed, "video", turn)
-        light = decode(behind).expand(count, -1, -1, -1)
-        room = interpolate(adaptive_avg_pool2d(light, 8), size, mode="bilinear", align_corners=False)
-        face = (light, points_behind.expand(count, -1, -1)) if attack.species == "cut" else (None, None)
-        seeds = [video] * count
         frames = [derive(video, "frame", number) for number in range(count)]
-        shown = Photographs(photograph.expand(count, -1, -1, -1), points.expand(count, -1, -1), FRAMING)
-        shots = draw_shots([camera] * count, seeds)
-        filmed, where = recapture(shown, [attack] * count, Setting(room, *face), shots, seeds, frames)
-        images.append(filmed)
-        seen.append(where)
-    return np.concatenate(images), np.concatenate(seen).astype(np.float32)
+        alive = derive(video, "alive")
+        face = (behind.expand(*rows), _points(picture.behind).expand(count, -1, -1))
+        setting = Setting(face[0], *(face if attack.species in ("cut", "mask") else (None, None)))
+        capture = draw_capture([camera] * count, [video] * count)
+        living.append(living_take(shown, depth, capture, [alive] * count, [derive(one, "alive") for one in frames]))
+        attacked.append(attack_take(shown, [attack] * count, setting, capture, [video] * count, frames))
+    images, points = zip(*living, *attacked, strict=True)
+    return np.concatenate(images), np.concatenate(points).astype(np.float32)
 
 
 def _as_batch(image: NDArray[np.uint8]) -> Tensor:
@@ -180,25 +185,44 @@ def _points(portrait: Portrait) -> Tensor:
     return torch.from_numpy(usual if portrait.points is None else portrait.points)[None]
 
 
+def _depth(portrait: Portrait) -> NDArray[np.uint8]:
+    """Return the map that was fitted to the points that were found, or to where they usually are."""
+    return _usual_depth(portrait.image.shape[0]) if portrait.depth is None else portrait.depth
+
+
+@cache
+def _usual_depth(size: int) -> NDArray[np.uint8]:
+    return canonical_depth(np.array(USUAL_POINTS) * size, size)
+
+
 def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArray[np.float32]], split: str) -> None:
     name, subject = picture.portrait.photograph.name, picture.portrait.photograph.subject
-    videos = [(f"{name}/bonafide", "bonafide", 0)]
-    videos += [
-        (f"{name}/{turn + 1:02d}-{attack.species}", attack.species, frame)
-        for turn, (attack, _) in enumerate(picture.attacks)
-        for frame in range(picture.frames)
-    ]
+    takes = [(f"{name}/{turn + 1:02d}-bonafide", "bonafide", camera, "")
+             for turn, (_, camera) in enumerate(picture.attacks)]  # fmt: skip
+    takes += [(f"{name}/{turn + 1:02d}-{attack.species}", attack.species, camera, _medium(attack))
+              for turn, (attack, camera) in enumerate(picture.attacks)]  # fmt: skip
+    rows = [(*take, frame) for take in takes for frame in range(picture.frames)]
     images, points = filmed
     fitted = picture.portrait.depth
     out.add(
         images,
-        label=[int(species == "bonafide") for _, species, _ in videos],
-        species=[species for _, species, _ in videos],
-        subject=[subject] * len(videos),
-        video=[video for video, _, _ in videos],
-        frame=[frame for _, _, frame in videos],
-        split=[split] * len(videos),
-        item=[f"{video}/{frame:03d}" for video, _, frame in videos],
-        depth=None if fitted is None else np.stack([fitted, *[flat()] * (len(videos) - 1)]),
+        label=[int(species == "bonafide") for _, species, *_ in rows],
+        species=[species for _, species, *_ in rows],
+        subject=[subject] * len(rows),
+        video=[video for video, *_ in rows],
+        frame=[frame for *_, frame in rows],
+        split=[split] * len(rows),
+        item=[f"{video}/{frame:03d}" for video, *_, frame in rows],
+        depth=None if fitted is None else np.stack([fitted if s == "bonafide" else flat() for _, s, *_ in rows]),
         points=None if picture.portrait.points is None else points,
+        further={"camera": [word(camera.name) for _, _, camera, *_ in rows], "medium": [row[3] for row in rows]},
     )
+
+
+def _medium(attack: Attack) -> str:
+    return word(attack.instrument.name) if attack.instrument else ""
+
+
+def word(name: str) -> str:
+    """Return a name as a value that a selection can write: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -16,6 +16,7 @@ from fedvisage.faces.synthetic import draws
 from fedvisage.faces.synthetic.camera import decode
 from fedvisage.faces.synthetic.draws import Range, between, column
 from fedvisage.faces.synthetic.gratings import Sampling, wave
+from fedvisage.faces.synthetic.paper import specular, with_black_point
 from fedvisage.faces.synthetic.presenting import Holding, View, glow, inside, show
 
 # Share of red, green, blue light that full cyan, magenta, yellow, black ink takes.
@@ -40,6 +41,8 @@ class Printer:
     warmth: Range = (-0.08, 0.12)  # colour of that light
     gradient: Range = (0.0, 0.35)  # fall of that light across the sheet
     holding: Holding = field(default_factory=Holding)
+    density: Range | None = None  # of the darkest ink, log10; None: as dark as the inks' product
+    sheen: Range | None = None  # mirrored light of the room's lamp on a bent sheet; None: none beside the gloss
 
 
 def print_attack(
@@ -62,10 +65,15 @@ def print_attack(
     coverage = ink_coverage(decode(picture)) * inside(view)
     white = torch.tensor([printer.white for printer in printers])[:, :, None, None]
     layers = _dots(coverage, view, drawn("dots"), drawn("dot_strength"), grid)
-    reflectance = white * inked(layers, drawn("dot_gain"), drawn("purity"))
+    reflectance = inked(layers, drawn("dot_gain"), drawn("purity"))
+    if printers[0].density is not None:
+        reflectance = with_black_point(reflectance, drawn("density"))
+    reflectance = white * reflectance
     reflectance = reflectance * (1 + column(drawn("grain")) * grain)
     lit = reflectance * _light_on(view, drawn("light"), drawn("warmth"), drawn("gradient"), videos)
     lit = lit + _gloss(view, drawn("gloss") * drawn("light"), videos)
+    if printers[0].sheen is not None:
+        lit = lit + _mirrored_lamp(view, drawn("sheen") * drawn("light"), videos)
     margins = [between(videos, f"print/margin {side}", [printer.margin for printer in printers]) for side in range(4)]
     return torch.lerp(room, lit, inside(view, torch.stack(margins, dim=1)))
 
@@ -138,6 +146,11 @@ def _gloss(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
     place = [between(videos, f"print/gloss {axis}", (-1.0, 1.0)) for axis in "xy"]
     extent = [between(videos, f"print/gloss {axis}", (0.15, 0.8)) for axis in ("width", "height")]
     return column(strength) * glow(view, *place, *extent)
+
+
+def _mirrored_lamp(view: View, strength: Tensor, videos: Sequence[int]) -> Tensor:
+    slope = torch.tan(between(videos, "print/lamp", (-1.2, 1.2)) / 2)
+    return column(strength) * specular(view.slope, slope, between(videos, "print/roughness", (0.08, 0.3)))
 
 
 def _holes(view: View, eyes: Tensor, videos: Sequence[int]) -> tuple[Tensor, Tensor]:

@@ -58,13 +58,13 @@ def recapture(
     holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
     view = hold(holdings, videos, frames, size, photographs.framing)
     seen = locate(view, medium_coordinates(photographs.points, size))
-    radiance = _present(photographs, attacks, setting, view, seen, sampling_of(shots), videos, frames)
+    radiance = present(photographs, attacks, setting, view, seen, sampling_of(shots), videos, frames)
     if shown is not None:
         radiance = radiance * show(shown, view).clamp(0, 1)
     return expose(radiance, shots, frames), np.asarray(seen, np.float32)
 
 
-def _present(
+def present(
     photographs: Photographs,
     attacks: Sequence[Attack],
     setting: Setting,
@@ -74,7 +74,7 @@ def _present(
     videos: Sequence[int],
     frames: Sequence[int],
 ) -> Tensor:
-    """Return the radiance of the presented media, all of one species."""
+    """Return the radiance of the presented media, all of one species; `seen` is where the five points are."""
     images, room = photographs.images, setting.room
     displays = [attack.instrument for attack in attacks if isinstance(attack.instrument, Display)]
     printers = [attack.instrument for attack in attacks if isinstance(attack.instrument, Printer)]

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedvisage.faces.synthetic.camera import decode, luminance
 from fedvisage.faces.synthetic.draws import Range, between, column
 from fedvisage.faces.synthetic.gratings import Sampling, wave
+from fedvisage.faces.synthetic.panel import band_strength, on_panel
 from fedvisage.faces.synthetic.presenting import Holding, View, glow, inside, show
 
 THIRD = 2 * math.pi / 3
@@ -40,6 +41,8 @@ class Display:
     margin: Range = (0.02, 0.3)  # black or frame around the photograph, in half photographs
     frame: float = 0.35  # width of bezel beyond, in half photographs
     holding: Holding = field(default_factory=Holding)
+    primaries: Range | None = None  # of the panel: 0 office, 1 sRGB, 2 wide; None: the gamut alone
+    dimming: Range | None = None  # frequency of the back-light's dimming times exposure; None: bands as strong as drawn
 
 
 def replay_attack(
@@ -57,12 +60,17 @@ def replay_attack(
         return between(videos, f"replay/{name}", [getattr(display, name) for display in displays])
 
     picture = shown_light(show(photographs, view).clamp(0, 1), drawn("gamma"), drawn("gamut"), drawn("leak"))
+    if displays[0].primaries is not None:
+        picture = on_panel(picture, drawn("primaries"))
     picture = torch.lerp(column(drawn("leak")), picture, inside(view))
     blue = drawn("blue")
     white = torch.stack([1 - blue, torch.ones_like(blue), 1 + blue], dim=1)[:, :, None, None]
     lit = picture * white * pixel_grid(view, displays, drawn("pixels"), grid)
     lit = lit * column(0.6 * drawn("brightness")) * _unevenness(view, drawn("uneven"), videos)
-    lit = lit * _bands(lit, drawn("flicker"), videos, frames)
+    flicker = drawn("flicker")
+    if displays[0].dimming is not None:
+        flicker = band_strength(flicker, drawn("dimming"), torch.ones_like(flicker))
+    lit = lit * _bands(lit, flicker, videos, frames)
     lit = lit + _reflections(view, room, drawn("mirror"), drawn("glare"), videos)
     frame = torch.tensor([display.frame for display in displays])
     bezel = torch.tensor([display.bezel for display in displays])

@@ -94,4 +94,4 @@ def afl(model: Model) -> Method:
         title="AFL",
         paper="Mohri et al., Agnostic Federated Learning, 2019",
     )
-    return replace(plain, server=server, averages=False, steps_at_server=False)
+    return replace(plain, server=server, averages=False, pulls=False, steps_at_server=False)

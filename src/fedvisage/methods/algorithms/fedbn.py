@@ -88,5 +88,6 @@ def fedbn(model: Model) -> Method:
         calls={"train": Call(turn, averaging.uploads_of(*parts))},
         server=program(*model.parts),
         delivered=parts,
+        pulls=False,
         steps_at_server=False,
     )

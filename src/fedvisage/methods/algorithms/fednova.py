@@ -80,4 +80,4 @@ def fednova(model: Model) -> Method:
     averaged = averaging.on_model(
         model, options, name="fednova", title="FedNova", paper=PAPER, around=normalised, more=more, check=check
     )
-    return replace(averaged, server=server, averages=False, steps_at_server=False)
+    return replace(averaged, server=server, averages=False, pulls=False, steps_at_server=False)

@@ -103,4 +103,4 @@ def scaffold(model: Model) -> Method:
         around=controlled,
         more=(Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved),),
     )
-    return replace(averaged, server=server, averages=False, steps_at_server=False)
+    return replace(averaged, server=server, averages=False, pulls=False, steps_at_server=False)

@@ -23,6 +23,7 @@ from fedvisage.files import json_key, read_tensors, write_tensors
 from fedvisage.methods.models.face import FaceOptions
 from fedvisage.nn import optimizers
 from fedvisage.nn.augment import augment
+from fedvisage.nn.degrade import degrade
 from fedvisage.nn.embedder import Centres, face_network
 from fedvisage.nn.inputs import as_float
 from fedvisage.nn.losses.cosface import cosface
@@ -77,7 +78,11 @@ def _train(
         for number, positions in enumerate(order(public, rng, size=settings.batch, sampling="shuffled")):
             stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, number)
             images = as_float(public.batch(positions).images.to(compute.device))
-            images = augment(images, None, recipe.training.augment, stream)[0].contiguous(memory_format=compute.layout)
+            images = augment(images, None, recipe.training.augment, stream)[0]
+            if recipe.training.augment.changes:
+                people = torch.ones(len(images))  # no attacks among them
+                images = degrade(images, None, people, recipe.training.augment.changes, stream).images
+            images = images.contiguous(memory_format=compute.layout)
             labels = torch.tensor([classes[str(name)] for name in public.subjects[positions]], device=compute.device)
             with compute.autocast():
                 features = net["model"](images)

@@ -1,0 +1,132 @@
+"""The capture that both classes pass: whatever stands there, a face or a print of one, the same cameras take it.
+
+One wide distribution of cameras, exposures, white balances, focus, motion, stray light and storage is drawn from for
+bona fide images and for attacks alike, so that nothing of it tells one from the other.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedvisage.faces.synthetic.camera import Camera, Shots, draw_shots, expose
+from fedvisage.faces.synthetic.draws import Range, between, column, unit
+from fedvisage.faces.synthetic.gratings import Sampling
+
+CAPTURE_VERSION = 2
+"""Changes whenever photographs become other pixels; the first left bona fide images as they were."""
+
+_WIDE = {
+    "exposure": (-0.8, 0.7),
+    "warmth": (-0.18, 0.18),
+    "tint": (-0.06, 0.06),
+    "saturation": (0.55, 1.45),
+    "contrast": (0.0, 0.6),
+    "vignette": (0.0, 0.25),
+    "sharpening": (0.0, 0.9),
+}
+
+
+def _camera(name: str, pixels: Range, blur: Range, noise: Range, quality: Range) -> Camera:
+    return Camera(name, pixels, blur=blur, noise=noise, quality=quality, **_WIDE)
+
+
+CAMERAS = (
+    _camera("old webcam", (90, 180), (0.5, 1.0), (0.006, 0.022), (50, 85)),
+    _camera("webcam", (160, 360), (0.3, 0.7), (0.004, 0.016), (60, 92)),
+    _camera("front of a phone", (200, 480), (0.3, 0.6), (0.004, 0.016), (70, 95)),
+    _camera("back of a phone", (350, 800), (0.25, 0.5), (0.002, 0.012), (75, 96)),
+    _camera("system camera", (450, 900), (0.25, 0.5), (0.001, 0.008), (80, 97)),
+)
+"""Kinds of cameras. What they do to light and colour is drawn from the same wide ranges for all."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What happens around the exposure; ranges are of videos, lengths are shares of the crop's side."""
+
+    motion: Range = (0.0, 0.012)  # path of the picture over the sensor while it is exposed
+    focus: Range = (0.0, 0.006)  # radius of the disc that a point becomes
+    flare: Range = (0.0, 0.08)  # stray light in the lens against the mean light of the picture
+    stored: Range = (0.7, 1.0)  # size at which the picture was kept on its way, before it was resampled
+    quality: Range = (65, 97)  # JPEG on that way
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One draw of everything for each image: tensors of B numbers."""
+
+    shots: Shots
+    motion: Tensor
+    angle: Tensor
+    focus: Tensor
+    flare: Tensor
+    stored: Tensor
+    quality: Tensor
+
+    def sampling(self, size: int) -> Sampling:
+        """Return the grid with which scenes are sampled: motion and focus widen the lens's blur, in sensor pixels."""
+        spread = (self.focus**2 / 4 + self.motion**2 / 12).sqrt() * self.shots.pixels
+        return Sampling(self.shots.pixels, (self.shots.blur**2 + spread**2).sqrt())
+
+
+def draw_camera(seed: int) -> Camera:
+    """Return the kind of camera of a video."""
+    return CAMERAS[int(len(CAMERAS) * unit([seed], "capture/camera").item())]
+
+
+def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Conditions | None = None) -> Capture:
+    """Draw the capture of each image; images of one video share a seed, hence their settings."""
+    ranges = around or Conditions()
+    drawn = {name: between(seeds, f"capture/{name}", getattr(ranges, name)) for name in Conditions.__dataclass_fields__}
+    angle = between(seeds, "capture/angle", (0.0, math.pi))
+    return Capture(draw_shots(cameras, seeds), angle=angle, **drawn)
+
+
+def photograph(radiance: Tensor, capture: Capture, frames: Sequence[int]) -> NDArray[np.uint8]:
+    """Take B×3×S×S radiance: stray light, focus and motion, camera, and the way of the picture afterwards."""
+    size = radiance.shape[-1]
+    light = blurred(with_flare(radiance, capture.flare), capture.focus * size, capture.motion * size, capture.angle)
+    images = expose(light.clamp_min(0), capture.shots, frames)
+    ways = zip(images, capture.stored.tolist(), capture.quality.round().int().tolist(), strict=True)
+    return np.stack([resampled(image, share, quality) for image, share, quality in ways])
+
+
+def with_flare(radiance: Tensor, share: Tensor) -> Tensor:
+    """Spread a share of the mean light evenly over the picture: its mean stays, its black is lifted."""
+    return torch.lerp(radiance, radiance.mean((2, 3), keepdim=True), column(share))
+
+
+def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Tensor:
+    """Return light behind a lens out of focus (a disc of this radius) that moves (a line of this length), in pixels.
+
+    By the transfer functions of disc, 2 J1(x)/x, and line, sinc; borders are mirrored.
+    """
+    size, most = light.shape[-1], int(max(radius.max().item(), length.max().item() / 2)) + 2
+    padded = pad(light, (most,) * 4, mode="reflect")
+    side = padded.shape[-1]
+    down, across = torch.fft.fftfreq(side)[:, None], torch.fft.rfftfreq(side)[None, :]
+    disc = 2 * math.pi * radius[:, None, None] * torch.hypot(down, across)
+    out_of_focus = torch.where(disc > 1e-4, 2 * torch.special.bessel_j1(disc) / disc.clamp_min(1e-4), 1.0)
+    along = angle.cos()[:, None, None] * across + angle.sin()[:, None, None] * down
+    transfer = out_of_focus * torch.sinc(length[:, None, None] * along)
+    seen = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
+    return seen[..., most : most + size, most : most + size]
+
+
+def resampled(image: NDArray[np.uint8], share: float, quality: int) -> NDArray[np.uint8]:
+    """Return a picture that was kept smaller, as JPEG, and brought back to its size."""
+    size = len(image)
+    small = max(8, round(share * size))
+    kept = image if small == size else np.asarray(cv2.resize(image, (small, small), interpolation=cv2.INTER_AREA))
+    _, stored = cv2.imencode(".jpg", kept[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
+    if small == size:
+        return np.ascontiguousarray(read)
+    return np.asarray(cv2.resize(read, (size, size), interpolation=cv2.INTER_CUBIC), np.uint8)

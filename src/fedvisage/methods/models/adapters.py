@@ -1,0 +1,83 @@
+"""A transformer of timm's, frozen, with adapters and one live logit: what is trained and sent is a few megabytes.
+
+``network: {arch: vit_base_patch16_clip_224, weights: FILE, rank: 8}`` names an architecture and a file of its weights,
+which each machine reads from its own disk; the adapters and the head alone are lent and averaged. With ``rank: 0`` it
+is a linear probe on frozen features, with ``rank: 0, biases: true`` BitFit. A finished model holds the frozen network,
+too, so it needs no other file; an export merges the adapters into it.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.federation.declared import Member
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods import unsent
+from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.model import Model
+from fedvisage.nn.adapters import AdaptedNetwork, adapted
+from fedvisage.nn.timm_network import check_architecture
+from fedvisage.recipe import MethodOptions, Recipe
+
+
+class Options(MethodOptions):
+    """Which network, and which adapters."""
+
+    network: AdaptedNetwork
+
+
+class Averaged(Options, AveragingOptions):
+    """Which network and adapters, and how sites count."""
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the two parts that travel; the frozen network stands behind the first."""
+    body = adapted(recipe.options(Options).network, recipe.input)
+    return nn.ModuleDict({"adapters": body, "head": nn.Linear(body.frozen.width, 1)})
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse an unknown architecture."""
+    check_architecture(recipe.options(Options).network.arch)
+
+
+def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
+    """Return what the head receives."""
+    features: Tensor = net["adapters"](images)
+    return features
+
+
+def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
+    """Binary cross-entropy, as a mean over the batch."""
+    return binary_cross_entropy_with_logits(site.net["head"](features).float().squeeze(1), batch.labels)
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit."""
+    logits: Tensor = member.net["head"](features(member))
+    return logits.squeeze(1)
+
+
+def features(member: Member) -> Tensor:
+    """Return what the head receives."""
+    return represent(member.net, member.images)
+
+
+MODEL = Model(
+    name="adapters",
+    title="adapters",
+    task="pad",
+    options=Options,
+    averaged=Averaged,
+    network=network,
+    parts=("adapters", "head"),
+    represent=represent,
+    supervise=supervise,
+    user=user,
+    features=features,
+    check=check,
+    fix=unsent.fix,
+    beside=unsent.beside,
+    merged=unsent.merged,
+)

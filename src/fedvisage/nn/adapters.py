@@ -1,0 +1,197 @@
+"""Small trained pieces in a frozen transformer: low-rank adapters (LoRA) and shifted biases (BitFit).
+
+E. J. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: to a frozen linear layer's W x comes
+(alpha / rank)·B A x, with A drawn and B zero at first, so that training begins at the pre-trained network. E. Ben Zaken
+et al., "BitFit", ACL 2022: biases alone are trained; here a shift, zero at first, is added to what has a bias.
+
+The frozen network is out of torch's sight: it is in no state that is sent, averaged, clipped or kept in a checkpoint.
+Queries, keys and values that timm computes by one linear layer share one A of the given rank. The frozen network stays
+in evaluation mode, so its statistics do not move either.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from fedvisage.errors import UserError
+from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, timm_network
+from fedvisage.recipe import Input
+
+Where = Literal["attention", "mlp"]
+
+PATHS: Mapping[Where, tuple[str, ...]] = {"attention": ("attn", "self_attn"), "mlp": ("mlp",)}
+"""How timm calls the two halves of a block."""
+
+BLOCK = re.compile(r"blocks\.(\d+)\.")
+MARK = ":"
+"""Stands for a dot in the name of a layer, which a module dictionary's key cannot have."""
+
+FROZEN = "frozen."
+"""What stands before the frozen network's tensors where a finished model holds them."""
+
+
+class AdaptedNetwork(TimmNetwork):
+    """A transformer of timm's, frozen, with adapters; ``rank: 0`` trains the head alone, or with ``biases`` BitFit."""
+
+    rank: int = Field(8, ge=0, le=256)
+    """The rank of what is added to each linear layer; 0 adds nothing."""
+    alpha: float = Field(16.0, gt=0)
+    """What is added counts alpha / rank."""
+    on: tuple[Where, ...] = Field(("attention", "mlp"), min_length=1)
+    """In which halves of a block."""
+    blocks: tuple[int, ...] | Literal["all"] = "all"
+    """In which blocks, counted from 0."""
+    biases: bool = False
+    """Whether biases learn, too."""
+
+
+class LowRank(nn.Module):
+    """What is added to a linear layer's output: scale · B A x."""
+
+    def __init__(self, layer: nn.Linear, rank: int, alpha: float) -> None:
+        """A is drawn as LoRA's authors draw it, B is zero."""
+        super().__init__()
+        self.a = nn.Parameter(torch.empty(rank, layer.in_features))
+        self.b = nn.Parameter(torch.zeros(layer.out_features, rank))
+        self.scale = alpha / rank
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+
+    def beside(self, _: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Add to what the layer computed."""
+        return output + self.scale * linear(linear(given[0], self.a), self.b)
+
+    def merge(self, layer: nn.Module) -> None:
+        """Put the sum into the layer's own weights."""
+        assert isinstance(layer, nn.Linear)
+        layer.weight.add_(self.scale * (self.b @ self.a))
+
+
+class Shift(nn.Module):
+    """What is added to the bias of a layer."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        """Begin at zero."""
+        super().__init__()
+        self.value = nn.Parameter(torch.zeros_like(cast(Tensor, layer.bias)))
+
+    def beside(self, _: nn.Module, __: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Add to what the layer computed."""
+        return output + self.value
+
+    def merge(self, layer: nn.Module) -> None:
+        """Put the sum into the layer's own bias."""
+        cast(Tensor, layer.bias).add_(self.value)
+
+
+class Adapted(nn.Module):
+    """A frozen network's features of images, with trained pieces in it; only these are its state."""
+
+    def __init__(self, whole: Whole, settings: AdaptedNetwork) -> None:
+        """Freeze the network and place the pieces."""
+        super().__init__()
+        self._frozen = (whole.eval().requires_grad_(False),)
+        _open_fused(whole)
+        self.low_rank, self.shifts = nn.ModuleDict(), nn.ModuleDict()
+        for name, layer in _layers(whole.network, settings, nn.Linear) if settings.rank else ():
+            self.low_rank[_key(name)] = LowRank(cast(nn.Linear, layer), settings.rank, settings.alpha)
+        for name, layer in _layers(whole.network, settings, nn.Module) if settings.biases else ():
+            if isinstance(getattr(layer, "bias", None), nn.Parameter):
+                self.shifts[_key(name)] = Shift(layer)
+        for name, piece in self._pieces():
+            layer = whole.network.get_submodule(name)
+            # A bound method, so that a copy of this module is hooked to its own pieces.
+            layer.register_forward_hook(cast(Callable[..., Tensor], piece.beside))
+
+    @property
+    def frozen(self) -> Whole:
+        """The network that does not change."""
+        return self._frozen[0]
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return features."""
+        features: Tensor = self.frozen(images)
+        return features
+
+    def train(self, mode: bool = True) -> Adapted:
+        """Switch the pieces; the frozen network stays as it is judged."""
+        return super().train(mode)
+
+    def frozen_state(self) -> dict[str, Tensor]:
+        """Return the frozen network's tensors, as a finished model holds them beside the pieces."""
+        return {f"{FROZEN}{name}": value for name, value in self.frozen.network.state_dict().items()}
+
+    def merged(self) -> Whole:
+        """Return a plain network that computes the same: the pieces are in its weights."""
+        import copy
+
+        alone = copy.deepcopy(self)
+        for layer in alone.frozen.modules():
+            layer._forward_hooks.clear()
+        with torch.no_grad():
+            for name, piece in alone._pieces():
+                cast(Any, piece).merge(alone.frozen.network.get_submodule(name))
+        return alone.frozen
+
+    def _pieces(self) -> Iterator[tuple[str, Any]]:
+        for pieces in (self.low_rank, self.shifts):
+            for key, piece in pieces.items():
+                yield key.replace(MARK, "."), piece
+
+    def _apply(self, change: Callable[[Tensor], Tensor], recurse: bool = True) -> Adapted:
+        """Move, or lay out, the frozen network with the pieces."""
+        self.frozen._apply(change, recurse)  # type: ignore[no-untyped-call]
+        super()._apply(change, recurse)  # type: ignore[no-untyped-call]
+        return self
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Take the frozen network's tensors, too, where a finished model comes with them."""
+        before = f"{prefix}{FROZEN}"
+        own = {name: state_dict.pop(name) for name in [name for name in state_dict if name.startswith(before)]}
+        if own:
+            self.frozen.network.load_state_dict({name.removeprefix(before): value for name, value in own.items()})
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def adapted(settings: AdaptedNetwork, image: Input) -> Adapted:
+    """Build a frozen network with random weights, and pieces in it."""
+    return Adapted(timm_network(settings, image, outputs=0), settings)
+
+
+def _key(name: str) -> str:
+    """Return a layer's name as a key of a module dictionary."""
+    return name.replace(".", MARK)
+
+
+def _layers(network: nn.Module, settings: AdaptedNetwork, kind: type[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers of the blocks that the settings name: linear ones of their halves, or all that have a bias."""
+    attends = re.compile(rf"blocks\.(\d+)\.({'|'.join(PATHS['attention'])})(\.|$)")
+    numbers = sorted({int(found[1]) for name, _ in network.named_modules() if (found := attends.match(name))})
+    if not numbers:
+        raise UserError(
+            f"{PLACE}.arch", f"{settings.arch} has no blocks of a transformer; adapters are for those that do"
+        )
+    chosen = numbers if settings.blocks == "all" else list(settings.blocks)
+    if strange := sorted(set(chosen) - set(numbers)):
+        raise UserError(f"{PLACE}.blocks", f"{settings.arch} has no block {strange[0]}, its last is {numbers[-1]}")
+    halves = {path for where in settings.on for path in PATHS[where]}
+    for name, layer in network.named_modules():
+        found = BLOCK.match(name)
+        if found is None or int(found[1]) not in chosen or not isinstance(layer, kind) or list(layer.children()):
+            continue
+        if kind is nn.Module or halves & set(name.split(".")):
+            yield name, layer
+
+
+def _open_fused(whole: Whole) -> None:
+    """Have attention compute queries, keys and values by its layer, where it would only take the layer's weights."""
+    for layer in whole.modules():
+        if getattr(layer, "q_bias", None) is not None and hasattr(layer, "qkv_bias_separate"):
+            cast(Any, layer).qkv_bias_separate = True

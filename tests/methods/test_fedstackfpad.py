@@ -1,0 +1,56 @@
+"""Fed-StackFPAD: what a site is asked, and that the whole is what plain logistic regressions come to."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from tests.toy import SITES, recipe_of, run_toy, tree
+
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.methods import find
+from fedvisage.nn.stacking import logistic, scaled
+from fedvisage.streams import scoped
+
+
+def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fedstackfpad", training__rounds=1, input__colour="rgb")
+    run_toy(content, tmp_path / "run")
+    found = load_file(tmp_path / "run" / "model.safetensors")
+    recipe = recipe_of(content)
+    with scoped(recipe.runtime.seed, "initial weights"):
+        body = find(recipe.method).network(recipe)["body"].eval()
+    planes, known = {}, {}
+    for site in SITES:
+        view = View.of(PreparedSet.open(sets[site]), "train")
+        with torch.no_grad():
+            features = body(view.batch(np.arange(len(view))).images.float() / 255)
+        known[site] = scaled(features), torch.from_numpy(view.labels.astype(int)), view.subjects
+        planes[site] = logistic(*known[site][:2], 1e-2)
+    for row, site in enumerate(SITES):
+        torch.testing.assert_close(found["heads.weight"][row].double(), planes[site].weight, rtol=1e-3, atol=1e-4)
+    stacks = []
+    for own, site in enumerate(SITES):
+        features, labels, subjects = known[site]
+        logits = torch.stack([planes[other].logits(features.double()) for other in SITES], dim=1)
+        half = torch.from_numpy(np.unique(subjects, return_inverse=True)[1] % 2 == 0)
+        for one, other in ((half, ~half), (~half, half)):
+            logits[one, own] = logistic(features[other], labels[other], 1e-2).logits(features[one].double())
+        stacks.append(logistic(torch.cat([logits, logits.mean(1, keepdim=True)], dim=1), labels, 1e-2))
+    expected = torch.stack([plane.weight for plane in stacks]).mean(0)
+    torch.testing.assert_close(found["stack.weight"][0].double(), expected, rtol=1e-2, atol=1e-3)
+
+
+def test_a_site_is_asked_twice_and_sends_two_classifiers_of_its_own(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "fedstackfpad", training__rounds=1), tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "ledger.jsonl").read_text().splitlines()]
+    sent = {(row["call"], row["bytes"]) for row in rows if row["direction"] == "up" and row["field"] == "weights"}
+    width = load_file(tmp_path / "run" / "model.safetensors")["heads.weight"].shape[1]
+    assert sent == {("fit", 4 * (width + 1)), ("stack", 4 * (len(SITES) + 2))}

@@ -1,0 +1,149 @@
+"""Adapters in a frozen transformer: LoRA as one writes it by hand, BitFit, and nothing at all."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from fedvisage.errors import UserError
+from fedvisage.nn.adapters import MARK, Adapted, AdaptedNetwork, adapted
+from fedvisage.nn.timm_network import Whole, timm_network
+from fedvisage.recipe import Input
+from fedvisage.streams import scoped
+
+SIZE = 32
+
+
+def built(arch: str = "test_vit", size: int = SIZE, **settings: Any) -> Adapted:
+    with scoped(0, "initial weights"):
+        return adapted(AdaptedNetwork(arch=arch, **settings), Input(size=size, colour="rgb"))
+
+
+def frozen_alone(arch: str = "test_vit") -> Whole:
+    with scoped(0, "initial weights"):
+        return timm_network(AdaptedNetwork(arch=arch), Input(size=SIZE, colour="rgb"), outputs=0).eval()
+
+
+def images(count: int = 2, size: int = SIZE) -> Tensor:
+    return torch.rand(count, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def shaken(net: Adapted) -> Adapted:
+    draw = torch.Generator().manual_seed(2)
+    for value in net.parameters():
+        value.data += 0.1 * torch.randn(value.shape, generator=draw)
+    return net
+
+
+class ByHand(nn.Module):
+    """A linear layer with an adapter, as in the paper: W x + b + (alpha / r) B A x."""
+
+    def __init__(self, layer: nn.Linear, a: Tensor, b: Tensor, alpha: float) -> None:
+        super().__init__()
+        self.layer, self.a, self.b = layer, nn.Parameter(a.clone()), nn.Parameter(b.clone())
+        self.alpha = alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        rank = self.a.shape[0]
+        return linear(x, self.layer.weight + self.alpha / rank * self.b @ self.a, self.layer.bias)
+
+
+def test_values_and_gradients_are_those_of_lora_written_by_hand() -> None:
+    net = shaken(built(rank=3, alpha=6.0)).double()
+    whole = frozen_alone().double().requires_grad_(False)
+    twins = {}
+    for key, piece in net.low_rank.items():
+        name = key.replace(MARK, ".")
+        layer = whole.network.get_submodule(name)
+        assert isinstance(layer, nn.Linear)
+        twins[key] = ByHand(layer, piece.a.detach(), piece.b.detach(), 6.0)
+        whole.network.set_submodule(name, twins[key])
+    found, expected = net(images().double()), whole(images().double())
+    torch.testing.assert_close(found, expected)
+    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    (found * direction).sum().backward()
+    (expected * direction).sum().backward()
+    assert {key.split(MARK)[-1] for key in twins} == {"qkv", "proj", "fc1", "fc2"}
+    for key, twin in twins.items():
+        for name in ("a", "b"):
+            torch.testing.assert_close(getattr(net.low_rank[key], name).grad, getattr(twin, name).grad)
+    assert all(value.grad is None for value in net.frozen.parameters())
+
+
+def test_training_begins_at_the_frozen_network_and_the_pieces_are_all_its_state() -> None:
+    net = built(rank=2, biases=True)
+    with torch.no_grad():
+        torch.testing.assert_close(net(images()), frozen_alone()(images()))
+    assert all(name.startswith(("low_rank.", "shifts.")) for name in net.state_dict())
+    assert sum(map(torch.Tensor.numel, net.parameters())) < 0.2 * sum(map(torch.Tensor.numel, net.frozen.parameters()))
+
+
+def test_rank_zero_is_the_frozen_network_and_has_nothing_to_train() -> None:
+    net = built(rank=0)
+    assert not list(net.parameters())
+    assert not net.state_dict()
+    with torch.no_grad():
+        assert torch.equal(net(images()), frozen_alone()(images()))
+
+
+def test_shifts_are_what_training_the_biases_would_be() -> None:
+    net, whole = built(rank=0, biases=True), frozen_alone()
+    biases = {name: value for name, value in whole.network.named_parameters() if name.endswith(".bias")}
+    (net(images()).square().sum()).backward()
+    (whole(images()).square().sum()).backward()
+    for key, piece in net.shifts.items():
+        torch.testing.assert_close(piece.value.grad, biases[f"{key.replace(MARK, '.')}.bias"].grad)
+    within = {name.removesuffix(".bias") for name in biases if name.startswith("blocks.")}
+    assert {key.replace(MARK, ".") for key in net.shifts} == within
+
+
+@pytest.mark.parametrize("arch", ["test_vit", "eva02_tiny_patch14_224", "vit_pe_core_tiny_patch16_384"])
+def test_merged_it_computes_the_same_without_a_piece(arch: str) -> None:
+    size = 56 if "eva" in arch else SIZE
+    net = shaken(built(arch, size, rank=2, biases=True, blocks=(0,)))
+    plain = net.merged()
+    assert not any(isinstance(one, Adapted) or one._forward_hooks for one in plain.modules())
+    with torch.no_grad():
+        found, changed = plain(images(size=size)), net(images(size=size))
+        for value in net.parameters():
+            value.zero_()
+        torch.testing.assert_close(found, changed, rtol=1e-4, atol=1e-5)
+        assert not torch.allclose(changed, net(images(size=size)), atol=1e-4)
+
+
+def test_a_copy_has_pieces_of_its_own() -> None:
+    net = shaken(built(rank=2))
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        before = net(images())
+        for value in other.parameters():
+            value.zero_()
+        assert torch.equal(net(images()), before)
+        torch.testing.assert_close(other(images()), frozen_alone()(images()))
+
+
+def test_named_blocks_and_halves_alone_are_adapted() -> None:
+    net = built(rank=2, blocks=(1,), on=("mlp",))
+    assert set(net.low_rank) == {"blocks:1:mlp:fc1", "blocks:1:mlp:fc2"}
+    with pytest.raises(UserError, match="no block 99"):
+        built(rank=2, blocks=(99,))
+    with pytest.raises(UserError, match="no blocks of a transformer"):
+        built("test_efficientnet", rank=2)
+
+
+def test_a_vit_b_at_rank_eight_sends_less_than_five_megabytes() -> None:
+    """Twelve blocks of 768: four layers each, of 8·(inputs + outputs) numbers, and the head."""
+    with torch.device("meta"):
+        layers = [(768, 2304), (768, 768), (768, 3072), (3072, 768)]
+        net = nn.ModuleList(nn.Linear(*one) for one in layers * 12)
+    computed = sum(8 * (one.in_features + one.out_features) for one in net if isinstance(one, nn.Linear)) + 769
+    assert 4 * computed == 4_721_668
+    narrow = built(rank=8)
+    expected = sum(8 * (one.in_features + one.out_features) for name, one in narrow.frozen.named_modules()
+                   if isinstance(one, nn.Linear) and ".blocks." in f".{name}")  # fmt: skip
+    assert sum(value.numel() for value in narrow.state_dict().values()) == expected

@@ -1,0 +1,123 @@
+"""Changes of capture: each does what its name says to the images that are drawn, and to no others."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from torch import Generator, Tensor
+
+from fedvisage.nn import degrade as of
+from fedvisage.nn.degrade import degrade
+from fedvisage.recipe import Augment
+
+SIDE = 32
+LIVE = torch.tensor([1.0, 1, 1, 0, 0, 0])
+
+
+def images(count: int = 6) -> Tensor:
+    return torch.rand(count, 3, SIDE, SIDE, generator=Generator().manual_seed(1))
+
+
+def changed(options: Augment, seed: int = 0, labels: Tensor = LIVE, depth: Tensor | None = None) -> of.Mixed:
+    return degrade(images(len(labels)), depth, labels, options.changes, Generator().manual_seed(seed))
+
+
+EVERY = Augment(margin=1, resample=1, blur=1, gamma=1, temperature=1, noise=1, jpeg=1, cutout=1, cutmix=1)
+
+
+def test_all_is_off_by_default_and_a_probability_of_nothing_is_off() -> None:
+    assert Augment().changes == {}
+    assert Augment(jpeg=0).changes == {}
+    assert list(EVERY.changes) == [
+        "margin", "resample", "blur", "gamma", "temperature", "noise", "jpeg", "cutout", "cutmix",
+    ]  # fmt: skip
+
+
+def test_the_generator_decides_and_images_stay_images() -> None:
+    first, again, other = (changed(EVERY, seed).images for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert first.shape == images().shape
+    assert 0 <= first.min() <= first.max() <= 1
+
+
+@pytest.mark.parametrize("name", list(EVERY.changes))
+def test_about_the_share_that_was_asked_for_is_changed_and_the_rest_is_as_it_was(name: str) -> None:
+    labels = torch.tensor([1.0, 0.0] * 60)
+    options = Augment.model_validate({name: {"probability": 0.4}})
+    kept = (changed(options, labels=labels).images == images(120)).flatten(1).all(1)
+    share = float((~kept[labels == 1] if name == "cutmix" else ~kept).float().mean())
+    assert 0.25 < share < 0.55
+
+
+def test_a_file_of_low_quality_is_what_opencv_makes_of_it() -> None:
+    one = images(1)
+    source = (one[0].permute(1, 2, 0).numpy() * 255).round().astype(np.uint8)[:, :, ::-1]
+    stored = cv2.imencode(".jpg", source, [cv2.IMWRITE_JPEG_QUALITY, 20])[1]
+    wanted = cv2.imdecode(stored, cv2.IMREAD_COLOR)[:, :, ::-1].astype(np.float32) / 255
+    np.testing.assert_array_equal(of.jpeg(one, 20.0)[0].permute(1, 2, 0).numpy(), wanted)
+
+
+def test_a_blur_spreads_a_point_by_its_width() -> None:
+    point = torch.zeros(1, 3, SIDE, SIDE)
+    point[..., 16, 16] = 1
+    step = torch.arange(SIDE) - 16.0
+    assert float((of.blur(point, 1.5)[0, 0].sum(0) * step**2).sum()) == pytest.approx(1.5**2, rel=0.05)
+
+
+def test_warm_light_is_red_cold_light_is_blue_and_day_light_is_as_it_was() -> None:
+    grey = torch.full((1, 3, 2, 2), 0.4)
+    warm, cold = of.temperature(grey, 3500.0)[0, :, 0, 0], of.temperature(grey, 10000.0)[0, :, 0, 0]
+    assert warm[0] > warm[1] > warm[2]
+    assert cold[0] < cold[1] < cold[2]
+    torch.testing.assert_close(of.temperature(grey, 6500.0), grey)
+
+
+def test_noise_has_the_deviation_that_was_asked_for() -> None:
+    flat = torch.full((4, 3, 64, 64), 0.5)
+    options = Augment.model_validate({"noise": {"probability": 1, "least": 0.05, "most": 0.05}})
+    noisy = degrade(flat, None, torch.ones(4), options.changes, Generator().manual_seed(0)).images
+    assert float((noisy - flat).std()) == pytest.approx(0.05, rel=0.03)
+
+
+def test_resampling_takes_fine_detail_and_leaves_the_mean() -> None:
+    board = (torch.arange(SIDE)[:, None] + torch.arange(SIDE)).remainder(2).float().expand(1, 3, -1, -1)
+    seen = of.resample(board, 0.5)
+    assert float(seen.std()) < 0.1
+    assert float(seen.mean()) == pytest.approx(0.5, abs=0.02)
+
+
+def test_a_margin_is_cut_off_the_depth_map_too() -> None:
+    depth = torch.zeros(1, SIDE, SIDE)
+    depth[:, 8:24, 8:24] = 1
+    options = Augment.model_validate({"margin": {"probability": 1, "least": 0.25, "most": 0.25}})
+    mixed = degrade(images(1), depth, torch.ones(1), options.changes, Generator())
+    assert mixed.depth is not None
+    assert torch.equal(mixed.depth, torch.ones(1, SIDE, SIDE))
+
+
+def test_cutmix_puts_a_square_of_an_attack_into_faces_and_flattens_it_there() -> None:
+    depth = torch.ones(6, 16, 16) * LIVE[:, None, None]
+    mixed = changed(Augment(cutmix=1), depth=depth)
+    assert (mixed.donors[LIVE == 1] >= 3).all()
+    assert (mixed.donors[LIVE == 0] == -1).all()
+    before = images()
+    for row, donor in enumerate(mixed.donors[:3].tolist()):
+        put = (mixed.images[row] != before[row]).any(0)
+        assert torch.equal(mixed.images[row][:, put], before[donor][:, put])
+        assert 0.15 * SIDE - 1 <= put.sum() ** 0.5 <= 0.4 * SIDE + 1
+        assert mixed.depth is not None
+        assert 0 < (mixed.depth[row] == 0).float().mean() < 0.3
+    assert torch.equal(mixed.images[3:], before[3:])
+
+
+def test_a_batch_without_attacks_has_nothing_to_put_in() -> None:
+    assert torch.equal(changed(Augment(cutmix=1), labels=torch.ones(4)).images, images(4))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"jpeg": {"least": 1, "most": 50}}, {"blur": {"least": 2, "most": 1}}, {"noise": 2}, {"gama": 0.5}]
+)
+def test_amounts_that_make_no_sense_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"between|above|less than|Extra"):
+        Augment.model_validate(wrong)
