@@ -13,7 +13,7 @@ from typing import Literal
 
 import pytest
 from docs.drawings import FOLDER, pictures
-from docs.website import checked, costs, files, markdown, methods, models, notebooks, papers, sections
+from docs.website import checked, costs, files, markdown, methods, models, notebooks, papers, sections, sources
 from pydantic import Field
 from tests.documented import ROOT
 from tests.toy import recipe_of, tree
@@ -167,10 +167,11 @@ def test_a_notebook_was_executed_and_calls_what_there_is(path: Path) -> None:
 def test_a_site_that_fetches_from_elsewhere_is_refused(tmp_path: Path) -> None:
     (tmp_path / "there.png").touch()
     page = '<a href="https://example.org"></a><img src="there.png"><img src="gone.png"><script src="https://cdn/x.js">'
-    (tmp_path / "index.html").write_text(page)
+    (tmp_path / "index.html").write_text(f'{page}</script><a href="other.html#here"></a>')
     assert [line.split(": ")[1] for line in checked.wrong(tmp_path)] == [
         "gone.png is not there",
         "https://cdn/x.js is elsewhere",
+        "other.html#here is linked and not there",
     ]
 
 
@@ -182,3 +183,11 @@ def test_the_whole_website_is_built_strictly_and_fetches_nothing(tmp_path: Path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert list(checked.wrong(tmp_path / "site")) == []
     assert (tmp_path / "site" / "methods" / "fedsis.html").is_file()
+
+
+def test_code_that_a_page_links_has_a_page_in_the_site() -> None:
+    path = "src/fedvisage/methods/fedgpad.py"
+    assert markdown.place(f"../{path}", "docs/fidelity.md") == f"code/{path}.md"
+    assert path in sources.targets("docs/fidelity.md")
+    made = sources.pages(["docs/fidelity.md"])[f"code/{path}.md"]
+    assert (ROOT / path).read_text(encoding="utf-8") in made

@@ -1,7 +1,7 @@
 """Looks at the site as it was built: it must open from a file, with nothing from elsewhere.
 
-``python -m docs.website.checked build/site`` ends with 1 and names what is wrong. Links between pages and to anchors
-are MkDocs' own check (``strict``).
+``python -m docs.website.checked build/site`` ends with 1 and names what is wrong. Anchors are MkDocs' own check
+(``strict``).
 """
 
 from __future__ import annotations
@@ -23,12 +23,14 @@ class Fetched(HTMLParser):
         """Begin with nothing."""
         super().__init__()
         self.found: list[str] = []
+        self.linked: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note the targets of one element."""
         if tag == "link" and dict(attrs).get("rel") in HARMLESS:
             return
         self.found += [value for name, value in attrs if (tag, name) in LOADS and value]
+        self.linked += [value for name, value in attrs if (tag, name) == ("a", "href") and value]
 
 
 def wrong(site: Path) -> Iterator[str]:
@@ -41,6 +43,9 @@ def wrong(site: Path) -> Iterator[str]:
                 yield f"{page.relative_to(site)}: {target} is elsewhere"
             elif not target.startswith(("#", "data:")) and not there(site, page, target):
                 yield f"{page.relative_to(site)}: {target} is not there"
+        for target in parser.linked:
+            if "://" not in target and not target.startswith(("#", "mailto:")) and not there(site, page, target):
+                yield f"{page.relative_to(site)}: {target} is linked and not there"
 
 
 def there(site: Path, page: Path, target: str) -> bool:

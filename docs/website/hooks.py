@@ -9,13 +9,12 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # mkdocs may be called as a program, which does not look into the current directory
 
-from docs.website import door, markdown, methods, models, notebooks  # noqa: E402
+from docs.website import door, markdown, methods, models, notebooks, sources  # noqa: E402
 from docs.website import files as code  # noqa: E402
 from mkdocs.config.defaults import MkDocsConfig  # noqa: E402
 from mkdocs.structure.files import File, Files  # noqa: E402
 from mkdocs.structure.pages import Page  # noqa: E402
 
-OF_ROOT = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "CITATION.cff")
 GENERATED = "GENERATED "
 TASKS = {"pad": "Attack detection", "recognition": "Recognition"}
 
@@ -26,7 +25,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Put the lists of generated pages into the menu, and what no menu names at its end."""
     made = {**methods.pages(), **models.pages(), **code.pages(), "python.md": door.page()}
     texts, pictures = notebooks.pages()
-    config.extra["made"] = {**made, **texts, **pictures}
+    written = [name for name in markdown.OF_ROOT if name.endswith(".md")]
+    written += [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").rglob("*.md"))]
+    config.extra["made"] = {**made, **texts, **pictures, **sources.pages(written)}
     groups = {
         "methods": [
             "methods/index.md",
@@ -79,7 +80,7 @@ def paths(nav: Nav) -> list[str]:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add what is not below docs/."""
-    for name in OF_ROOT:
+    for name in markdown.OF_ROOT:
         text = (ROOT / name).read_text(encoding="utf-8")
         files.append(File.generated(config, markdown.in_site(name), content=text))
     for path, content in config.extra.pop("made").items():
@@ -90,7 +91,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(text: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Let a page of the repository be one of the site."""
     path = page.file.src_uri
+    if path.startswith("code/"):  # as it is
+        return text
     if path.startswith("results/"):  # wide tables
         page.meta["hide"] = ["toc"]
-    in_repository = {markdown.in_site(name): name for name in (*OF_ROOT, *notebooks.paths())}
+    in_repository = {markdown.in_site(name): name for name in (*markdown.OF_ROOT, *notebooks.paths())}
     return markdown.for_site(text, in_repository.get(path, f"docs/{path}"))

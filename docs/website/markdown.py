@@ -11,8 +11,10 @@ ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 ITEM = re.compile(r"(?:[-*+]|\d+\.) ")
 FENCE = re.compile(r"\s*(```|~~~)")
-OF_ROOT = {"README.md": "index.md"}
-"""Where a file of the repository's root is in the site, if not under its own name."""
+OF_ROOT = {"README.md": "index.md"} | {
+    name: name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE", "CITATION.cff")
+}
+"""Where files of the repository's root are in the site."""
 
 
 def for_site(text: str, source: str) -> str:
@@ -73,10 +75,12 @@ def place(target: str, source: str) -> str:
 
 
 def in_site(path: str) -> str:
-    """Return where a file of the repository is in the site: docs/ is its root."""
+    """Return where a file of the repository is in the site: docs/ is its root, code has a page a file."""
     if path.startswith("notebooks/"):
         return f"tutorials/{posixpath.basename(path).removesuffix('.ipynb')}.md"
-    return path.removeprefix("docs/") if path.startswith("docs/") else OF_ROOT.get(path, path)
+    if path.startswith("docs/") and not path.endswith(".py"):
+        return path.removeprefix("docs/")
+    return OF_ROOT.get(path, f"code/{path}.md")
 
 
 def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:

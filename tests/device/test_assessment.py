@@ -30,7 +30,7 @@ PEOPLE = 3
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return Replay-Attack with a few rendered people."""
     root = tmp_path_factory.mktemp("assessment") / "copy"
-    pretend(SCANNERS["replay-attack"], root, PEOPLE)
+    pretend(SCANNERS["replay-attack"], root, people=PEOPLE)
     return root
 
 

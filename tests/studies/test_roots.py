@@ -21,7 +21,6 @@ from fedvisage.data.manifest import read_manifest
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.make import pretend_dataset
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
-from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.wanted import read_wanted
 from fedvisage.errors import UserError
 from fedvisage.progress import Reporter
@@ -262,12 +261,13 @@ def test_an_import_is_known_by_its_line_whatever_order_its_options_have(root: Pa
 )
 @pytest.mark.timeout(1200)
 def test_a_papers_study_runs_on_pretended_datasets(
-    name: str, more: tuple[str, ...], peopled: Path, tmp_path: Path
+    name: str, more: tuple[str, ...], request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    root = peopled
+    finely = name in ("table10", "fedsis-table3", "fedsis-table6")
+    root: Path = request.getfixturevalue("peopled" if finely else "root")
     for kind in more:
         if not (root / kind).exists():
-            pretend_dataset(kind, root / kind, 8 if SCANNERS[kind].further else 0)
+            pretend_dataset(kind, root / kind, 8 if finely else 0)
     words = ["study", str(FOLDER / f"{name}.yaml"), "--root", str(root), "--smoke", "--out", str(tmp_path / "out")]
     result = CliRunner().invoke(app, [*words, "--cache", str(tmp_path / "cache")])
     assert result.exit_code == 0, result.exception

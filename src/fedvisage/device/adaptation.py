@@ -156,7 +156,7 @@ def _write(place: Path, model: Exported, graph: Any, weights: Arrays, images: in
         graph.metadata_props.add(key=name, value=value)
     with needing_room(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
-        write_atomically(place / WEIGHTS, save({name: np.ascontiguousarray(one) for name, one in weights.items()}))
+        write_atomically(place / WEIGHTS, save({name: np.asarray(one, order="C") for name, one in weights.items()}))
     write_json(place / CONFIG, as_values(Config(float32=Graphs(file=entry_of(path), description=description))))
     write_atomically(place / CARD, _card(description).encode())
 

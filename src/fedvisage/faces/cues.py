@@ -76,13 +76,13 @@ def white_level(grey: Plane) -> float:
 def jpeg_grid(grey: Plane) -> float:
     """Return the logarithm of how steep steps are on the lines of the likeliest grid, against all others.
 
-    The crop may have been cut out anywhere, so every place of the grid is tried.
+    The crop may have been cut out anywhere, so every place of the grid is tried; one edge of the scene is no grid.
     """
     ratios = []
     for plane in (grey, grey.T):
         step = np.diff(plane, axis=1)
         bend = np.abs(step[:, 1:-1] - (step[:, :-2] + step[:, 2:]) / 2).mean(0)
-        sums = np.array([bend[start::BLOCK].mean() for start in range(min(BLOCK, len(bend)))])
+        sums = np.array([np.median(bend[start::BLOCK]) for start in range(min(BLOCK, len(bend)))])
         ratios.append((sums.max() + _LEAST) / (np.median(sums) + _LEAST))
     return float(np.log(np.mean(ratios)))
 

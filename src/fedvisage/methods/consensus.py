@@ -72,8 +72,7 @@ class Consensus(Section):
     """
 
     form: Literal["printed", "lowered", "apart", "outside"] = "printed"
-    """What clusters are in the loss: negatives as printed, lowered by s(1 − cos ρ), in a term apart, or left out for
-    images whose class centre lies inside."""
+    """``printed`` as in Eq. 5; in the others an image's own class keeps its share beside clusters."""
     rho: float | None = Field(None, gt=0, le=pi / 2)
     """The margin of the loss, where it is not that of the clustering."""
     weight: float = Field(0.1, gt=0)

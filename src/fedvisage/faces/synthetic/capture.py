@@ -15,17 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from fedvisage.faces.synthetic.camera import Camera, Shots, draw_shots, expose
+from fedvisage.faces.synthetic.camera import Camera, Shots, draw_shots, expose, luminance
 from fedvisage.faces.synthetic.draws import Range, between, column, unit
 from fedvisage.faces.synthetic.gratings import Sampling
 
 CAPTURE_VERSION = 2
 """Changes whenever photographs become other pixels; the first left bona fide images as they were."""
 
+PORTRAIT = (1.45, 1.0, 0.75)
+"""Mean linear red, green and blue of crops of faces, beside green."""
+
 _WIDE = {
     "exposure": (-0.8, 0.7),
     "warmth": (-0.18, 0.18),
-    "tint": (-0.06, 0.06),
+    "tint": (-0.10, 0.10),
     "saturation": (0.55, 1.45),
     "contrast": (0.0, 0.6),
     "vignette": (0.0, 0.25),
@@ -53,7 +56,9 @@ class Conditions:
 
     motion: Range = (0.0, 0.012)  # path of the picture over the sensor while it is exposed
     focus: Range = (0.0, 0.006)  # radius of the disc that a point becomes
-    flare: Range = (0.0, 0.08)  # stray light in the lens against the mean light of the picture
+    balance: Range = (0.6, 1.0)  # how far automatic white balance brings the mean to that of usual portraits
+    levels: Range = (0.75, 1.0)  # how far the camera's software takes the darkest parts for black
+    flare: Range = (0.0, 0.3)  # haze that it leaves or lays over, against the mean light of the picture
     stored: Range = (0.7, 1.0)  # size at which the picture was kept on its way, before it was resampled
     quality: Range = (65, 97)  # JPEG on that way
 
@@ -66,6 +71,8 @@ class Capture:
     motion: Tensor
     angle: Tensor
     focus: Tensor
+    balance: Tensor
+    levels: Tensor
     flare: Tensor
     stored: Tensor
     quality: Tensor
@@ -90,12 +97,28 @@ def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Condit
 
 
 def photograph(radiance: Tensor, capture: Capture, frames: Sequence[int]) -> NDArray[np.uint8]:
-    """Take B×3×S×S radiance: stray light, focus and motion, camera, and the way of the picture afterwards."""
+    """Take B×3×S×S radiance: focus and motion, automatic balance and black, the camera, and the picture's way after."""
     size = radiance.shape[-1]
-    light = blurred(with_flare(radiance, capture.flare), capture.focus * size, capture.motion * size, capture.angle)
+    seen = with_flare(levelled(balanced(radiance, capture.balance), capture.levels), capture.flare)
+    light = blurred(seen, capture.focus * size, capture.motion * size, capture.angle)
     images = expose(light.clamp_min(0), capture.shots, frames)
     ways = zip(images, capture.stored.tolist(), capture.quality.round().int().tolist(), strict=True)
     return np.stack([resampled(image, share, quality) for image, share, quality in ways])
+
+
+def balanced(light: Tensor, strength: Tensor) -> Tensor:
+    """Bring the mean colour of each picture towards that of usual portraits; its green stays."""
+    mean = light.mean((2, 3), keepdim=True).clamp_min(1e-4)
+    wanted = light.new_tensor(PORTRAIT)[:, None, None] * mean[:, 1:2]
+    return light * (wanted / mean) ** column(strength)
+
+
+def levelled(light: Tensor, strength: Tensor) -> Tensor:
+    """Take light of the darkest hundredth for black, by a share; the mean stays."""
+    grey = luminance(light).flatten(1)
+    black = column(torch.quantile(grey, 0.01, dim=1) * strength)
+    mean = grey.mean(1)[:, None, None, None]
+    return (light - black).clamp_min(0) * (mean / (mean - black).clamp_min(1e-4))
 
 
 def with_flare(radiance: Tensor, share: Tensor) -> Tensor:
@@ -116,7 +139,7 @@ def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Ten
     out_of_focus = torch.where(disc > 1e-4, 2 * torch.special.bessel_j1(disc) / disc.clamp_min(1e-4), 1.0)
     along = angle.cos()[:, None, None] * across + angle.sin()[:, None, None] * down
     transfer = out_of_focus * torch.sinc(length[:, None, None] * along)
-    seen = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
+    seen: Tensor = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
     return seen[..., most : most + size, most : most + size]
 
 

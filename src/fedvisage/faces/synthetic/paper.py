@@ -58,7 +58,7 @@ def mask_outline(view: View, points: Tensor, size: int, seeds: Sequence[int]) ->
     marks = medium_coordinates(points, size)
     eyes, mouth = marks[:, :2].mean(1), marks[:, 3:].mean(1)
     down = mouth - eyes
-    length = down.norm(dim=1)
+    length: Tensor = down.norm(dim=1)
     across = torch.stack([down[:, 1], -down[:, 0]], 1) / length[:, None]
     centre = eyes + 0.45 * down
     half_height = length * between(seeds, "mask/height", (1.35, 1.6))

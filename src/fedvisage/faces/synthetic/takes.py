@@ -41,11 +41,13 @@ class Rendition:
     contrast: Range
 
 
+GRAIN, DOTS = (0.0, 0.02), (0.0, 0.6)
+"""Unevenness of paper, and screens from continuous tone to nearly hard dots."""
 RENDITIONS = {
-    "print": Rendition((0.95, 1.75), (0.95, 1.35)),
-    "cut": Rendition((0.95, 1.75), (0.95, 1.35)),
-    "mask": Rendition((0.95, 1.75), (0.95, 1.35)),
-    "replay": Rendition((0.95, 1.6), (0.95, 1.3)),
+    "print": Rendition((1.1, 1.9), (0.8, 1.2)),
+    "cut": Rendition((1.1, 1.9), (0.8, 1.2)),
+    "mask": Rendition((1.1, 1.9), (0.8, 1.2)),
+    "replay": Rendition((0.95, 1.6), (0.9, 1.25)),
 }
 """Drivers and phones render pleasing pictures: they give back colour and contrast that ink and glass take."""
 
@@ -62,7 +64,7 @@ def _full(attack: Attack) -> Attack:
     glossy = attack.instrument.gloss[1] > 0.1 if attack.instrument else False
     paper = attack.instrument or MASK_OF_PAPER
     density, sheen = ((1.7, 2.3), (0.0, 0.35)) if glossy else ((1.2, 1.7), (0.0, 0.08))
-    return replace(attack, instrument=replace(paper, density=density, sheen=sheen))
+    return replace(attack, instrument=replace(paper, density=density, sheen=sheen, grain=GRAIN, dot_strength=DOTS))
 
 
 def living_take(
