@@ -220,14 +220,23 @@ def test_the_page_does_its_work_without_a_complaint_of_the_browser(
     assert complaints == []
 
 
-def test_a_camera_that_is_refused_is_told_in_words_and_pictures_still_work(
-    page: Any, filmed: dict[str, np.ndarray]
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [((), "No camera was found"), (("--use-fake-device-for-media-stream", "--deny-permission-prompts"), "was refused")],
+    ids=["none", "refused"],
+)
+def test_a_camera_that_is_not_to_be_had_is_told_in_words_and_pictures_still_work(
+    chromium: str, address: str, filmed: dict[str, np.ndarray], flags: tuple[str, ...], word: str
 ) -> None:
-    page.get_by_role("button", name="Start the camera").click()
-    said = ready(page, "refused")
-    assert "camera" in said
-    assert "choose a picture" in said
-    assert show(page, filmed["bonafide"]).startswith("Living")
+    with browsing(chromium, *flags) as browser:
+        page = browser.new_page()
+        page.goto(address)
+        ready(page)
+        page.get_by_role("button", name="Start the camera").click()
+        said = ready(page, "refused")
+        assert word in said
+        assert "choose a picture" in said
+        assert show(page, filmed["bonafide"]).startswith("Living")
 
 
 @pytest.mark.parametrize(
