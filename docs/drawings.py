@@ -208,7 +208,7 @@ def the_wire() -> Drawing:
 def the_house() -> Drawing:
     """Which rooms import which."""
     floors = (
-        ("what people call", ("cli", "service", "gallery", "door", "schemas", "demo", "studies", "shipped")),
+        ("what people call", ("cli", "service", "web", "gallery", "door", "schemas", "demo", "studies", "shipped")),
         (
             "what carries a run out",
             ("audit", "nvflare", "runs", "export", "conversion", "device", "tracking", "report"),

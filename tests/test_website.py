@@ -66,6 +66,8 @@ def test_links_lead_from_where_a_page_is_in_the_site() -> None:
     assert markdown.place("docs/results/fedfr.md", "README.md") == "results/fedfr.md"
     assert markdown.place("../README.md", "docs/datasets.md") == "index.md"
     assert markdown.place("../../CHANGELOG.md", "docs/decisions/0001-signatures.md") == "../CHANGELOG.md"
+    assert markdown.place("first-1-1.png", "notebooks/first.ipynb") == "first-1-1.png"
+    assert markdown.place("../docs/api.md", "notebooks/first.ipynb") == "../api.md"
     line = "see [a](docs/api.md#asking), [b](https://example.org/docs/api.md) and [c](#here)"
     assert markdown.linked(line, "README.md") == line.replace("(docs/api.md#", "(api.md#")
 

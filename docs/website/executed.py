@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ from nbformat import NotebookNode
 FOLDER = ROOT / "notebooks"
 LIMIT = 600
 """Seconds that one cell may take where the machine does other work; a notebook is made for two minutes in all."""
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 LARGEST = 250_000
 """Bytes of a notebook with its outputs."""
 
@@ -45,6 +47,8 @@ def settled(notebook: NotebookNode) -> NotebookNode:
             cell.execution_count = None
             cell.outputs = [one for one in cell.outputs if one.get("name") != "stderr"]
             for output in cell.outputs:
+                if "text" in output:
+                    output["text"] = COLOURS.sub("", output["text"])
                 output.pop("execution_count", None)
                 output.pop("metadata", None) if output.output_type == "stream" else output.update(metadata={})
     return notebook

@@ -77,7 +77,7 @@ def place(target: str, source: str) -> str:
 def in_site(path: str) -> str:
     """Return where a file of the repository is in the site: docs/ is its root, code has a page a file."""
     if path.startswith("notebooks/"):
-        return f"tutorials/{posixpath.basename(path).removesuffix('.ipynb')}.md"
+        return f"tutorials/{posixpath.basename(path).replace('.ipynb', '.md')}"
     if path.startswith("docs/") and not path.endswith(".py"):
         return path.removeprefix("docs/")
     return OF_ROOT.get(path, f"code/{path}.md")

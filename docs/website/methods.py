@@ -12,7 +12,7 @@ from docs.website.markdown import ROOT, plain, table
 
 import fedvisage as fv
 from fedvisage.federation.method import Method
-from fedvisage.methods import ALGORITHMS, METHODS
+from fedvisage.methods import ALGORITHMS, METHODS, find
 from fedvisage.recipe import Recipe
 from fedvisage.shipped.listing import entries
 from fedvisage.tasks.catalogue import task_of
@@ -121,8 +121,9 @@ def count(net: object) -> str:
 
 @cache
 def shipped() -> dict[str, str]:
-    """Return the methods' names by the shipped recipe that names them."""
-    return {one.name: one.method for one in entries() if one.method is not None}
+    """Return methods' names by the shipped recipe that is of them, and not of an algorithm on another model."""
+    named = {one.name: one.method for one in entries() if one.method in METHODS}
+    return {name: of for name, of in named.items() if find(fv.load(name).method) is METHODS[of]}
 
 
 def recipe_of(method: Method) -> tuple[str, Recipe]:

@@ -31,7 +31,9 @@ def main() -> int:
     if asked.sgd:
         toy.NEEDS = {**toy.NEEDS, method.name: {"name": "sgd", "lr": 0.05}}
     root = CONTRACT.parents[2]
-    return pytest.main(["-q", "-p", "no:cacheprovider", f"--rootdir={root}", "-k", f"[{method.name}]", str(CONTRACT)])
+    return pytest.main(
+        ["-q", "--color=no", "-p", "no:cacheprovider", f"--rootdir={root}", "-k", f"[{method.name}]", str(CONTRACT)]
+    )
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ class Augment(Section):
     def _usual_range(cls, value: Any, info: ValidationInfo) -> Any:
         """Fill in the usual range; a number alone is a probability."""
         usual = dict(zip(("least", "most"), CHANGES[str(info.field_name)][2:], strict=True))
-        given = {"probability": value} if isinstance(value, int | float) else value
+        given = {"probability": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
         return {**usual, **given} if isinstance(given, Mapping) else given
 
     @field_validator(*CHANGES)

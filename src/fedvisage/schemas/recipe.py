@@ -10,6 +10,7 @@ from fedvisage.methods import ALGORITHMS, MODELS, fedma, on
 from fedvisage.recipe import ADAPTATIONS, SITE_NAME, Evaluation, Federation, MethodOptions, Recipe, Section, Training
 from fedvisage.recipe.data import MANY_SITES, Data
 from fedvisage.recipe.protection import Rule
+from fedvisage.recipe.training import CHANGES, Augment
 from fedvisage.schemas.definitions import DIALECT, PLACE, Schema, definitions, sections_of
 
 SITE_NAMES: Schema = {"pattern": f"^({SITE_NAME.pattern}|{MANY_SITES.pattern})$"}
@@ -18,10 +19,27 @@ SITE_NAMES: Schema = {"pattern": f"^({SITE_NAME.pattern}|{MANY_SITES.pattern})$"
 NAMED_NETWORK: Schema = {"type": "object", "properties": {"name": {"enum": list(MODELS)}}, "required": ["name"]}
 """A network that says which model it is."""
 
+CHANGED: Schema = {
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": 1},
+        {
+            "type": "object",
+            "properties": {
+                "probability": {"type": "number", "minimum": 0, "maximum": 1},
+                "least": {"type": "number"},
+                "most": {"type": "number"},
+            },
+            "additionalProperties": False,
+        },
+    ]
+}
+"""A random change: how often, or a section in which the usual range need not be said."""
+
 SHORT_FORMS: Mapping[type[Section], Mapping[str, Schema]] = {
     Federation: {"combine": {"enum": list(get_args(Rule))}, "secure": {"type": "boolean"}},
     Evaluation: {"adapt": {"enum": ["none", *ADAPTATIONS]}},
     Recipe: {"tracking": {"type": "string"}},
+    Augment: dict.fromkeys(CHANGES, CHANGED),
     Training: {"batch": {"type": "integer", "minimum": 2}},
     fedma.Options: {"matching": {"const": "none"}},
 }
