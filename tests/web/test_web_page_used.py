@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import re
 import shlex
 import shutil
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from tests.documented import ROOT
 from tests.web.conftest import as_png, as_webcam, browsing, delivering
 from typer.testing import CliRunner
@@ -24,13 +27,26 @@ pytestmark = pytest.mark.browser
 SCREENSHOTS = ROOT / "build" / "browser"
 FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
 PATIENCE = 60_000
-GRAB = """() => {
-  const video = document.getElementById("video");
+GRAB = """(id) => {
+  const source = document.getElementById(id);
   const canvas = document.createElement("canvas");
-  [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
-  const context = canvas.getContext("2d");
-  context.drawImage(video, 0, 0);
-  return [canvas.height, canvas.width, Array.from(context.getImageData(0, 0, canvas.width, canvas.height).data)];
+  canvas.width = source.videoWidth ?? source.width;
+  canvas.height = source.videoHeight ?? source.height;
+  canvas.getContext("2d").drawImage(source, 0, 0);
+  return canvas.toDataURL("image/png");
+}"""
+VIOLATED = """async (attempt) => {
+  const said = new Promise((resolve) => document.addEventListener("securitypolicyviolation", resolve, { once: true }));
+  const put = (tag, values) => document.body.append(Object.assign(document.createElement(tag), values));
+  const attempts = {
+    script: () => put("script", { textContent: "window.ran = 1" }),
+    style: () => put("style", { textContent: "body { top: 0 }" }),
+    elsewhere: () => fetch("http://127.0.0.1:9/").catch(() => {}),
+    picture: () => { new Image().src = "http://127.0.0.1:9/one.png"; },
+    frame: () => put("iframe", { src: "index.html" }),
+  };
+  attempts[attempt]();
+  return [(await said).effectiveDirective, window.ran ?? 0];
 }"""
 
 
@@ -57,15 +73,49 @@ def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
     return said
 
 
+def grabbed(page: Any, place: str) -> np.ndarray:
+    """Return the pixels of what the page shows, with their opacity."""
+    content = base64.b64decode(page.evaluate(GRAB, place).partition(",")[2])
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
+
+
+def drawn_box(page: Any) -> list[float]:
+    """Return the box that is drawn over the picture: the outer edge of what is drawn, less half of its line."""
+    opacity = grabbed(page, "boxes")[..., 3] / 255
+    half = max(2, opacity.shape[1] / 200)  # the black line, twice as wide as the white one
+    ends = list[float]()
+    for axis in (0, 1):
+        across = opacity.max(axis=axis)
+        (places,) = np.nonzero(across)
+        # A pixel at the edge is as opaque as its share that is drawn on.
+        first, last = places[0] + 1 - across[places[0]], places[-1] + across[places[-1]]
+        ends += [first + half, last - half]
+    left, right, top, bottom = ends
+    return [left, top, right - left, bottom - top]
+
+
 def score_of(page: Any) -> float:
     found = re.search(r"Score (0\.\d+)", page.inner_text("#figures"))
     assert found, page.inner_text("#figures")
     return float(found[1])
 
 
-@pytest.mark.parametrize(("species", "title"), [("bonafide", "Living face"), ("replay", "Attack")])
+@pytest.mark.parametrize(
+    ("species", "title", "told"),
+    [
+        ("bonafide", "Living face", "#matched:has-text('This is Anna.')"),
+        ("replay", "Attack", "#state[data-kind=refused]:has-text('no living face')"),
+    ],
+)
 def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
-    chromium: str, address: str, telling: Path, filmed: dict[str, np.ndarray], tmp_path: Path, species: str, title: str
+    chromium: str,
+    address: str,
+    telling: Path,
+    filmed: dict[str, np.ndarray],
+    tmp_path: Path,
+    species: str,
+    title: str,
+    told: str,
 ) -> None:
     camera = as_webcam(filmed[species], tmp_path / "camera.mjpeg")
     with browsing(chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
@@ -74,15 +124,21 @@ def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
         ready(page)
         page.get_by_role("button", name="Start the camera").click()
         page.wait_for_selector(f"#decision:has-text('{title}')", timeout=PATIENCE)
-        height, width, values = page.evaluate(GRAB)
-        frame = np.array(values, np.uint8).reshape(height, width, 4)[..., :3]
-        expected = Pipeline(telling).check(np.ascontiguousarray(frame)).faces[0].pad
+        frame = np.ascontiguousarray(grabbed(page, "video")[..., :3])
+        (face,) = Pipeline(telling).check(frame).faces
+        expected = face.pad
         assert expected is not None
         assert expected.score is not None
+        assert page.get_attribute("#verdict", "data-decision") == expected.decision
         assert score_of(page) == pytest.approx(expected.score, abs=1e-3)
+        box = [face.box.x, face.box.y, face.box.width, face.box.height]
+        assert drawn_box(page) == pytest.approx(box, abs=1)
         assert f"threshold {expected.threshold:.4f} (source-eer)" in page.inner_text("#figures")
         SCREENSHOTS.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=SCREENSHOTS / f"webcam-{species}.png", full_page=True)
+        page.get_by_label("Name").fill("Anna")
+        page.get_by_role("button", name="Enrol this face").click()
+        page.wait_for_selector(told, timeout=PATIENCE)
         page.get_by_role("button", name="Stop the camera").click()
         page.wait_for_selector("#video", state="hidden")
 
@@ -136,14 +192,51 @@ def test_nothing_of_a_picture_leaves_the_page(browser: Any, address: str, filmed
         assert set(asked[before:]) <= set(asked[:before])
 
 
-def test_a_camera_that_is_refused_is_told_in_words_and_pictures_still_work(
-    page: Any, filmed: dict[str, np.ndarray]
+@pytest.mark.parametrize(
+    ("attempt", "directive"),
+    [
+        ("script", "script-src-elem"),
+        ("style", "style-src-elem"),
+        ("elsewhere", "connect-src"),
+        ("picture", "img-src"),
+        ("frame", "frame-src"),
+    ],
+)
+def test_what_the_page_does_not_need_is_forbidden_by_its_policy(page: Any, attempt: str, directive: str) -> None:
+    assert page.evaluate(VIOLATED, attempt) == [directive, 0]
+
+
+def test_the_page_does_its_work_without_a_complaint_of_the_browser(
+    browser: Any, address: str, filmed: dict[str, np.ndarray]
 ) -> None:
-    page.get_by_role("button", name="Start the camera").click()
-    said = ready(page, "refused")
-    assert "camera" in said
-    assert "choose a picture" in said
-    assert show(page, filmed["bonafide"]).startswith("Living")
+    complaints = list[str]()
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        ready(page)
+        assert show(page, filmed["bonafide"]).startswith("Living")
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [((), "No camera was found"), (("--use-fake-device-for-media-stream", "--deny-permission-prompts"), "was refused")],
+    ids=["none", "refused"],
+)
+def test_a_camera_that_is_not_to_be_had_is_told_in_words_and_pictures_still_work(
+    chromium: str, address: str, filmed: dict[str, np.ndarray], flags: tuple[str, ...], word: str
+) -> None:
+    with browsing(chromium, *flags) as browser:
+        page = browser.new_page()
+        page.goto(address)
+        ready(page)
+        page.get_by_role("button", name="Start the camera").click()
+        said = ready(page, "refused")
+        assert word in said
+        assert "choose a picture" in said
+        assert show(page, filmed["bonafide"]).startswith("Living")
 
 
 @pytest.mark.parametrize(

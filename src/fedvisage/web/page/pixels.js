@@ -4,6 +4,7 @@
 
 import { clipped, nearest } from "./rounding.js";
 
+const { fround } = Math;
 const CHANNELS = 3;
 const LINEAR_ONE = 2048; // weights of linear scaling are whole numbers of 11 bits
 
@@ -52,7 +53,11 @@ export function cut(image, left, top, width, height) {
   return out;
 }
 
-/** Average the pixels under each new one, those at its edges by the share that lies under it. */
+/** Average the pixels under each new one, those at its edges by the share that lies under it.
+ *
+ * OpenCV adds in single precision, and each product and sum is rounded to it: what lies near a half would otherwise be
+ * rounded to the other side.
+ */
 export function averaged(image, width, height) {
   const wide = image.width / width;
   const high = image.height / height;
@@ -67,7 +72,7 @@ export function averaged(image, width, height) {
     for (let part = rows.first[y]; part < rows.first[y + 1]; part++) {
       weighLine(image, rows.source[part], columns, line);
       const weight = rows.weight[part];
-      for (let x = 0; x < line.length; x++) sums[x] += weight * line[x];
+      for (let x = 0; x < line.length; x++) sums[x] += fround(weight * line[x]);
     }
     out.data.set(sums, y * width * CHANNELS); // rounds as OpenCV does
   }
@@ -85,9 +90,9 @@ function weighLine(image, y, columns, line) {
     for (let part = first[x]; part < first[x + 1]; part++) {
       const from = start + source[part] * CHANNELS;
       const share = weight[part];
-      red += data[from] * share;
-      green += data[from + 1] * share;
-      blue += data[from + 2] * share;
+      red = fround(red + fround(data[from] * share));
+      green = fround(green + fround(data[from + 1] * share));
+      blue = fround(blue + fround(data[from + 2] * share));
     }
     line[to] = red;
     line[to + 1] = green;
@@ -118,7 +123,7 @@ function shares(length, wanted) {
 
 function averagedWhole(image, width, height, wide, high) {
   const out = picture(width, height);
-  const share = Math.fround(1 / (wide * high));
+  const share = fround(1 / (wide * high));
   const halvesUp = wide === 2 && high === 2; // OpenCV has a way of its own for this one
   for (let y = 0, to = 0; y < height; y++) {
     for (let x = 0; x < width; x++) {
@@ -128,7 +133,7 @@ function averagedWhole(image, width, height, wide, high) {
           const from = ((y * high + row) * image.width + x * wide) * CHANNELS + channel;
           for (let column = 0; column < wide; column++) sum += image.data[from + column * CHANNELS];
         }
-        out.data[to] = halvesUp ? (sum + 2) >> 2 : Math.fround(sum * share);
+        out.data[to] = halvesUp ? (sum + 2) >> 2 : fround(sum * share);
       }
     }
   }
@@ -172,9 +177,9 @@ function neighbours(length, wanted, inside) {
   const place = new Int32Array(wanted);
   const weight = new Int32Array(wanted);
   for (let index = 0; index < wanted; index++) {
-    const middle = Math.fround((index + 0.5) * scale - 0.5);
+    const middle = fround((index + 0.5) * scale - 0.5);
     let low = Math.floor(middle);
-    let rest = Math.fround(middle - low);
+    let rest = fround(middle - low);
     if (inside && (low < 0 || low >= length - 1)) [low, rest] = [low < 0 ? 0 : length - 1, 0];
     place[index] = low;
     weight[index] = nearest(rest * LINEAR_ONE);
