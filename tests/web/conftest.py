@@ -36,7 +36,7 @@ from fedvisage.web.folder import build
 from fedvisage.web.runtime import ADVICE, Runtime
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Playwright
 
 SCREEN = (480, 640)
 """Rows and columns of a webcam's frames."""
@@ -61,24 +61,31 @@ def chromium() -> str:
     return path
 
 
-@contextmanager
-def browsing(chromium: str, *flags: str) -> Iterator[Browser]:
-    """Lend a browser without a window, with flags of its command line."""
+@pytest.fixture(scope="module")
+def playwright(chromium: str) -> Iterator[Playwright]:
+    """Lend what drives browsers: one for all of a module, because a thread can hold only one."""
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
-        arguments = ["--no-sandbox", "--disable-gpu", *flags]
-        browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    assert chromium
+    with sync_playwright() as driver:
+        yield driver
+
+
+@contextmanager
+def browsing(playwright: Playwright, chromium: str, *flags: str) -> Iterator[Browser]:
+    """Lend a browser without a window, with flags of its command line."""
+    arguments = ["--no-sandbox", "--disable-gpu", *flags]
+    browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+    try:
+        yield browser
+    finally:
+        browser.close()
 
 
 @pytest.fixture(scope="module")
-def browser(chromium: str) -> Iterator[Browser]:
+def browser(playwright: Playwright, chromium: str) -> Iterator[Browser]:
     """Lend a browser that has no camera."""
-    with browsing(chromium) as opened:
+    with browsing(playwright, chromium) as opened:
         yield opened
 
 

@@ -108,6 +108,7 @@ def score_of(page: Any) -> float:
     ],
 )
 def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
+    playwright: Any,
     chromium: str,
     address: str,
     telling: Path,
@@ -118,7 +119,7 @@ def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
     told: str,
 ) -> None:
     camera = as_webcam(filmed[species], tmp_path / "camera.mjpeg")
-    with browsing(chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
+    with browsing(playwright, chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
         page = browser.new_page()
         page.goto(address)
         ready(page)
@@ -226,9 +227,9 @@ def test_the_page_does_its_work_without_a_complaint_of_the_browser(
     ids=["none", "refused"],
 )
 def test_a_camera_that_is_not_to_be_had_is_told_in_words_and_pictures_still_work(
-    chromium: str, address: str, filmed: dict[str, np.ndarray], flags: tuple[str, ...], word: str
+    playwright: Any, chromium: str, address: str, filmed: dict[str, np.ndarray], flags: tuple[str, ...], word: str
 ) -> None:
-    with browsing(chromium, *flags) as browser:
+    with browsing(playwright, chromium, *flags) as browser:
         page = browser.new_page()
         page.goto(address)
         ready(page)
