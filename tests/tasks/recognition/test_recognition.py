@@ -82,6 +82,9 @@ def test_figures_stand_by_model_site_and_group(finished: Path) -> None:
     assert personal["tar_at_far"]["1e-1"] == pytest.approx(np.mean(rates))
     assert personal["sites_measured"] == {"1e-6": 0, "1e-5": 0, "1e-4": 0, "1e-3": 0, "1e-2": 0, "1e-1": 3}
     assert set(metrics["generic"]["groups"]) == {"group-0"}, "the other group has one person, hence no impostors"
+    kinds = metrics["generic"]["tar_by_impostors"]
+    assert set(kinds) == {"within groups", "across groups"}
+    assert 0 <= kinds["across groups"]["1e-1"] <= 1
     assert metrics["threshold_source"]["fmr"] <= 0.05
     lines = (finished / "scores.csv").read_text().splitlines()
     assert lines[0] == "first,second,same,similarity"

@@ -93,9 +93,9 @@ def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: 
         "decision": _decided(counts[""], threshold),
         "groups": by_group,
     }
-    if len(by_group) > 1:
+    if by_group and len(np.unique(view.groups)) > 1:
         inside = [counts[group] for group in by_group]
-        kinds = tar_by_impostors(counts[""], inside, settings.far)
+        kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
         figures["tar_by_impostors"] = {kind: named(rates) for kind, rates in kinds.items()}
     if listed is not None:
         figures["listed_pairs"] = listed_figures(str(settings.pairs), listed)
