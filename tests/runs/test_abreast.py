@@ -36,8 +36,8 @@ from fedvisage.runs.abreast import FOLDER, Abreast, Crew, dealt
 from fedvisage.runs.lane import Lane
 
 KEPT = {"training__optimizer__state": "kept", "training__rounds": 2}
-NORMAL = ("scaffold", "privacyface")
-"""An algorithm on a model, with private state; two exchanges, with releases. All together take minutes."""
+NORMAL = ("scaffold",)
+"""An algorithm on a model, with private state. All together take minutes."""
 
 
 @pytest.fixture(scope="module")
