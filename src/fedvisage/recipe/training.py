@@ -186,8 +186,11 @@ class EarlyStop(Section):
 class Pretrain(Section):
     """Recognition: how the first model is trained on ``data.public``, by CosFace at the server."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"stop"})
     epochs: int = Field(ge=1)
     """Passes over the public set."""
+    stop: int | None = Field(None, ge=1)
+    """After so many of them it is left as it is then: the model of mid-course, whose rate had not yet come down."""
     optimizer: Optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, state="kept")
     """Its optimizer."""
     schedule: Schedule = Schedule(name="cosine")
@@ -200,6 +203,12 @@ class Pretrain(Section):
     """CosFace's m."""
     sampled_classes: int | None = Field(None, ge=2)
     """The softmax of a batch is over its own classes and others that are drawn, so many in all."""
+
+    @model_validator(mode="after")
+    def _stops_on_the_way(self) -> Pretrain:
+        if self.stop is not None and self.stop > self.epochs:
+            raise ValueError(f"stop lies on the way: it is {self.stop} and there are {self.epochs} epochs")
+        return self
 
 
 class ServerOptimizer(Section):

@@ -69,7 +69,7 @@ def _train(
     optimizer = optimizers.build(list(net.parameters()), settings.optimizer)
     centres = net["centres"].get_parameter("weight")
     sampler = _sampler(recipe, settings, optimizer, centres)
-    for epoch in range(settings.epochs):
+    for epoch in range(settings.stop or settings.epochs):
         rate = settings.optimizer.lr * optimizers.rate_factor(settings.schedule, epoch + 1, settings.epochs)
         for group in optimizer.param_groups:
             group["lr"] = rate
