@@ -44,6 +44,7 @@ from fedvisage.runs.directory import (
     write_or_compare,
 )
 from fedvisage.runs.layout import Choice, as_begun, decided, settled
+from fedvisage.runs.snapshots import judged
 from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
@@ -315,7 +316,7 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
         metrics["ended"] = trained.ended
     if privacy := figures_of(recipe, method, trained.rounds, privacy_of(read_lines(out / LEDGER))):
         metrics["privacy"] = privacy
-    return metrics | setup.task.judge(setup.scorer(), trained, data, out)
+    return metrics | setup.task.judge(setup.scorer(), trained, data, out) | judged(setup, out, trained, data)
 
 
 def _costs(out: Path, crew: Crew) -> dict[str, Any]:
