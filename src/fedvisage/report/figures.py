@@ -34,20 +34,22 @@ def figures(run: RunFiles) -> list[Figure]:
         for key, name in (("auc", "AUC"), ("eer", "EER"))
     }
     drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
-    drawings += _rounds("The user, round by round", PRIVILEGE, by_round(run.metrics), "per cent")
+    for kind, series in by_round(run.metrics).items():
+        drawings += _rounds(f"The user, round by round: {kind}", PRIVILEGE, series, "per cent")
     return drawings + _features(run)
 
 
-def by_round(metrics: Row) -> dict[str, list[tuple[float, float]]]:
-    """Return the user's figures of the rounds that were kept, in per cent, by name."""
-    series: dict[str, list[tuple[float, float]]] = {}
+def by_round(metrics: Row) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return the user's figures of the rounds that were kept, in per cent, by kind and name."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for row in metrics.get("by_round") or ():
-        tables = [(kind, (row.get("generic") or {}).get(key) or {}) for kind, key in KINDS]
-        rates = {f"{kind} at {rate}": value for kind, table in tables for rate, value in table.items()}
-        for name, value in {"EER": row.get("eer"), "AUC": row.get("auc"), **rates}.items():
-            if _number(value):
-                series.setdefault(name, []).append((row["round"], 100 * value))
-    return series
+        tables = {kind: (row.get("generic") or {}).get(key) or {} for kind, key in KINDS}
+        tables |= {"errors": {"EER": row.get("eer"), "AUC": row.get("auc")}}
+        for kind, table in tables.items():
+            for name, value in table.items():
+                if _number(value):
+                    found.setdefault(kind, {}).setdefault(name, []).append((row["round"], 100 * value))
+    return found
 
 
 def curve_groups(scores: Scores, level: str = "frame") -> dict[str, Scores]:
