@@ -42,9 +42,7 @@ def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
         assert members[name]["auc"] == pytest.approx(roc_auc_score(label, live))
 
 
-def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(
-    sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "pooled")
     data = opened(content, tmp_path)
     assert list(data.sites) == ["all"]
