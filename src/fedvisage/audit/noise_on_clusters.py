@@ -106,7 +106,7 @@ def attack(subject: Subject) -> Finding:
         "what share of draws anything is told."
     )
     caption = f"Cosines of p and p̂ at {name} (after Figure 4 of PrivacyFace), whiskers at 5 % and 95 % of the draws"
-    share = f"Share of the sphere in a cap, solid in the run: {own.shape[1]} dimensions (after Figure 3 of PrivacyFace)"
+    share = f"Share of the sphere in a cap (after Figure 3 of PrivacyFace); solid: {own.shape[1]} dimensions, as here"
     pictures = {"cosines": (caption, picture(boxes)), "occupancy": (share, caps(own.shape[1], asked.margin))}
     return Finding(says, {}, rows, pictures)
 
