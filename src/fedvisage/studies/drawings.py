@@ -12,6 +12,7 @@ from typing import Any
 
 from fedvisage.files import read_json
 from fedvisage.metrics.scores import Scores, by_video, read_scores
+from fedvisage.metrics.threshold import Histogram
 from fedvisage.report import curves
 from fedvisage.report.figures import PRIVILEGE, Figure
 from fedvisage.report.run_files import read_similarities
@@ -86,7 +87,7 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
 
 def _roc_of_pairs(study: Study, cells: Sequence[Cell], user: str) -> list[Figure]:
     """Return the panel of a user whose people are recognised, from each run's counts of pairs by similarity."""
-    counts = {}
+    counts: dict[str, Histogram] = {}
     for cell in cells:
         if (cell.user, cell.seed) == (user, study.seeds[0]):
             whole = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
