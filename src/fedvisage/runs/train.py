@@ -26,7 +26,7 @@ from fedvisage.progress import Reporter
 from fedvisage.runs.course import Course
 from fedvisage.runs.directory import METRICS, START, write_once
 from fedvisage.streams import scoped
-from fedvisage.tasks import model
+from fedvisage.tasks import model, statistics
 from fedvisage.tasks.counts import write_counts
 from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.start import started
@@ -61,6 +61,8 @@ def train(
         checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
         course = Course(method, server, checkpoints, ledger, rounds, reporter)
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
+        if statistics.wanted(recipe):
+            finished = statistics.with_exact_statistics(server, setup.scorer(), finished)
         trained = _whole(replace(setup.task.settle(server, finished), ended=_why_ended(server)), server)
         write_counts(out, trained.counts)
         model.save(out, trained.saved)
@@ -115,7 +117,8 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Take over the members of a finished run of which only the judging differs."""
     saved = model.load(trained)
     theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
-    alike = _training_of(recipes.tree_of(theirs)) == _training_of(recipes.tree_of(setup.recipe))
+    counted = statistics.wanted(setup.recipe)  # after training, and again for a model that has them already
+    alike = _training_of(recipes.tree_of(theirs), counted) == _training_of(recipes.tree_of(setup.recipe), counted)
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
@@ -124,13 +127,18 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     return saved.finished
 
 
-def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
+def _training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names and how the result is judged.
+
+    Where BatchNorm's statistics are ``counted`` exactly after training, it does not matter whether they were before.
+    """
     tree = copy.deepcopy(recipe)
     tree.pop("title")
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
+    if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
+        tree["training"].pop("statistics")
     for key in JUDGING:
         tree["evaluation"].pop(key, None)
     return tree
