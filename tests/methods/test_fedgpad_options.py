@@ -71,7 +71,9 @@ def test_what_is_not_said_of_the_network_stays_out_of_a_resolved_recipe(sets: Ma
     assert set(resolved["method"]["network"]) == {"width", "classifier"}
 
 
-def test_the_encoders_of_resnet18_begin_as_fedpads_do_unless_the_recipe_says_otherwise(sets: Mapping[str, Path]) -> None:
+def test_the_encoders_of_resnet18_begin_as_fedpads_do_unless_the_recipe_says_otherwise(
+    sets: Mapping[str, Path],
+) -> None:
     given = {"width": 8, "encoder": "resnet18"}
     for drawing, same in ((None, True), ("xavier", False)):
         own = {**given, **({} if drawing is None else {"initialisation": drawing})}

@@ -157,7 +157,9 @@ def test_parts_of_any_size_come_to_the_statistics_of_all_values() -> None:
     generator = torch.Generator().manual_seed(3)
     values = [torch.randn(size, 4, generator=generator).double() * size + size for size in (2, 5, 9)]
     nets = [nn.BatchNorm1d(4).eval() for _ in values]
-    found = pooled(before(net, 1, [lambda net=net, one=one: net(one.float())]) for net, one in zip(nets, values, strict=True))
+    found = pooled(
+        before(net, 1, [lambda net=net, one=one: net(one.float())]) for net, one in zip(nets, values, strict=True)
+    )
     whole = torch.cat(values).float().double().numpy()
     assert found.mean.numpy() == pytest.approx(whole.mean(0), rel=1e-5)
     assert found.variance.numpy() == pytest.approx(whole.var(0), rel=1e-5)

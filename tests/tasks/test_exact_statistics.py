@@ -50,7 +50,9 @@ def images(uneven: Mapping[str, Path], *sites: str) -> Tensor:
     return colour_channels(as_float(raw), "rgb+hsv")
 
 
-def in_one_batch(method: str, content: Mapping[str, Any], finished: Mapping[str, Tensor], shown: Tensor) -> nn.ModuleDict:
+def in_one_batch(
+    method: str, content: Mapping[str, Any], finished: Mapping[str, Tensor], shown: Tensor
+) -> nn.ModuleDict:
     """Return a finished network after torch itself has counted: one batch of all images, in training mode."""
     recipe = recipe_of(content)
     whole = METHODS[method].network(recipe)
@@ -84,7 +86,9 @@ def test_they_are_those_of_one_batch_of_all_training_images(uneven: Mapping[str,
     assert_alike(statistics(finished), statistics(net.state_dict()))
 
 
-def test_everything_else_and_everything_without_them_is_as_ever(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
+def test_everything_else_and_everything_without_them_is_as_ever(
+    uneven: Mapping[str, Path], run: Path, tmp_path: Path
+) -> None:
     plain, said = tmp_path / "plain", tmp_path / "said"
     run_toy(tree(uneven, "fedgpad", training__rounds=1), plain)
     run_toy(tree(uneven, "fedgpad", training__rounds=1, training__statistics="averaged"), said)

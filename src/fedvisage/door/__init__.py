@@ -10,4 +10,16 @@ from fedvisage.door.runs import Run
 from fedvisage.door.studying import study
 from fedvisage.tasks.finished import FinishedModel
 
-__all__ = ["FinishedModel", "Run", "compare", "evaluate", "load", "methods", "models", "open", "recount", "run", "study"]
+__all__ = [
+    "FinishedModel",
+    "Run",
+    "compare",
+    "evaluate",
+    "load",
+    "methods",
+    "models",
+    "open",
+    "recount",
+    "run",
+    "study",
+]

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -86,9 +87,13 @@ class Reached(Exception):
 def passed(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]:
     """Return the BatchNorm layers with statistics that a forward pass reaches, in their order, and how often each."""
     seen: Counter[str] = Counter()
+
+    def count(name: str, *_: object) -> None:
+        seen[name] += 1
+
     named = [(name, module) for name, module in net.named_modules()
              if isinstance(module, _BatchNorm) and module.running_mean is not None]  # fmt: skip
-    hooks = [module.register_forward_pre_hook(lambda *_, name=name: seen.update([name])) for name, module in named]
+    hooks = [module.register_forward_pre_hook(partial(count, name)) for name, module in named]
     try:
         forward()
     finally:

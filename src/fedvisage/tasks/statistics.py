@@ -1,11 +1,11 @@
 """Exact BatchNorm statistics of a finished model, over the sites' training images: ``training.statistics: exact``.
 
-While a federation trains, every site keeps running statistics of its own last batches under weights that still move, and
-the server takes their mean; in it the variance between the sites is lost. With this option the server asks once more
-after training, layer by layer in the order of a forward pass: each site tells mean and variance of what comes to the
-layer when all layers before it go by the new statistics, and the server works out those of all images together. That is
-what one batch of all training images would give, whatever the sites' sizes. A model that is a site's own is asked about
-at that site alone.
+While a federation trains, every site keeps running statistics of its own last batches under weights that still move,
+and the server takes their mean; in it the variance between the sites is lost. With this option the server asks once
+more after training, layer by layer in the order of a forward pass: each site tells mean and variance of what comes to
+the layer when all layers before it go by the new statistics, and the server works out those of all images together.
+That is what one batch of all training images would give, whatever the sites' sizes. A model that is a site's own is
+asked about at that site alone.
 
 Images are those of training as they lie in the sets, without augmentation. A layer that a network passes several times
 goes by all its passes.
