@@ -2,8 +2,8 @@
 
 ``width`` scales every number of channels; at 64 it is the table's, and the parameter counts are those of the paper's
 layers: encoder 3,353,496, depth estimator 517,058, decoder 11,178,944, classifier 263,169. Convolutions carry no bias
-where BatchNorm follows. The other parts also go with FedPAD's ResNet-18 as both encoders, so that losses can be compared
-on one network.
+where BatchNorm follows. The other parts also go with FedPAD's ResNet-18 as both encoders, so that losses can be
+compared on one network.
 """
 
 from __future__ import annotations
