@@ -188,7 +188,7 @@ class DepthEstimator(nn.Module):
 
 def depth_estimator(options: TableII) -> DepthEstimator:
     """Return the depth estimator that fits the encoder that a recipe wants."""
-    channels = 4 * options.width if options.encoder == "resnet18" else None
+    channels = FULL_WIDTH + 3 * options.width if options.encoder == "resnet18" else None  # its first has 64 at any width
     return DepthEstimator(options.width, options.depth_input or "bilinear", channels)
 
 
