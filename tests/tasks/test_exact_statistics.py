@@ -23,6 +23,8 @@ from fedvisage.methods import METHODS
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.runs.recount import recount
+from fedvisage.runs.run import adopting
+from fedvisage.runs.run import run as whole_run
 from fedvisage.tasks.model import load
 
 SIZES = {"A": 3, "B": 6, "C": 9, "U": 3}
@@ -86,6 +88,7 @@ def test_they_are_those_of_one_batch_of_all_training_images(uneven: Mapping[str,
     assert_alike(statistics(finished), statistics(net.state_dict()))
 
 
+@pytest.mark.slow
 def test_everything_else_and_everything_without_them_is_as_ever(
     uneven: Mapping[str, Path], run: Path, tmp_path: Path
 ) -> None:
@@ -117,8 +120,12 @@ def test_a_finished_run_gets_the_same_without_training(uneven: Mapping[str, Path
     ours, theirs = (one / "scores.csv" for one in (again.directory, run))
     assert ours.read_bytes() == theirs.read_bytes()
     assert load(again.directory).thresholds == load(run).thresholds
+
+
+@pytest.mark.slow
+def test_a_model_that_has_them_gets_the_same_again(run: Path, tmp_path: Path) -> None:
     recount(run, tmp_path / "twice", tmp_path / "cache", silent())
-    assert weights(tmp_path / "twice") == weights(run), "a model that has them gets them again"
+    assert weights(tmp_path / "twice") == weights(run)
 
 
 def test_what_is_no_finished_run_is_not_counted(tmp_path: Path) -> None:
@@ -127,6 +134,7 @@ def test_what_is_no_finished_run_is_not_counted(tmp_path: Path) -> None:
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.slow
 def test_a_run_continues_to_the_same_bytes(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
     class Stopping(LocalTransport):
         def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
@@ -143,6 +151,7 @@ def test_a_run_continues_to_the_same_bytes(uneven: Mapping[str, Path], run: Path
     assert weights(tmp_path / "run") == weights(run)
 
 
+@pytest.mark.slow
 def test_a_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(uneven, "single", **EXACT)
     run_toy(content, tmp_path / "run")
@@ -153,6 +162,7 @@ def test_a_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str
         assert_alike(statistics(own), statistics(net.state_dict()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedbn", "pooled"])
 def test_layers_that_live_at_sites_and_a_merged_site_are_counted_too(
     uneven: Mapping[str, Path], tmp_path: Path, method: str
@@ -206,9 +216,6 @@ def test_what_has_none_and_what_they_would_give_away_is_refused_before_training(
 def test_a_model_with_exact_statistics_is_not_judged_as_one_with_averaged_ones(
     uneven: Mapping[str, Path], run: Path, tmp_path: Path
 ) -> None:
-    from fedvisage.runs.run import adopting
-    from fedvisage.runs.run import run as whole_run
-
     recipe = recipe_of(tree(uneven, "fedgpad", training__rounds=1))
     with pytest.raises(UserError, match="was not trained as"):
         whole_run(recipe, tmp_path / "judged", tmp_path / "cache", silent(), training=adopting(run))
