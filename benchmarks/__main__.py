@@ -51,6 +51,7 @@ MEASURES = (
     imports.measure_memory,
     predict.measure,
     pipeline.measure,
+    pipeline.measure_small,
     pipeline.measure_int8,
     pipeline.measure_start,
     precision.measure,

@@ -201,8 +201,9 @@ class Training(Section):
     l2sp: float | None = Field(None, gt=0)
     """How strongly sites are held near the weights that ``start`` gave (L2-SP): that much / 2 times the squared
     distance. They go down each round beside the model's."""
-    statistics: Literal["frozen"] | None = None
-    """``frozen``: BatchNorm goes by the statistics that it started with, and does not change them."""
+    statistics: Literal["averaged", "exact", "frozen"] | None = None
+    """BatchNorm's: ``averaged``, unless said: the mean of the sites' running ones. ``exact``: after training, those of
+    all training images together, which sites are asked for layer by layer. ``frozen``: those that it started with."""
 
     @model_validator(mode="after")
     def _a_pull_has_a_start(self) -> Training:

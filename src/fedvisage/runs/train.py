@@ -27,7 +27,7 @@ from fedvisage.runs.course import Course
 from fedvisage.runs.directory import METRICS, START, write_once
 from fedvisage.runs.snapshots import kept_in, whole
 from fedvisage.streams import scoped
-from fedvisage.tasks import model
+from fedvisage.tasks import model, statistics
 from fedvisage.tasks.counts import write_counts
 from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.start import started
@@ -62,6 +62,8 @@ def train(
         checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
         course = Course(method, server, checkpoints, ledger, rounds, reporter, kept_in(out, recipe))
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
+        if statistics.wanted(recipe):
+            finished = statistics.with_exact_statistics(server, setup.scorer(), finished)
         trained = replace(setup.task.settle(server, finished), ended=_why_ended(server))
         trained = replace(trained, saved=replace(trained.saved, finished=whole(server, trained.saved.finished)))
         write_counts(out, trained.counts)
@@ -110,7 +112,8 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Take over the members of a finished run of which only the judging differs."""
     saved = model.load(trained)
     theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
-    alike = _training_of(recipes.tree_of(theirs)) == _training_of(recipes.tree_of(setup.recipe))
+    counted = statistics.wanted(setup.recipe)  # after training, and again for a model that has them already
+    alike = _training_of(recipes.tree_of(theirs), counted) == _training_of(recipes.tree_of(setup.recipe), counted)
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
@@ -119,13 +122,18 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     return saved.finished
 
 
-def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
+def _training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names and how the result is judged.
+
+    Where BatchNorm's statistics are ``counted`` exactly after training, it does not matter whether they were before.
+    """
     tree = copy.deepcopy(recipe)
     tree.pop("title")
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
+    if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
+        tree["training"].pop("statistics")
     for key in JUDGING:
         tree["evaluation"].pop(key, None)
     return tree
