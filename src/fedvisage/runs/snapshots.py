@@ -2,9 +2,9 @@
 
 Papers draw figures by round (PrivacyFace's Figure 5, FedPAD's courses), and start from models of mid-course. Each file
 is as ``model.safetensors`` would be if the run had ended there, but for exact statistics, which sites are asked for
-once; ``training.start`` takes it. To judge them is a simulation's privilege: a federation does not see its user. Nothing
-is chosen by it, and only figures are told that follow from no threshold, since the sites choose that for the finished
-model alone.
+once; ``training.start`` takes it. To judge them is a simulation's privilege: a federation does not see its user.
+Nothing is chosen by it, and only figures are told that follow from no threshold, since the sites choose that for the
+finished model alone.
 """
 
 from __future__ import annotations
