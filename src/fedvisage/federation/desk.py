@@ -28,6 +28,7 @@ from fedvisage.federation.wire.precision import narrowed, weights_in, widened
 from fedvisage.federation.wire.schema import Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nn.batchnorm import hold_statistics
+from fedvisage.nn.compiling import compile_blocks
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import OnBatch, unwatched_batch
 from fedvisage.recipe import Recipe
@@ -61,6 +62,8 @@ class Workspace:
         own = self.method.parts_at(Home.SITE)
         self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
         self.compute.place(self.net)
+        if self.recipe.runtime.compile:
+            compile_blocks(self.net)
         self._first = self.own_parts()
         self.calls = {**self.about_finished, **protected(self.method.calls, self.recipe, self.net)}
         self.schemas = {
