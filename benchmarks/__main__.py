@@ -1,7 +1,7 @@
 """Run all benchmarks, print them, and write the table with the machine that it was measured on.
 
-With names only those rows are run, and nothing is written: of modules (``python -m benchmarks split adaptation``), or of
-single rows (``python -m benchmarks whole.fixed paper.fedsis``). ``--list`` prints them all.
+With names only those rows are run, and nothing is written: of modules (``python -m benchmarks split adaptation``), or
+single ones (``python -m benchmarks whole.fixed paper.fedsis``). ``--list`` prints them all.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ MEASURES = (
     precision.measure,
     precision.measure_layout,
     memory.measure,
+    memory.measure_activations,
     overhead.measure,
     secure.measure,
     transport.measure,

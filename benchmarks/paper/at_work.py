@@ -56,6 +56,7 @@ def recipe_of(
     training: dict[str, Any],
     data: dict[str, Any] | None = None,
 ) -> Recipe:
+    """Return a recipe in fp32 on the CPU, whose layout is to be measured."""
     tree = {
         "method": {"name": method, **own},
         "data": data or {"sites": {"A": "at hand"}},

@@ -64,7 +64,7 @@ def _recipe(path: Path, blocks: dict[str, int]) -> Recipe:
 
 
 def _plain(recipe: Recipe, view: View, thrown_away: list[float]) -> Iterator[None]:
-    """Take a step for each value; a round begins with a copy of the network, and its blocks go back to that after it."""
+    """Take a step for each value; a round begins with a copy of the network, and its blocks go back to it."""
     net = fedsis.METHOD.network(recipe).train()
     blocks = list(net["blocks"].children())
     assert len(blocks) == BLOCKS

@@ -70,14 +70,12 @@ def test_attack_detection_reads_nothing_back(
 
 
 def test_changes_of_capture_are_done_before_images_are_brought(sets: Mapping[str, Path], tmp_path: Path) -> None:
-    changes = {name: 1.0 for name in ("margin", "blur", "noise", "jpeg", "cutmix")}
+    changes = dict.fromkeys(("margin", "blur", "noise", "jpeg", "cutmix"), 1.0)
     assert train(site_at("fedpad", sets, tmp_path, training__augment=changes), resnet18.MODEL.loss) == 2
 
 
 @pytest.mark.parametrize("customisation", ["binary", "cosface"])
-def test_recognition_reads_nothing_back(
-    customisation: str, sets: Mapping[str, Path], tmp_path: Path
-) -> None:
+def test_recognition_reads_nothing_back(customisation: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     own = {"method__customisation": {"loss": customisation}, "training__augment": {"flip": 0.5}}
     site = prepared_for_faces(sets, tmp_path, **own)
     optimizer = site.optimizer("model", "centres", own=site.held["own"])

@@ -57,15 +57,13 @@ class Batch:
         count = len(self.labels)
         if most is None or count <= most:
             return [self]
-        return [self.images_at(slice(rows[0], rows[-1] + 1)) for rows in np.array_split(range(count), -(-count // most))]
+        return [
+            self.images_at(slice(rows[0], rows[-1] + 1)) for rows in np.array_split(range(count), -(-count // most))
+        ]
 
     def images_at(self, rows: slice) -> Batch:
         """Return some of the batch's images, with all that is known of them."""
-        given = {
-            name: value[rows]
-            for name, value in vars(self).items()
-            if value is not None
-        }
+        given = {name: value[rows] for name, value in vars(self).items() if value is not None}
         return replace(self, **given)
 
 

@@ -26,9 +26,9 @@ from fedvisage.federation.record.releases import Allowance, Releases
 from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
 from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
+from fedvisage.nn.ahead import prepared
 from fedvisage.nn.batchnorm import hold_statistics
 from fedvisage.nn.inputs import prepare
-from fedvisage.nn.ahead import prepared
 from fedvisage.nn.precision import Compute
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
@@ -211,7 +211,7 @@ class Site:
             yield next(coming)
 
     def _ordered(self, view: View, local: Local, named: tuple[str, ...]) -> Iterator[tuple[int, Positions, int]]:
-        """Return, for each batch of a round's work on a view, its number, its images, and how many batches there are."""
+        """Return for each batch of a round's work on a view its number, its images, and how many batches there are."""
         taken = 0
         for epoch in itertools.count():
             if epoch == local.epochs:

@@ -61,7 +61,7 @@ class SideStream(Side):
         return self._stream.record_event()
 
     def join(self, mark: Mark, tensors: Iterable[Tensor]) -> None:
-        """Let the usual stream wait, and keep the tensors' memory until it has used them; this process does not wait."""
+        """Let the usual stream wait, and keep the tensors' memory until it has used them; this process goes on."""
         usual = torch.cuda.current_stream(self._device)
         assert isinstance(mark, torch.cuda.Event)
         usual.wait_event(mark)
@@ -79,7 +79,7 @@ def side_of(device: torch.device) -> Side:
 def prepared(
     keys: Iterable[Key], make: Callable[[Key], Made], tensors: Callable[[Made], Iterable[Tensor]], side: Side
 ) -> Iterator[Made]:
-    """Make something of each key, in order; where something works beside the steps, some are made before the one that is handed out."""
+    """Make something of each key, in order; where something works beside the steps, the next ones are under way."""
     waiting: deque[tuple[Made, Mark]] = deque()
     for key in keys:
         with side.beside():
@@ -91,9 +91,7 @@ def prepared(
         yield _handed_out(waiting, tensors, side)
 
 
-def _handed_out(
-    waiting: deque[tuple[Made, Mark]], tensors: Callable[[Made], Iterable[Tensor]], side: Side
-) -> Made:
+def _handed_out(waiting: deque[tuple[Made, Mark]], tensors: Callable[[Made], Iterable[Tensor]], side: Side) -> Made:
     made, mark = waiting.popleft()
     side.join(mark, tensors(made))
     return made

@@ -22,7 +22,7 @@ def compile_blocks(net: nn.ModuleDict) -> None:
 
 
 def blocks_of(net: nn.ModuleDict) -> Iterator[nn.Module]:
-    """Return the modules of each part that hold others themselves; the part, where there are none."""
+    """Return the modules of each part that hold others, with weights; the part, where there are none."""
     for part in net.values():
         yield from list(_within(part)) or [part]
 
@@ -31,7 +31,7 @@ def _within(module: nn.Module) -> Iterator[nn.Module]:
     for child in module.children():
         if isinstance(child, LISTS):
             yield from _within(child)
-        elif next(child.children(), None) is not None:
+        elif next(child.children(), None) is not None and next(child.parameters(), None) is not None:
             yield child
 
 

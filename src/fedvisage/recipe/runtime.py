@@ -53,8 +53,8 @@ class Runtime(Section):
     """Processes in which a simulation's sites train side by side, each with ``threads``; no byte depends on it.
     ``auto`` is as many as fit the machine's cores. Unset, and in what a run writes down, there is one."""
     compile: Literal[True] | None = None
-    """``true``: the networks' blocks are compiled in the first steps (torch.compile), for GPUs and long runs. Other last
-    bits; CPUs need a C++ compiler."""
+    """``true``: the networks' blocks are compiled in the first steps (torch.compile), for GPUs and long runs. Last bits
+    are others; CPUs need a C++ compiler."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where it is computed."""
     checkpoint_every: int = Field(1, ge=1)

@@ -22,11 +22,11 @@ from fedvisage.federation.wire.message import state_of
 from fedvisage.files import json_key, read_tensors, write_tensors
 from fedvisage.methods.models.face import FaceOptions
 from fedvisage.nn import optimizers
+from fedvisage.nn.ahead import prepared
 from fedvisage.nn.augment import augment
 from fedvisage.nn.degrade import degrade
 from fedvisage.nn.embedder import Centres, face_network
 from fedvisage.nn.inputs import as_float
-from fedvisage.nn.ahead import prepared
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.partial import Classes, Sampler
 from fedvisage.nn.precision import Compute
