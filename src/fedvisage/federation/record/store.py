@@ -93,8 +93,8 @@ class SiteStore:
     def save(self, kept: dict[str, Tensor]) -> None:
         """Put the state away until the next turn.
 
-        It need not outlive this process: before it is committed, a killed run goes back anyway. But a file has the bytes
-        that a commit makes durable, so that what no memory has room for is written once.
+        It need not outlive this process: before it is committed, a killed run goes back anyway. But a file has the
+        bytes that a commit makes durable, so that what no memory has room for is written once.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.shelf.put(self.directory, kept):
