@@ -51,16 +51,18 @@ def train(site: Site, loss: Loss) -> int:
     return steps
 
 
+ADAM, SGD = {"name": "adam", "clip_norm": 1.0}, {"name": "sgd", "momentum": 0.9}
+
+
 @pytest.mark.parametrize(
-    ("name", "loss"),
+    ("name", "loss", "optimizer"),
     [
-        ("fedpad", resnet18.MODEL.loss),
-        ("fedgpad", fedgpad.loss),
-        ("fedma", fedma.loss),
-        pytest.param("vit-h-is", vit_h_is.loss, marks=pytest.mark.slow),
+        ("fedpad", resnet18.MODEL.loss, ADAM),
+        ("fedgpad", fedgpad.loss, SGD),
+        ("fedma", fedma.loss, ADAM),
+        pytest.param("vit-h-is", vit_h_is.loss, ADAM, marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("optimizer", [{"name": "adam", "clip_norm": 1.0}, {"name": "sgd", "momentum": 0.9}])
 def test_attack_detection_reads_nothing_back(
     name: str, loss: Loss, optimizer: dict[str, Any], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -108,9 +110,7 @@ def prepared_for_faces(sets: Mapping[str, Path], folder: Path, **changes: Any) -
     return site
 
 
-@pytest.mark.parametrize(
-    "read", [Tensor.item, Tensor.tolist, bool, float, Tensor.cpu, Tensor.numpy, lambda value: value[value > 0]]
-)
+@pytest.mark.parametrize("read", [Tensor.item, Tensor.tolist, bool, Tensor.cpu, lambda value: value[value > 0]])
 def test_reading_a_value_within_a_step_would_be_noticed(
     read: Callable[[Tensor], object], sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -120,4 +120,4 @@ def test_reading_a_value_within_a_step_would_be_noticed(
         return value
 
     with pytest.raises((RuntimeError, NotImplementedError, TypeError)):
-        train(site_at("fedpad", sets, tmp_path), loss)
+        train(site_at("fedpad", sets, tmp_path, training__batch=2), loss)
