@@ -50,7 +50,7 @@ class SideStream(Side):
 
     def __init__(self, device: torch.device) -> None:
         """Take a stream of the device."""
-        self._device, self._stream = device, torch.cuda.Stream(device)
+        self._device, self._stream = device, torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def beside(self) -> AbstractContextManager[object]:
         """Put what follows into the stream."""
