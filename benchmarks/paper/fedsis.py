@@ -27,7 +27,7 @@ SIZE, BATCH, BATCHES, ROUNDS = 224, 6, 2, 3
 DEPTH, BLOCKS = 4, 12
 """The block that is drawn, about the mean of the released code's 1 to 6, and how many the network has."""
 RELEASED = {"encoder_update": "average", "weight": "uniform", "adapter": "residual", "head": "normed"}
-ADAM = {"lr": 1e-6, "weight_decay": 1e-6}
+RATE, DECAY = 1e-6, 1e-6
 BOUND = 1.3
 
 
@@ -56,7 +56,7 @@ def measure(cache: Path) -> Measurement:
 
 
 def _recipe(path: Path, blocks: dict[str, int]) -> Recipe:
-    optimizer = {"name": "adam", **ADAM, "state": "kept"}
+    optimizer = {"name": "adam", "lr": RATE, "weight_decay": DECAY, "state": "kept"}
     training = {"local": {"batches": BATCHES}, "batch": BATCH, "optimizer": optimizer, "rounds": ROUNDS + 2}
     own: dict[str, Any] = {**RELEASED, "blocks": blocks, "unify_every": 10}
     recipe = recipe_of("fedsis", own, SIZE, "rgb", training, {"sites": {"A": str(path)}})
@@ -68,7 +68,7 @@ def _plain(recipe: Recipe, view: View, thrown_away: list[float]) -> Iterator[Non
     net = fedsis.METHOD.network(recipe).train()
     blocks = list(net["blocks"].children())
     assert len(blocks) == BLOCKS
-    optimizer = torch.optim.Adam(net.parameters(), **ADAM)
+    optimizer = torch.optim.Adam(net.parameters(), lr=RATE, weight_decay=DECAY)
     batches = _batches(view)
     while True:
         before = copy.deepcopy(net)

@@ -24,7 +24,7 @@ from fedvisage.tasks.recognition.data import open_data
 
 SIZE, BATCH, PEOPLE, EMBEDDING = 112, 8, 100_000, 512
 SCALE, MARGIN, CLIP = 30.0, 0.4, 5.0
-SGD = {"lr": 0.001, "momentum": 0.9, "weight_decay": 0.0005}
+RATE, MOMENTUM, DECAY = 0.001, 0.9, 0.0005
 
 
 def measure(cache: Path) -> Measurement:
@@ -33,7 +33,8 @@ def measure(cache: Path) -> Measurement:
     The plain side is how released trainers of such networks are written: unit features, unit centres, a margin where
     the label is, gradients cut to a norm, SGD.
     """
-    training = {"local": {"batches": 1}, "batch": BATCH, "optimizer": {"name": "sgd", **SGD, "clip_norm": CLIP}}
+    sgd = {"name": "sgd", "lr": RATE, "momentum": MOMENTUM, "weight_decay": DECAY, "clip_norm": CLIP}
+    training = {"local": {"batches": 1}, "batch": BATCH, "optimizer": sgd}
     network = {"name": "iresnet50", "embedding": EMBEDDING}
     data = {"sites": {"A": f"synth: people images=10 size={SIZE} identities=2"}}
     recipe = recipe_of("fedavg", {"network": network}, SIZE, "rgb", training, data)
@@ -70,7 +71,7 @@ def _plain(site: Site) -> Callable[[], object]:
         backbone.load_state_dict(start)
         centres = nn.Parameter(stored.clone())
         parameters = [*backbone.parameters(), centres]
-        optimizer = torch.optim.SGD(parameters, **SGD)
+        optimizer = torch.optim.SGD(parameters, RATE, MOMENTUM, weight_decay=DECAY)
         optimizer.zero_grad()
         labels = classes[torch.from_numpy(positions)]
         features = backbone(prepare(site.data.batch(positions).images, "rgb", CPU, FIRST))
