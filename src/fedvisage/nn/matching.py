@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 Rows = NDArray[np.float64]
@@ -101,6 +100,8 @@ def assign(rows: Rows, others: Joint, weight: float, networks: int, prior: Prior
         cost = squared_distances(rows[real], others.mean())
     else:
         cost = posterior_costs(rows[real], others, weight, networks, prior)
+    from scipy.optimize import linear_sum_assignment  # half a second, which every process that trains would wait for
+
     _, slots = linear_sum_assignment(cost)
     order = np.empty(len(rows), dtype=np.int64)
     order[real] = slots

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import math
 
-from scipy.special import betainc, gammainc
-
 from fedvisage.errors import UserError
 
 
@@ -20,6 +18,8 @@ def check_margin(margin: float) -> None:
 
 def occupancy(margin: float, dimension: int) -> float:
     """Theorem 1: the share of the sphere's surface that a cap takes, ½ I_{sin²ρ}((d − 1)/2, ½)."""
+    from scipy.special import betainc  # half a second, which every process that trains would wait for
+
     check_margin(margin)
     return 0.5 * float(betainc((dimension - 1) / 2, 0.5, math.sin(margin) ** 2))
 
@@ -52,6 +52,8 @@ def noise_within(radius: float, sigma: float, dimension: int) -> float:
 
     The paper's d − 1 is a slip: the noise has d independent coordinates.
     """
+    from scipy.special import gammainc
+
     return float(gammainc(dimension / 2, (radius / sigma) ** 2 / 2))
 
 

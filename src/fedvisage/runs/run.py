@@ -25,7 +25,6 @@ from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.weights import named_weights
-from fedvisage.report.page import write_report
 from fedvisage.runs import environment
 from fedvisage.runs import train as training
 from fedvisage.runs.abreast import Crew, gathered, swept, without_workers
@@ -55,6 +54,7 @@ from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
 from fedvisage.tracking.telling import telling
 from fedvisage.tracking.tensorboard import write_events
+from fedvisage.workers.machine import use_threads
 
 Training = Callable[[Setup, Path, Opened, Reporter], Trained]
 """How a run trains: with all sites in this process, with other machines, or not at all."""
@@ -85,6 +85,9 @@ def run_and_report(
         allow_overlap=allow_overlap, verify=verify,
     )  # fmt: skip
     if not (out / REPORT).exists():
+        from fedvisage.report.page import write_report  # with what draws, which no step should wait for
+
+        use_threads(recipe.runtime.threads)  # those of the libraries that have just come, too
         write_events(out)
         write_report(out, cache)
     return metrics
