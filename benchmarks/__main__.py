@@ -149,7 +149,8 @@ def _measure(names: list[str]) -> None:
     table = "\n".join(["| what | bound | measured | verdict |", "|---|---|---|---|", *rows])
     text = (
         "# Benchmarks\n\nWritten by `make benchmark`. Every figure is a ratio, or a rate, measured in one run; on a "
-        "shared machine read the ratios.\n\n"
+        "shared machine read the ratios. `python -m benchmarks --list` names the rows, and names behind it measure "
+        "single ones.\n\n"
         f"{table}\n\n{LAYOUT}\nMachine and versions:\n\n```json\n{json.dumps(machine, indent=2)}\n```\n"
     )
     Path("docs/benchmarks.md").write_text(text, encoding="utf-8")
