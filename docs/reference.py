@@ -60,8 +60,8 @@ SERVER: Groups = {
 METHOD: Groups = {
     "what it is": ("name", "title", "paper", "task", "options"),
     "network": ("network", "home", "delivered", "finished", "parts_at", "begin", "fix", "beside", "merged"),
-    "at the sites": ("calls", "pooled", "personal", "least_identities"),
-    "at the server": ("server", "averages", "accumulates", "pulls", "in_turn", "steps_at_server", "members", "server_sees"),
+    "at the sites": ("calls", "accumulates", "pooled", "personal", "least_identities"),
+    "at the server": ("server", "averages", "pulls", "in_turn", "steps_at_server", "members", "server_sees"),
     "at the user": ("user", "features", "step", "spread", "as_graph"),
     "recipes": ("check", "warning"),
     "differential privacy": ("releases", "noised", "prices"),
