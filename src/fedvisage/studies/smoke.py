@@ -68,7 +68,8 @@ def _tiny(name: str, entry: str, study: Study) -> str:
     else:
         raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
     species = f" species={','.join(spec.species)}" if spec.species else ""
-    return f"{SYNTHETIC} {spec.domain} subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species}{only}{meant}"
+    few = f"subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species} {' '.join(spec.further)}".strip()
+    return f"{SYNTHETIC} {spec.domain} {few}{only}{meant}"
 
 
 def _few_people(name: str, entry: str, study: Study) -> str:

@@ -83,9 +83,9 @@ class Capture:
         return Sampling(self.shots.pixels, (self.shots.blur**2 + spread**2).sqrt())
 
 
-def draw_camera(seed: int) -> Camera:
+def draw_camera(seed: int, among: Sequence[Camera] = CAMERAS) -> Camera:
     """Return the kind of camera of a video."""
-    return CAMERAS[int(len(CAMERAS) * unit([seed], "capture/camera").item())]
+    return among[int(len(among) * unit([seed], "capture/camera").item())]
 
 
 def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Conditions | None = None) -> Capture:
