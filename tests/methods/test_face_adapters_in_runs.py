@@ -109,7 +109,8 @@ def test_the_shipped_demo_runs_shrunk(sets: Mapping[str, Path], tmp_path: Path) 
     shown = yaml.safe_load(locate("demo/fedlora-faces").read_text())
     small = tree(sets, "fedavg")
     shown |= {key: small[key] for key in ("data", "runtime", "evaluation")}
-    shown["data"].pop("public", None)
+    for key in ("public", "public_identities"):
+        shown["data"].pop(key, None)
     shown["input"]["size"] = 32
     shown["training"] |= {"rounds": 1, "batch": 8}
     assert run_toy(shown, tmp_path / "run")["task"] == "recognition"

@@ -1,4 +1,4 @@
-"""Adapters in the convolutions of an iResNet: LoRA as one writes it by hand, and what becomes of it when it is merged."""
+"""Adapters in the convolutions of an iResNet: LoRA as one writes it by hand, and what merging makes of it."""
 
 from __future__ import annotations
 

@@ -42,8 +42,9 @@ def synth(
     ] = "",
     generation: Annotated[
         int,
-        typer.Option(help="2: both classes pass one simulated capture, as with --from. 1: sessions of the papers.",
-                     min=1, max=2),
+        typer.Option(
+            help="2: both classes pass one simulated capture, as with --from. 1: sessions of the papers.", min=1, max=2
+        ),
     ] = 1,
     media: Annotated[
         str, typer.Option(help="Printers and panels, such as ipad,photo-printer-1; for --from and --generation 2.")

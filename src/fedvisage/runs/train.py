@@ -115,7 +115,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Take over the members of a finished run of which only the judging differs."""
     saved = model.load(trained)
     theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
-    alike = _training_of(recipes.tree_of(theirs)) == _training_of(recipes.tree_of(setup.recipe))
+    alike = training_of(recipes.tree_of(theirs)) == training_of(recipes.tree_of(setup.recipe))
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
@@ -124,13 +124,15 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     return saved.finished
 
 
-def _training_of(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names and how the result is judged."""
+def training_of(recipe: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names, and how and on whom the result is judged."""
     tree = copy.deepcopy(recipe)
     tree.pop("title")
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
+    for key in ("user", "user_name", "user_split"):
+        tree["data"].pop(key, None)
     for key in JUDGING:
         tree["evaluation"].pop(key, None)
     return tree

@@ -15,6 +15,7 @@ from fedvisage.datasets.protocols.protocol import Protocol
 from fedvisage.datasets.sources import without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
+from fedvisage.runs.train import training_of
 from fedvisage.studies.file import DATA, Row, Study, Tree, slug
 
 Source = tuple[str, int]
@@ -53,7 +54,9 @@ def cells_of(study: Study, runs: Path) -> list[Cell]:
                 if row.trained_by:
                     trained_at[place] = trained_at[_place(runs, row.trained_by, user, seed)]
                 else:
-                    trained_at[place] = trainings.setdefault(_training(name, resolved), place)
+                    trained_at[place] = trainings.setdefault(
+                        json.dumps([name, training_of(resolved)], sort_keys=True), place
+                    )
                 trained = None if trained_at[place] == place else trained_at[place]
                 cells.append(Cell(name, user, seed, resolved, place, trained))
     return cells
@@ -68,12 +71,6 @@ def groups_of(cells: Sequence[Cell]) -> list[list[Cell]]:
         where[cell.out] = found
         groups.setdefault(found, []).append(cell)
     return list(groups.values())
-
-
-def _training(row: str, resolved: Tree) -> str:
-    """Return all of a recipe that decides what is trained."""
-    data = {key: value for key, value in resolved["data"].items() if key not in ("user", "user_name", "user_split")}
-    return json.dumps([row, {**resolved, "data": data}], sort_keys=True, default=str)
 
 
 def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:

@@ -87,7 +87,7 @@ def check_backbone(recipe: Recipe) -> None:
     if settings.arch is not None:
         check_architecture(settings.arch)
     if settings.adapters is not None and recipe.training.pretrain:
-        raise UserError("recipe.training.pretrain", "trains a whole network, and adapters are for one that is finished: "
+        raise UserError("recipe.training.pretrain", "trains a whole network, and adapters are for a finished one: "
                         "name its file in method.network.weights")  # fmt: skip
     if settings.weights is not None and (recipe.training.pretrain or recipe.training.start):
         raise UserError("recipe.method.network.weights", "and training.pretrain or training.start all give initial "
