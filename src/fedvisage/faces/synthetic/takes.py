@@ -107,7 +107,9 @@ def attack_take(
     room = replace(setting, room=far_away(setting.room, videos))
     radiance = present(rendered, attacks, room, view, seen, capture.sampling(size), videos, frames)
     if species == "mask" and setting.face is not None and setting.points is not None:
-        behind = align(setting.face, setting.points[:, :2], seen[:, :2])
+        # What falls on the mask falls on the wearer, too, as on thumbs that hold a sheet.
+        light = between(videos, "print/light", [one.light for one in instruments if isinstance(one, Printer)])
+        behind = align(setting.face, setting.points[:, :2], seen[:, :2]) * column(light) * 0.6
         cover = mask_outline(view, photographs.points, size, videos)
         radiance = torch.lerp(behind, radiance, as_photographed(cover, videos))
     elif species in ("print", "cut"):
