@@ -9,11 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
-import socket
 import tempfile
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -43,7 +39,7 @@ from fedvisage.files import write_json
 from fedvisage.nn.mobilefacenet import MobileFaceNet, mobilefacenet
 from fedvisage.service.app import build
 from fedvisage.service.engine import open_engine
-from fedvisage.service.running import server_of
+from fedvisage.service.running import server_of, serving
 from fedvisage.service.settings import Limits
 from fedvisage.version import VERSION
 from fedvisage.web.contents import contents
@@ -63,7 +59,9 @@ def measure(cache: Path, seconds: float = SECONDS) -> Measurement:
         return Measurement(CLAIM, f"≥ {GOAL:.0f}", "no Chromium, or no runtime (make web)", None)
     with tempfile.TemporaryDirectory() as place:
         pad, recognition = (exported(Path(place), task) for task in ("pad", "recognition"))
-        with served(pad, recognition) as port:
+        page = contents(pad, recognition, service={"keys": False})
+        server = server_of(build(open_engine(pad, recognition), limits=Limits(rate=0), page=page), "127.0.0.1", 0)
+        with serving(server) as port:
             alone, compared = frames_a_second(chromium, port, webcam(Path(place)), seconds)
     return Measurement(CLAIM, f"≥ {GOAL:.0f}", f"{alone:.1f}; {compared:.1f} (Chromium, two workers)", alone >= GOAL)
 
@@ -127,23 +125,6 @@ def webcam(place: Path) -> Path:
             screen[100:380, 150 + step : 430 + step] = face
             Image.fromarray(screen).save(file, "JPEG", quality=90)
     return path
-
-
-@contextmanager
-def served(pad: Exported, recognition: Exported) -> Iterator[int]:
-    """Serve the page on a free port."""
-    page = contents(pad, recognition, service={"keys": False})
-    server = server_of(build(open_engine(pad, recognition), limits=Limits(rate=0), page=page), "127.0.0.1", 0)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join()
 
 
 def frames_a_second(chromium: str, port: int, camera: Path, seconds: float) -> tuple[float, float]:

@@ -10,10 +10,8 @@ import asyncio
 import io
 import json
 import resource
-import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +25,7 @@ from fedvisage.datasets.importers.pictures import read_picture
 from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
 from fedvisage.service.app import build
 from fedvisage.service.engine import open_engine
-from fedvisage.service.running import server_of
+from fedvisage.service.running import server_of, serving
 from fedvisage.service.settings import Limits
 
 CLIENTS, SECONDS, THREADS = 200, 60.0, 2
@@ -41,18 +39,12 @@ def measure(cache: Path, seconds: float = SECONDS) -> Measurement:
     picture.write_bytes(content)
     limits = Limits(rate=0, seconds=60, workers=THREADS)
     server = server_of(build(open_engine(None, None), limits=limits), "127.0.0.1", 0)
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen(CLIENTS)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        asking = [sys.executable, "-c", CHILD, str(listening.getsockname()[1])]
+    with serving(server, waiting=CLIENTS) as port:
+        asking = [sys.executable, "-c", CHILD, str(port)]
         subprocess.run([*asking, str(seconds / 5), str(picture)], check=True, capture_output=True)
         early, bare = peak(), bare_rate(content, seconds / 4)
         said = json.loads(subprocess.check_output([*asking, str(seconds), str(picture)], text=True))
         late, again = peak(), bare_rate(content, seconds / 4)
-        server.should_exit = True
-        thread.join()
     bare = max(bare, again)  # before and after, because a machine is not always equally busy
     share, growth = said["rate"] / bare, late / early
     return Measurement(

@@ -13,7 +13,7 @@ from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.make import IMPORTERS
+from fedvisage.datasets.kinds import IMPORTERS
 from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.datasets.pretend import pretend
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS

@@ -18,20 +18,14 @@ from typer.testing import CliRunner
 
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.make import (
-    IMPORTERS,
-    Importing,
-    all_kinds,
-    describe_kinds,
-    import_dataset,
-    pretend_dataset,
-    show_set,
-    synthesise_set,
-)
+from fedvisage.datasets.importing import Importing, import_dataset
+from fedvisage.datasets.kinds import IMPORTERS, all_kinds, describe_kinds, pretend_dataset
+from fedvisage.datasets.make import synthesise_set
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.example import Clip
 from fedvisage.datasets.scanners.item import Choices
 from fedvisage.datasets.scanners.tree import walk
+from fedvisage.datasets.show import show_set
 from fedvisage.errors import UserError
 
 

@@ -9,8 +9,8 @@ from sklearn.metrics import roc_auc_score
 from tests.data.making import make_set
 
 from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.datasets.make import show_set
 from fedvisage.datasets.shortcuts import LEAST, auc_of, linear_auc, shortcuts_of
+from fedvisage.datasets.show import show_set
 from fedvisage.errors import UserError
 
 SIDE = 24

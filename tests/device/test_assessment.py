@@ -179,8 +179,10 @@ def test_wrong_calls_name_the_place(copy: Path, pad: Path, words: tuple[str, ...
     assert place in str(result.exception)
 
 
-def test_options_of_pipelines_need_the_word(pad: Path) -> None:
-    result = CliRunner().invoke(app, ["evaluate", "--pad", str(pad)])
+@pytest.mark.parametrize("words", [("--pad", "PAD"), ("--frames", "10"), ("RUN", "--frames", "3")])
+def test_options_of_pipelines_need_the_word(words: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(app, ["evaluate", *words])
     assert isinstance(result.exception, UserError)
+    assert words[-2] in str(result.exception)
     assert "--pipeline" in str(result.exception)
     assert "RUN" in str(CliRunner().invoke(app, ["evaluate"]).exception)

@@ -12,14 +12,11 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import uvicorn
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
@@ -34,26 +31,10 @@ from fedvisage.device.checked import Checked
 from fedvisage.errors import UserError
 from fedvisage.gallery.engine import Image
 from fedvisage.service.app import build
-from fedvisage.service.running import server_of
+from fedvisage.service.running import server_of, serving
 from fedvisage.service.settings import Limits
 
 PATIENCE = 60
-
-
-@contextmanager
-def serving(server: uvicorn.Server) -> Iterator[int]:
-    """Serve on a free port in a thread, until the block ends."""
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield listening.getsockname()[1]
-        finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
-            assert not thread.is_alive()
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from fedvisage.cli import app
 from fedvisage.data.manifest import read_manifest
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.make import pretend_dataset
+from fedvisage.datasets.kinds import pretend_dataset
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
 from fedvisage.datasets.wanted import read_wanted
 from fedvisage.errors import UserError

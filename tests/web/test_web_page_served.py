@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.service.test_service_running import serving
 from tests.web.test_web_page_used import ready, score_of, show
 
 from fedvisage.device import Exported, Pipeline
 from fedvisage.service.app import build
 from fedvisage.service.engine import open_engine
-from fedvisage.service.running import server_of
+from fedvisage.service.running import server_of, serving
 from fedvisage.service.settings import Keys, Limits
 from fedvisage.web.contents import contents
 from fedvisage.web.runtime import Runtime

@@ -188,7 +188,7 @@ def import_set(
     """
     course = reporter(quiet, log_format)
     with interruptible(IMPORTS_CONTINUE):
-        from fedvisage.datasets.make import Importing, import_dataset
+        from fedvisage.datasets.importing import Importing, import_dataset
 
         options = Importing(size=size, frames=frames, crop=crop, depth=depth, boxes=boxes, heldout=heldout, test=test,
                             least=least, max_bad=max_bad, seed=seed, workers=workers, enroll=enroll,
@@ -203,7 +203,7 @@ def kinds(
     kind: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
 ) -> None:
     """List the datasets and layouts that can be imported, with what each expects."""
-    from fedvisage.datasets.make import describe_kinds
+    from fedvisage.datasets.kinds import describe_kinds
 
     say(*describe_kinds(kind))
 
@@ -234,7 +234,7 @@ def pretend(
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to see what is expected and to try an import."""
     with interruptible("remove what was written"):
-        from fedvisage.datasets.make import pretend_dataset
+        from fedvisage.datasets.kinds import pretend_dataset
 
         lines = pretend_dataset(kind, directory, subjects, some_people)
     say(*lines)
@@ -251,6 +251,6 @@ def show(
     ] = False,
 ) -> None:
     """Say what a prepared set holds, draw a contact sheet of it, and look for shortcuts in it."""
-    from fedvisage.datasets.make import show_set
+    from fedvisage.datasets.show import show_set
 
     say(*show_set(directory, sheet=sheet, verify=verify, shortcuts=shortcuts))

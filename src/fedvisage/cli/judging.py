@@ -28,6 +28,9 @@ from fedvisage.cli.options import (
 from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
 
+FRAMES = 10
+"""How many frames of a presentation are judged, unless it is said."""
+
 app = typer.Typer()
 
 
@@ -92,7 +95,10 @@ def evaluate(
     split: Annotated[
         str, typer.Option(help="With --pipeline: one of the dataset's own splits, such as test; default: all.")
     ] = "",
-    frames: Annotated[int, typer.Option(help="With --pipeline: frames of each presentation.", min=1)] = 10,
+    frames: Annotated[
+        int | None,
+        typer.Option(help="With --pipeline: frames of each presentation; default: 10.", min=1, show_default=False),
+    ] = None,
     enlarge: Annotated[
         bool,
         typer.Option("--enlarge", help="With --pipeline: judge faces, too, that are smaller than the model's crops."),
@@ -115,14 +121,14 @@ def evaluate(
     of_runs = {"RUN": run, "--adapt": adapt, "--pairs": pairs, "--benchmark": benchmark, "--verify": verify,
                "--allow-mixed-crops": allow_mixed_crops, "--allow-overlap": allow_overlap}  # fmt: skip
     of_pipelines = {"--pad": pad, "--recognition": recognition, "--iso30107": iso30107, "--kind": kind,
-                    "--split": split, "--enlarge": enlarge, "--int8": int8}  # fmt: skip
+                    "--split": split, "--frames": frames, "--enlarge": enlarge, "--int8": int8}  # fmt: skip
     for place, given in (of_runs if pipeline else of_pipelines).items():
         if given:
             raise UserError(place, "is for a run; leave it out, or --pipeline" if pipeline else "goes with --pipeline")
     if pipeline:
         from fedvisage.device.judging import Asked, judge
 
-        asked = Asked(data, pad, recognition, kind, split, frames, enlarge, int8, iso30107, out)
+        asked = Asked(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
         with interruptible(NOTHING):
             assessed = judge(asked, course)
         _say(assessed.values, assessed.lines(), as_json)

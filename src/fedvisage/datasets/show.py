@@ -1,7 +1,11 @@
 """What a prepared set holds, as a table of counts and as a contact sheet."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -12,6 +16,9 @@ from fedvisage.datasets.importers.report import shortcomings
 from fedvisage.errors import UserError
 from fedvisage.progress import counted
 from fedvisage.streams import numpy_rng
+
+if TYPE_CHECKING:
+    from fedvisage.datasets.shortcuts import Shortcuts
 
 _GAP = 2
 _LETTERS = 14
@@ -167,3 +174,41 @@ def _fitting(text: str, width: int, font: Font) -> str:
     while len(text) > 1 and font.getlength(text) > width:
         text = text[1:]
     return text
+
+
+def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False, shortcuts: bool = False) -> list[str]:
+    """Return what a set holds, line by line; write a contact sheet, and measure shortcuts, when asked to."""
+    if sheet is not None:
+        _check_sheet(sheet)
+    prepared = PreparedSet.open(directory, verify=verify)
+    lines = [
+        f"{prepared.name}: {counted(len(prepared), 'image')} of {prepared.size}×{prepared.size}, {prepared.source}",
+        *([f"crops: {prepared.crop}"] if prepared.crop is not None else []),
+        *describe(prepared),
+        *warnings_about(prepared),
+    ]
+    if shortcuts:
+        lines += shortcuts_in(prepared).lines()
+    if sheet is not None:
+        contact_sheet(prepared).save(sheet)
+        lines.append(f"contact sheet: {sheet}")
+    return lines
+
+
+def shortcuts_in(prepared: PreparedSet) -> Shortcuts:
+    """Measure a set of attacks."""
+    if prepared.rows.group is not None:
+        raise UserError(
+            str(prepared.path), "is an identity set without attacks; --shortcuts is for sets with both classes"
+        )
+    from fedvisage.datasets.shortcuts import shortcuts_of  # which needs scikit-learn, a second of loading
+
+    return shortcuts_of(prepared)
+
+
+def _check_sheet(sheet: Path) -> None:
+    """Refuse what cannot be written, before a large set is read."""
+    if sheet.suffix.lower() != ".png":
+        raise UserError("--sheet", f"{str(sheet)!r} must end in .png")
+    if sheet.is_dir() or not sheet.parent.is_dir():
+        raise UserError("--sheet", f"{str(sheet)!r} cannot be written; give a file name in a directory that exists")

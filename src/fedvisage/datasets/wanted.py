@@ -11,7 +11,8 @@ from fedvisage.data.manifest import Manifest
 from fedvisage.datasets.importers.people import boxes_of, division_of, settings_of_people
 from fedvisage.datasets.importers.pipeline import reading_of, settings_of
 from fedvisage.datasets.importers.reading import Reading
-from fedvisage.datasets.make import Importing, choices_of, dataset_of
+from fedvisage.datasets.importing import Importing, choices_of
+from fedvisage.datasets.kinds import dataset_of
 from fedvisage.datasets.people.choosing import Choice
 from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.scanners.catalogue import SCANNERS

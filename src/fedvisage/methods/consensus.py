@@ -176,7 +176,7 @@ def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) ->
     own = logits(cosines(features, classes.centres), classes.labels, options.scale, options.margin)
     if clusters is None:
         return consensus_aware(own, classes.labels, features.new_empty(len(features), 0))
-    rho, form = _consensus(options)
+    rho, form = _consensus(site.recipe.options(ClusterOptions))
     others = cluster_logits(features, clusters, rho, options.scale)
     if form.form == "lowered":
         others = lowered(others, rho, options.scale)
@@ -187,10 +187,8 @@ def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) ->
     return consensus_aware(own, classes.labels, others)
 
 
-def _consensus(options: ConsensusOptions) -> tuple[float, Consensus]:
-    """Return the margin and the form of the loss; a method that tells no clusters has a margin of zero."""
-    if not isinstance(options, ClusterOptions):
-        return 0.0, Consensus()
+def _consensus(options: ClusterOptions) -> tuple[float, Consensus]:
+    """Return the margin and the form of the loss."""
     form = options.consensus or Consensus()
     return form.rho or options.rho, form
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
 from typing import Any, Literal, cast
 
 import torch
@@ -130,19 +131,13 @@ class Adapted(nn.Module):
         features: Tensor = self.frozen(images)
         return features
 
-    def train(self, mode: bool = True) -> Adapted:
-        """Switch the pieces; the frozen network stays as it is judged."""
-        return super().train(mode)
-
     def frozen_state(self) -> dict[str, Tensor]:
         """Return the frozen network's tensors, as a finished model holds them beside the pieces."""
         return {f"{FROZEN}{name}": value for name, value in self.frozen.network.state_dict().items()}
 
     def merged(self) -> Whole | Bare:
         """Return a plain network that computes the same: the pieces are in its weights."""
-        import copy
-
-        alone = copy.deepcopy(self)
+        alone = deepcopy(self)
         for layer in alone.frozen.modules():
             layer._forward_hooks.clear()
         with torch.no_grad():

@@ -1,5 +1,6 @@
 """The recipe: what to run, its sections, frozen and validated. Unknown keys are errors, and errors name their place."""
 
+from fedvisage.recipe.augment import Augment, Change
 from fedvisage.recipe.data import SITE_NAME, Data, Input, many_names, many_sites
 from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition
 from fedvisage.recipe.federation import Federation
@@ -10,9 +11,7 @@ from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.runtime import Privacy, Report, Runtime, Tracking
 from fedvisage.recipe.section import MethodOptions, Section
 from fedvisage.recipe.training import (
-    Augment,
     Batch,
-    Change,
     EarlyStop,
     Local,
     Optimizer,

@@ -8,9 +8,9 @@ from typing import get_args
 from fedvisage.federation.method import Method
 from fedvisage.methods import ALGORITHMS, MODELS, fedma, on
 from fedvisage.recipe import ADAPTATIONS, SITE_NAME, Evaluation, Federation, MethodOptions, Recipe, Section, Training
+from fedvisage.recipe.augment import CHANGES, Augment
 from fedvisage.recipe.data import MANY_SITES, Data
 from fedvisage.recipe.protection import Rule
-from fedvisage.recipe.training import CHANGES, Augment
 from fedvisage.schemas.definitions import DIALECT, PLACE, Schema, definitions, sections_of
 
 SITE_NAMES: Schema = {"pattern": f"^({SITE_NAME.pattern}|{MANY_SITES.pattern})$"}

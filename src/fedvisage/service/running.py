@@ -1,11 +1,14 @@
-"""The service as a process: on a port, with TLS if asked, ended gracefully."""
+"""The service on a port: as a process or beside other work, with TLS if asked, ended gracefully."""
 
 from __future__ import annotations
 
 import logging
+import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import Thread
 
 import uvicorn
 
@@ -33,6 +36,24 @@ def server_of(
             ssl_certfile=certificate, ssl_keyfile=key, lifespan="off",
         )
     )  # fmt: skip
+
+
+@contextmanager
+def serving(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
+    """Serve in a thread until the block ends, on a free port of this machine, which is given to the block.
+
+    So many connections may wait to be accepted.
+    """
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(waiting)
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
 def check_open(host: str, keys: Keys, without: bool) -> None:

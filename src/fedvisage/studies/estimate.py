@@ -11,7 +11,7 @@ from statistics import fmean
 from fedvisage.data.manifest import DEPTH_SIZE, POINT_COUNT
 from fedvisage.datasets.importers.pipeline import few_of
 from fedvisage.datasets.importers.reading import read_item
-from fedvisage.datasets.make import choices_of
+from fedvisage.datasets.importing import choices_of
 from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.item import Item

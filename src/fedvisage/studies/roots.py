@@ -14,7 +14,8 @@ from pathlib import Path
 
 from fedvisage.data.manifest import Manifest
 from fedvisage.datasets.finding import Below, look_below, sets_below
-from fedvisage.datasets.make import dataset_of, import_dataset
+from fedvisage.datasets.importing import import_dataset
+from fedvisage.datasets.kinds import dataset_of
 from fedvisage.datasets.sources import SYNTHETIC
 from fedvisage.datasets.wanted import Wanted, read_wanted
 from fedvisage.errors import UserError

@@ -22,6 +22,9 @@ from fedvisage.errors import RunFailed
 
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
+_STARTING = threading.RLock()
+"""What a program says of itself is hidden by one thread at a time, else another would keep what it finds hidden."""
+
 
 @contextmanager
 def worker_processes(count: int, begin: Callable[[], None] | None = None) -> Iterator[ProcessPoolExecutor]:
@@ -52,16 +55,17 @@ def starting() -> Iterator[None]:
     Nor do workers get to know the program's own file. They would run it again, and a script of ten lines, as users
     write it, has no guard against that; what they work on is never in it.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
-    main = sys.modules["__main__"].__dict__
-    hidden: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
-    main.pop("__file__", None)
-    main["__spec__"] = None
-    try:
-        yield
-    finally:
-        main.update(hidden)
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _STARTING:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
+        main = sys.modules["__main__"].__dict__
+        hidden: dict[str, Any] = {name: main[name] for name in ("__file__", "__spec__") if name in main}
+        main.pop("__file__", None)
+        main["__spec__"] = None
+        try:
+            yield
+        finally:
+            main.update(hidden)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def begin_worker(begin: Callable[[], None] | None) -> None:

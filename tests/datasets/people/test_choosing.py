@@ -17,7 +17,7 @@ from PIL import Image
 from tests.toy import SIZE, opened, run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.make import Importing, import_dataset
+from fedvisage.datasets.importing import Importing, import_dataset
 from fedvisage.datasets.people.album import Album, Shot, WholeFile
 from fedvisage.datasets.people.choosing import Choice, choose, order_digest
 from fedvisage.datasets.people.records import write_record

@@ -9,7 +9,7 @@ from PIL import Image
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.templates import read_lists
 from fedvisage.datasets.importers.people import import_people
-from fedvisage.datasets.make import pretend_dataset
+from fedvisage.datasets.kinds import pretend_dataset
 from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.errors import UserError
 from fedvisage.faces.align import align

@@ -20,7 +20,8 @@ from fedvisage.datasets.finding import look_below
 from fedvisage.datasets.importers.identities import import_identities
 from fedvisage.datasets.importers.people import import_people
 from fedvisage.datasets.importers.report import ImportReport
-from fedvisage.datasets.make import Importing, import_dataset, pretend_dataset
+from fedvisage.datasets.importing import Importing, import_dataset
+from fedvisage.datasets.kinds import pretend_dataset
 from fedvisage.datasets.people.catalogue import LAYOUTS
 
 Import = Callable[..., ImportReport]

@@ -10,7 +10,8 @@ from fedvisage.data.batches import View
 from fedvisage.data.pairs import read_pairs
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importers.people import import_people
-from fedvisage.datasets.make import Importing, describe_kinds, import_dataset, pretend_dataset
+from fedvisage.datasets.importing import Importing, import_dataset
+from fedvisage.datasets.kinds import describe_kinds, pretend_dataset
 from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.errors import UserError
 from fedvisage.metrics.listed_pairs import pairs_among

@@ -10,7 +10,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.templates import read_lists
 from fedvisage.datasets.importers.loose import USUAL, points_around
 from fedvisage.datasets.importers.people import import_people
-from fedvisage.datasets.make import pretend_dataset
+from fedvisage.datasets.kinds import pretend_dataset
 from fedvisage.datasets.people.catalogue import LAYOUTS
 from fedvisage.datasets.pretend import looks
 from fedvisage.errors import UserError

@@ -19,7 +19,7 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, splits_of, without_selection
 from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.make import all_kinds
+from fedvisage.datasets.kinds import all_kinds
 from fedvisage.datasets.pretend import pretend
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.protocols.ocim import KINDS

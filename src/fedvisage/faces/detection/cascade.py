@@ -210,11 +210,6 @@ def _cut(image: Image, box: NDArray[np.float64], side: int) -> Image:
     return _resized(inside, side, side)
 
 
-def _side(face: Face, factor: NDArray[np.float64]) -> float:
-    """Return the longer side of a face in the picture that was searched."""
-    return float((face.box[2:] / factor).max())
-
-
 def _reduced(image: Image, longest: int) -> Image:
     scale = longest / max(image.shape[:2])
     if scale >= 1:

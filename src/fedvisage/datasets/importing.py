@@ -1,0 +1,153 @@
+"""Datasets become prepared sets: one, or all that are known below a folder; it says in the end what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.everything import import_all
+from fedvisage.datasets.finding import Found
+from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.importers.pipeline import import_items
+from fedvisage.datasets.importers.report import ImportReport
+from fedvisage.datasets.kinds import importer_of
+from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.scanners.item import Choices
+from fedvisage.datasets.show import shortcuts_in
+from fedvisage.errors import UserError
+from fedvisage.progress import Say, in_steps
+from fedvisage.workers.spread import Progress
+
+RELEASED = "fedsis-released"
+"""Labels with the mistake of the lists that were released with FedSIS."""
+
+EVERYTHING = "all"
+"""Stands for every dataset below a folder."""
+
+ENOUGH = 100
+"""Images of each class, from which on an import looks for shortcuts."""
+
+
+@dataclass(frozen=True)
+class Importing:
+    """How a dataset is imported; what does not apply to its kind is not looked at."""
+
+    size: int = 256
+    frames: str = "10"
+    crop: str = "face"
+    depth: str = "auto"
+    boxes: str = "detect"
+    heldout: float = 0.25
+    test: float = 0.4
+    least: int = 1
+    max_bad: float = 0.05
+    seed: int = 0
+    workers: int = 1
+    enroll: bool = False
+    labels: str = ""
+    of: str = ""
+    colour: str = ""
+    aligned: bool = False
+    split: str = ""
+    people: int = 0
+    most: int = 0
+    few: int = 0
+    """About so many videos or images of each dataset, for those who try something; 0 is all."""
+
+
+def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name: str, options: Importing) -> list[str]:
+    """Import a dataset, or all that are known below a folder; return what was imported and what was skipped."""
+    check_apart(source, destination)
+    if options.aligned and (kind in SCANNERS or kind == EVERYTHING):
+        raise UserError("--aligned", "is for photographs of people, to be recognised; leave it out for this kind")
+    for option, value in (("--split", options.split), ("--people", options.people), ("--most", options.most)):
+        if value and kind not in LAYOUTS:
+            raise UserError(option, f"is for known datasets of people such as rec, and not for {kind}; leave it out")
+    if kind == EVERYTHING:
+        return import_all(source, destination, say, partial(_import_found, say=say, options=options))
+    with in_steps(f"importing {source.name}", say) as progress:
+        report = _import_one(kind, source, destination, progress, name or source.resolve().name, options)
+    return [*report.lines(), *warnings_of_import(destination, report)]
+
+
+def warnings_of_import(destination: Path, report: ImportReport) -> list[str]:
+    """Warn of a set whose classes a single number of a picture separates; few images say nothing."""
+    if min(report.bona_fide, report.images - report.bona_fide) < ENOUGH:
+        return []
+    return shortcuts_in(PreparedSet.open(destination)).warnings()
+
+
+def _import_one(
+    kind: str, source: Path, destination: Path, progress: Progress, name: str, options: Importing
+) -> ImportReport:
+    scanner = SCANNERS.get(kind)
+    if scanner is not None:
+        choices, settings = choices_of(options), asdict(options)
+        return import_items(scanner, source, destination, name=name, choices=choices, progress=progress, **settings)
+    if options.aligned and options.crop == "centre":
+        raise UserError("--aligned", "and --crop centre contradict each other; leave one out")
+    options = replace(options, crop="none") if options.aligned else options
+    if (layout := LAYOUTS.get(kind)) is not None:
+        return import_people(layout, source, destination, name=name, progress=progress, **asdict(options))
+    return importer_of(kind)(
+        source,
+        destination,
+        name=name,
+        size=options.size,
+        frames=_count(options.frames),
+        heldout=options.heldout,
+        test=options.test,
+        least=options.least,
+        seed=options.seed,
+        workers=options.workers,
+        crop=options.crop,  # type: ignore[arg-type]  # the importer refuses other words itself
+        depth=options.depth,
+        max_bad=options.max_bad,
+        progress=progress,
+    )
+
+
+def _import_found(one: Found, target: Path, *, say: Say, options: Importing) -> list[str]:
+    """Import a dataset that was found, with those of the options that it has."""
+    enrolled = options.enroll and one.kind in SCANNERS and SCANNERS[one.kind].enrolment
+    people = one.kind in LAYOUTS
+    boxes = LAYOUTS[one.kind].points if people else SCANNERS[one.kind].boxes is not None
+    own = replace(
+        options, enroll=enrolled, labels="", of="", colour="", boxes=options.boxes if boxes else "detect",
+        crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
+    )  # fmt: skip
+    return import_dataset(one.kind, one.source, target, say, name=one.name, options=own)
+
+
+def choices_of(options: Importing) -> Choices:
+    """Return what a scanner is told of the options."""
+    released = options.labels == RELEASED
+    live = None if released else _live(options.labels)
+    return Choices(options.enroll, live, options.of or None, options.colour or None, released)
+
+
+def _live(labels: str) -> str | None:
+    """Read what lists call bona fide."""
+    if not labels:
+        return None
+    word, _, value = labels.partition("=")
+    if word != "live" or not value:
+        raise UserError("--labels", f"must say what is bona fide, such as live=0, or be {RELEASED}; got {labels!r}")
+    return value
+
+
+def _count(frames: str) -> int:
+    """Read the number of frames for an importer that knows no places."""
+    if not frames.isdecimal():
+        raise UserError("--frames", f"must be a number for this kind, got {frames!r}")
+    return int(frames)
+
+
+def check_apart(source: Path, destination: Path) -> None:
+    """Refuse a set within its source, which the next import would take for a part of it, and the reverse."""
+    inner, outer = destination.resolve(), source.resolve()
+    if inner.is_relative_to(outer) or outer.is_relative_to(inner):
+        raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
