@@ -95,10 +95,9 @@ def _narrow(study: Study, name: str) -> Row:
     row = study.rows[name]
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
     known = find(method).options.model_fields
-    own = [change for field, change in (("network", NARROW), ("minimum", FEW)) if field in known]
-    if "network" in known and "heads" in getattr(known["network"].annotation, "model_fields", {}):
-        own.append(FEW_HEADS)
     fields = getattr(known["network"].annotation, "model_fields", {}) if "network" in known else {}
+    own = [FEW] if "minimum" in known else []
+    own += [change for field, change in (("width", NARROW), ("heads", FEW_HEADS)) if field in fields]
     if "weights" in fields:  # a narrow network has no such file
         own.append(f"method.network.weights={json_key(fields['weights'].default)}")
     own += ["training.pretrain.epochs=1"] if study.public is not None else []

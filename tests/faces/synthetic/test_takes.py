@@ -92,7 +92,7 @@ def test_an_edge_that_was_cut_is_as_wide_as_edges_are_in_photographs() -> None:
     step = (torch.arange(size) >= size // 2).float().expand(len(seeds), 1, size, size)
     seen = as_photographed(step, seeds)
     spread = seen[:, 0, size // 2].diff(dim=1).double().numpy()
-    half = between(seeds, "cut/half contrast", HALF_CONTRAST).double().numpy()
+    half = between(seeds, "half contrast", HALF_CONTRAST).double().numpy()
     places = np.arange(size - 1) - (size / 2 - 1)
     contrast = np.abs((spread * np.exp(-2j * np.pi * half[:, None] * places)).sum(1))
     np.testing.assert_allclose(contrast, 0.5, atol=0.08)

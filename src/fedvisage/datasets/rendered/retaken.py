@@ -12,6 +12,9 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import torch
+
 from fedvisage.data.prepared import Writer
 from fedvisage.datasets.importers.portraits import Photograph, Portrait
 from fedvisage.datasets.rendered.folder import plan_pictures, write_pictures
@@ -19,6 +22,7 @@ from fedvisage.datasets.rendered.sets import film_subject, heldout_subjects, syn
 from fedvisage.datasets.rendered.specification import RETAKEN, Synthesis
 from fedvisage.faces.synthetic.domains import GOOD_PHOTOGRAPHER, find_domain
 from fedvisage.faces.synthetic.filming import Video
+from fedvisage.faces.synthetic.takes import as_photographed
 from fedvisage.streams import derive
 from fedvisage.workers.spread import Progress, spread
 
@@ -63,9 +67,12 @@ def plan_portraits(spec: Synthesis) -> list[list[Video]]:
 
 
 def portraits_of(videos: Sequence[Video], domain: str, size: int) -> list[Portrait]:
-    """Render the sittings of one subject, with points and depth as they are."""
+    """Render the sittings of one subject, with points and depth as they are, as soft as photographs of faces are."""
     filmed = film_subject(videos, find_domain(domain), size)
-    rows = zip(videos, filmed.images, filmed.points, filmed.depth, strict=True)
+    rendered = torch.from_numpy(filmed.images).permute(0, 3, 1, 2).float()
+    soft = as_photographed(rendered / 255, [video.seed for video in videos]) * 255
+    images = np.ascontiguousarray(soft.round().byte().permute(0, 2, 3, 1).numpy())
+    rows = zip(videos, images, filmed.points, filmed.depth, strict=True)
     return [
         Portrait(Photograph(Path(video.name), video.name), video.name, image, points, depth)
         for video, image, points, depth in rows

@@ -117,15 +117,16 @@ def attack_take(
     return photograph(radiance, capture, frames), np.asarray(seen, np.float32)
 
 
-def as_photographed(cover: Tensor, videos: Sequence[int]) -> Tensor:
-    """Return the edge of what was cut, B×1×S×S, as wide as edges are in photographs of this size.
+def as_photographed(seen: Tensor, videos: Sequence[int]) -> Tensor:
+    """Return what no camera has seen yet, B×C×S×S, as soft as photographs of this size are.
 
-    A camera has blurred the faces before and behind it already; an edge that none has seen would be sharper than all.
+    The edge of a cut, for one: a camera has blurred the faces before and behind it already, and it would be sharper
+    than all of them.
     """
-    half = between(videos, "cut/half contrast", HALF_CONTRAST)
+    half = between(videos, "half contrast", HALF_CONTRAST)
     deviation = math.sqrt(math.log(2) / 2) / (math.pi * half)  # of the Gaussian whose transfer is 1/2 there
     none = torch.zeros_like(half)
-    return blurred(cover, 2 * deviation, none, none).clamp(0, 1)  # a disc's deviation is half its radius
+    return blurred(seen, 2 * deviation, none, none).clamp(0, 1)  # a disc's deviation is half its radius
 
 
 def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:
