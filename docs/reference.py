@@ -36,11 +36,11 @@ HOUSE = "for what carries a method out, seldom for the method"
 SITE: Groups = {
     "who and when": ("name", "recipe", "round"),
     "data": (
-        *("data", "test", "public", "strangers", "batches", "next_batch", "batch", "batches_of", "taken"),
+        *("data", "test", "public", "strangers", "batches", "next_batch", "batch", "batches_of", "batches_numbered", "taken"),
         *("batches_per_epoch", "batches_per_round", "classes_of"),
     ),
     "network": ("net", "load", "lent", "frozen", "tensors", "own", "embed", "public_features"),
-    "training": ("autocast", "optimizer", "rate", "step", "losses", "statistics"),
+    "training": ("autocast", "optimizer", "rate", "learn", "step", "losses", "statistics"),
     "state": ("kept", "scratch", "held"),
     "randomness": ("rng",),
     "releases under differential privacy": ("release", "released", "forget"),

@@ -159,7 +159,8 @@ def tree(sets: Mapping[str, Path], method: str | Method = "fedpad", **changes: A
     network = fields.get("network")
     if network is not None:
         known = getattr(network.annotation, "model_fields", {})
-        found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in known}
+        sized = {key for key, field in known.items() if field.default is not None}  # what is unset there stays so
+        found["method"]["network"] = {key: value for key, value in (NETWORK | FACES).items() if key in sized}
     if found["method"]["name"] in ARCHITECTURES:
         found["method"]["network"] = {"arch": ARCHITECTURES[found["method"]["name"]]}
     for key, value in changes.items():

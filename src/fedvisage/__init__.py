@@ -12,7 +12,7 @@ from fedvisage.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from fedvisage import metrics
-    from fedvisage.door import FinishedModel, Run, compare, evaluate, load, methods, models, open, run, study
+    from fedvisage.door import FinishedModel, Run, compare, evaluate, load, methods, models, open, recount, run, study
     from fedvisage.errors import RunFailed, UserError
     from fedvisage.federation.declared import Call, Home
     from fedvisage.federation.method import Method
@@ -46,12 +46,14 @@ __all__ = [
     "metrics",
     "models",
     "open",
+    "recount",
     "run",
     "study",
 ]
 
 PLACES = {
-    **dict.fromkeys(("FinishedModel", "Run", "compare", "evaluate", "load", "models", "open", "run", "study"), "door"),
+    **dict.fromkeys(("FinishedModel", "Run", "compare", "evaluate", "load", "models", "open", "recount"), "door"),
+    **dict.fromkeys(("run", "study"), "door"),
     **dict.fromkeys(("RunFailed", "UserError"), "errors"),
     **dict.fromkeys(("Call", "Home"), "federation.declared"),
     "Method": "federation.method",

@@ -5,12 +5,17 @@ Streams with different names are independent, and a stream does not depend on wh
 a resumed run, another order of sites or another transport give the same bytes.
 """
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # loading it takes seconds, which many processes that draw by NumPy alone can spare
+    import torch
 
 
 def derive(seed: int, *names: str | int) -> int:
@@ -26,12 +31,16 @@ def numpy_rng(seed: int, *names: str | int) -> np.random.Generator:
 
 def torch_rng(seed: int, *names: str | int, device: str = "cpu") -> torch.Generator:
     """Return torch's generator for the stream with these names."""
+    import torch
+
     return torch.Generator(device=device).manual_seed(derive(seed, *names))
 
 
 @contextmanager
 def scoped(seed: int, *names: str | int) -> Iterator[None]:
     """Give library code that insists on the global generator (initialisers, dropout) a derived stream; then restore."""
+    import torch
+
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(derive(seed, *names))

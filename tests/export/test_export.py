@@ -129,6 +129,14 @@ def test_networks_of_timm_are_exported(sets: Mapping[str, Path], tmp_path: Path,
     compare_graph(untrained(sets, "fedpad", section=method), tmp_path)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("network", [{"encoder": "resnet18"}, {"stem": "unshuffled"}], ids=str)
+def test_fedgpads_other_encoders_are_exported(
+    sets: Mapping[str, Path], tmp_path: Path, network: Mapping[str, str]
+) -> None:
+    compare_graph(untrained(sets, "fedgpad", method__network={"width": 8, **network}), tmp_path)
+
+
 def compare_graph(model: FinishedModel, place: Path) -> None:
     """Write a graph and compare it with the method's own user, image by image."""
     import onnxruntime

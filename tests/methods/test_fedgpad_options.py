@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.toy import recipe_of, tree
+from tests.toy import recipe_of, run_toy, tree
 
 from fedvisage.errors import UserError
 from fedvisage.methods import METHODS
 from fedvisage.recipe import apply, tree_of
+from fedvisage.streams import scoped
+from fedvisage.tasks.model import load
 
 NAMES = ("depth", "reconstruction", "difference")
 
@@ -67,3 +69,34 @@ def test_a_copied_specific_encoder_begins_as_the_invariant_one_and_others_with_t
 def test_what_is_not_said_of_the_network_stays_out_of_a_resolved_recipe(sets: Mapping[str, Path]) -> None:
     resolved = tree_of(recipe_of(tree(sets, "fedgpad")))
     assert set(resolved["method"]["network"]) == {"width", "classifier"}
+
+
+def test_the_encoders_of_resnet18_begin_as_fedpads_do_unless_the_recipe_says_otherwise(
+    sets: Mapping[str, Path],
+) -> None:
+    given = {"width": 8, "encoder": "resnet18"}
+    for drawing, same in ((None, True), ("xavier", False)):
+        own = {**given, **({} if drawing is None else {"initialisation": drawing})}
+        nets = []
+        for method, network in (("fedgpad", own), ("fedpad", {"width": 8})):
+            with scoped(0, "initial weights"):
+                nets.append(METHODS[method].network(recipe_of(tree(sets, method, method__network=network))))
+        ours = {name.removeprefix("trunk."): value for name, value in nets[0]["encoder"].state_dict().items()}
+        theirs = {name: value for name, value in nets[1]["model"].state_dict().items() if not name.startswith("fc.")}
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(value, theirs[name]) for name, value in ours.items()) is same
+
+
+def test_a_stem_beside_resnet18_is_refused(sets: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match=r"method\.network.*stem"):
+        recipe_of(tree(sets, "fedgpad", method__network={"width": 8, "encoder": "resnet18", "stem": "unshuffled"}))
+
+
+@pytest.mark.parametrize("network", [{"encoder": "resnet18"}, {"stem": "unshuffled"}], ids=str)
+def test_another_network_trains_and_is_judged(
+    sets: Mapping[str, Path], tmp_path: Path, network: Mapping[str, Any]
+) -> None:
+    content = tree(sets, "fedgpad", method__network={"width": 8, **network}, training__rounds=1)
+    figures = run_toy(content, tmp_path / "run")
+    assert 0 <= figures["auc"] <= 1
+    assert load(tmp_path / "run").recipe["method"]["network"].items() >= network.items()

@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collected_statistics, moments
+from fedvisage.nn.batchnorm import (
+    StatisticsMeter,
+    batch_statistics,
+    batchnorms,
+    before,
+    collected_statistics,
+    moments,
+    passed,
+    pooled,
+)
 
 
 @pytest.fixture
@@ -116,3 +125,41 @@ def test_moments_are_those_of_a_population_however_channels_lie_in_memory(shape:
         mean, variance = moments(given)
         np.testing.assert_allclose(mean, channels.mean(1), rtol=1e-5)
         np.testing.assert_allclose(variance, channels.var(1), rtol=1e-4, atol=1e-6)
+
+
+def test_layers_are_found_in_the_order_in_which_images_pass_them_and_as_often() -> None:
+    net = nn.ModuleDict({"last": nn.BatchNorm1d(2), "twice": nn.BatchNorm1d(2), "unused": nn.BatchNorm1d(2)}).eval()
+    net["stateless"] = nn.BatchNorm1d(2, track_running_stats=False)
+    images = torch.rand(3, 2)
+    layers = passed(net, lambda: net["last"](net["twice"](net["twice"](net["stateless"](images)))))
+    assert list(layers.items()) == [("twice", 2), ("last", 1)]
+    assert all(not module._forward_pre_hooks for module in net.modules())
+
+
+def test_what_comes_to_a_layer_is_counted_over_all_batches_and_nothing_behind_it_is_computed(
+    net: nn.Module, batches: list[Tensor]
+) -> None:
+    batches = [batches[0], batches[1][:3], 2 * batches[2][:1]]
+    reached: list[int] = []
+    net[2].register_forward_hook(lambda *_: reached.append(2))
+    net[3].register_forward_hook(lambda *_: reached.append(3))
+    with torch.no_grad():
+        seen = net[2](net[1](net[0](torch.cat(batches)))).numpy()
+        reached.clear()
+        found = before(net[3], 1, [lambda one=one: net(one) for one in batches])
+    assert reached == [2, 2, 2]
+    assert found.mean.numpy() == pytest.approx(seen.mean(0), rel=1e-5)
+    assert found.variance.numpy() == pytest.approx(seen.var(0), rel=1e-4)
+    assert found.weight == 12
+
+
+def test_parts_of_any_size_come_to_the_statistics_of_all_values() -> None:
+    generator = torch.Generator().manual_seed(3)
+    values = [torch.randn(size, 4, generator=generator).double() * size + size for size in (2, 5, 9)]
+    nets = [nn.BatchNorm1d(4).eval() for _ in values]
+    found = pooled(
+        before(net, 1, [lambda net=net, one=one: net(one.float())]) for net, one in zip(nets, values, strict=True)
+    )
+    whole = torch.cat(values).float().double().numpy()
+    assert found.mean.numpy() == pytest.approx(whole.mean(0), rel=1e-5)
+    assert found.variance.numpy() == pytest.approx(whole.var(0), rel=1e-5)

@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier, initialise
+from fedvisage.nn.fedgpad import (
+    Decoder,
+    DepthEstimator,
+    Encoder,
+    TableII,
+    classifier,
+    depth_estimator,
+    encoder,
+    initialise,
+)
 from fedvisage.streams import scoped
 
 
@@ -39,6 +48,67 @@ def test_all_five_fit_together_at_any_size(size: int) -> None:
     assert DepthEstimator(8)(pooled).shape == (2, 32, 32)
     assert classifier(TableII(width=8))(features).shape == (2, 1)
     assert Decoder(6, 8, size)(features).shape == images.shape
+
+
+OTHERS = [TableII(width=8, stem="unshuffled"), TableII(width=8, encoder="resnet18")]
+
+
+@pytest.mark.parametrize("options", OTHERS, ids=["unshuffled", "resnet18"])
+@pytest.mark.parametrize("size", [32, 96])
+def test_the_other_networks_fit_the_same_encoder_or_stem(options: TableII, size: int) -> None:
+    images = torch.rand(2, 6, size, size)
+    features, maps = encoder(options, "rgb+hsv")(images)
+    assert [one.shape[-1] for one in maps] == [size // 2, size // 4, size // 8], "what the depth estimator looks at"
+    assert depth_estimator(options)(maps).shape == (2, 32, 32)
+    assert classifier(options)(features).shape == (2, 1)
+    assert Decoder(6, options.width, size)(features).shape == images.shape
+
+
+@pytest.mark.parametrize("options", OTHERS, ids=["unshuffled", "resnet18"])
+def test_every_pixel_and_every_weight_has_a_gradient(options: TableII) -> None:
+    with scoped(1, "weights"):
+        parts = nn.ModuleList([encoder(options, "rgb"), depth_estimator(options), classifier(options)])
+    for layer in (layer for layer in parts.modules() if isinstance(layer, nn.BatchNorm2d)):
+        nn.init.ones_(layer.weight)  # ResNet-18's branches begin at zero
+    images = torch.rand(4, 3, 32, 32, requires_grad=True)
+    features, maps = parts[0](images)
+    (parts[1](maps).square().sum() + parts[2](features).square().sum()).backward()
+    assert images.grad is not None
+    assert (images.grad.abs().sum(dim=(0, 1)) > 0).all()
+    assert all(weight.grad is not None and bool(weight.grad.any()) for weight in parts.parameters())
+
+
+def test_an_unshuffled_stem_sees_each_two_by_two_pixels_as_one() -> None:
+    """Its weights at a place and colour are those of a 6×6 convolution of stride 2 over the pixels themselves."""
+    with scoped(2, "weights"):
+        stem = Encoder(3, 8, "unshuffled").stem[0]
+    weight = stem.weight.detach().reshape(-1, 3, 2, 2, 3, 3)
+    wide = weight.permute(0, 1, 4, 2, 5, 3).reshape(-1, 3, 6, 6)
+    images = torch.rand(1, 3, 16, 16)
+    expected = nn.functional.conv2d(images, wide, stride=2, padding=2)
+    assert torch.allclose(stem(nn.functional.pixel_unshuffle(images, 2)), expected, atol=1e-5)
+
+
+def products(net: nn.Module, size: int) -> int:
+    """Count the multiplications of a network's convolutions for one image."""
+    counts: list[int] = []
+    for layer in (layer for layer in net.modules() if isinstance(layer, nn.Conv2d)):
+        each = layer.weight.numel()
+        layer.register_forward_hook(lambda _, __, found, each=each: counts.append(each * found[0, 0].numel()))
+    with torch.no_grad():
+        net.eval()(torch.zeros(1, 6, size, size))
+    return sum(counts)
+
+
+def test_an_unshuffled_stem_halves_the_multiplications_and_resnet18_takes_a_nineteenth() -> None:
+    """By Table II: 9 products a weight, of which block 1 has 58,752 a pixel at full size, and so on."""
+    full, second, third = 6 * 64 + 64 * 128 + 2 * 128 * 196, 128 * 128 + 2 * 128 * 196, 128 * 128 + 2 * 128 * 196
+    rest = second / 4 + third / 16 + 128 * 128 / 64 + 128 * 256 / 256 + 256 * 512 / 1024
+    plain, smaller = 9 * 64**2 * (full + rest), 9 * 64**2 * ((full + 3 * 6 * 64) / 4 + rest)
+    assert products(Encoder(6, 64), 64) == plain
+    assert products(Encoder(6, 64, "unshuffled"), 64) == smaller
+    assert plain / smaller == pytest.approx(2.21, abs=0.005)
+    assert plain / products(encoder(TableII(encoder="resnet18"), "rgb+hsv"), 64) == pytest.approx(19, rel=0.1)
 
 
 def fans(layer: nn.Module) -> tuple[int, int]:

@@ -26,7 +26,7 @@ from fedvisage.device.exported import Exported
 from fedvisage.device.quality import SMALL, Quality, Settings, measure
 from fedvisage.device.running import Running, Watched
 from fedvisage.errors import UserError
-from fedvisage.faces.align import align
+from fedvisage.faces.align import SIDE, align
 from fedvisage.faces.detection import Face, digest
 from fedvisage.faces.upright import Found, find
 from fedvisage.metrics.threshold import Threshold
@@ -72,8 +72,7 @@ class Pipeline:
         """
         found = find(image, self._find)
         alone = len(found.faces) == 1
-        seen = [(face, measure(found.picture, face, alone, self.settings)) for face in found.faces]
-        faces = [self._checked(found, number, face, quality, report) for number, (face, quality) in enumerate(seen)]
+        faces = [self._checked(found, number, alone, report) for number in range(len(found.faces))]
         return Checked(tuple(faces), found.turned)
 
     def watch(self, frames: Iterable[Image]) -> Iterator[Watched]:
@@ -116,12 +115,13 @@ class Pipeline:
         """Return the unit embedding of a face of a picture that stands upright, as it is, with no question asked."""
         if self.recognition is None:
             raise UserError("recognition", "no recognition model was given")
-        aligned, _ = align(image, face.points, self.recognition.size)
-        embedding: Embedding = self.recognition.run(aligned[None])[0].astype(np.float32, copy=False)
-        return embedding
+        return _embedding(self.recognition, align(image, face.points, self.recognition.size)[0])
 
-    def _checked(self, found: Found, number: int, face: Face, quality: Quality, report: bool) -> CheckedFace:
-        verdict, quality = self._judged(found.picture, face, quality)
+    def _checked(self, found: Found, number: int, alone: bool, report: bool) -> CheckedFace:
+        face = found.faces[number]
+        aligned = align(found.picture, face.points, SIDE)[0]
+        measured = measure(found.picture, face, alone, self.settings, aligned)
+        verdict, quality = self._judged(found.picture, face, measured)
         x, y, width, height = found.boxes[number]
         box = Box(x, y, width, height, round(face.confidence, 6))
         points = tuple((float(x), float(y)) for x, y in np.round(_as_it_came(found, face), 1))
@@ -129,7 +129,8 @@ class Pipeline:
         passed = verdict is None or verdict.decision == BONA_FIDE or report
         if self.recognition is None or not quality.ok or not passed:
             return checked
-        embedding = self.embed(found.picture, face)
+        same = self.recognition.size == SIDE
+        embedding = _embedding(self.recognition, aligned) if same else self.embed(found.picture, face)
         matches = () if self._search is None else tuple(self._search(embedding))
         return replace(checked, embedding=embedding, matches=matches)
 
@@ -155,6 +156,11 @@ def _threshold(pad: Exported) -> Threshold:
     if pad.threshold is None:
         raise UserError(str(pad.directory), "has no threshold to decide by; export a run whose sites chose one")
     return pad.threshold
+
+
+def _embedding(recognition: Exported, aligned: Image) -> Embedding:
+    found: Embedding = recognition.run(aligned[None])[0].astype(np.float32, copy=False)
+    return found
 
 
 def _as_it_came(found: Found, face: Face) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from fedvisage.federation.method import Method
 from fedvisage.methods import read_method
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
+from fedvisage.runs.recount import recount as recount_run
 from fedvisage.runs.run import Wire, run_and_report
 from fedvisage.shipped import locate
 
@@ -79,6 +80,17 @@ def run(
         allow_overlap=allow_overlap, verify=verify,
     )  # fmt: skip
     return Run(where, method)
+
+
+def recount(run: Run | str | Path, out: str | Path, *, cache: str | Path = CACHE, quiet: bool = False) -> Run:
+    """Judge a finished run again with exact BatchNorm statistics, as ``training.statistics: exact`` would have left it.
+
+    Nothing is trained. The run's sites are asked for the statistics of their training images, layer by layer, and for
+    new thresholds; ``out`` is a new directory, or the unfinished one of a recount that was interrupted.
+    """
+    trained = run.directory if isinstance(run, Run) else Path(run)
+    recount_run(trained, Path(out), Path(cache), Reporter(Console(highlight=False), quiet=quiet))
+    return Run(Path(out))
 
 
 def _tree_of(recipe: Given) -> dict[str, Any]:

@@ -27,6 +27,8 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
             )
     if federation.wire != "fp32":
         _check_wire(recipe)
+    if recipe.training.statistics == "exact":
+        _check_statistics(recipe, method, {key for key, is_wanted in wanted.items() if is_wanted})
     if wanted["combine"]:
         _check_rule(recipe)
     if wanted["dp"]:
@@ -40,6 +42,17 @@ def _check_wire(recipe: Recipe) -> None:
         raise UserError(place, "bf16 is for weights, and federation.secure sends masked whole numbers; leave it out")
     if recipe.federation.dp is not None:
         raise UserError(place, "bf16 rounds an update after federation.dp has clipped it; leave it out")
+
+
+def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -> None:
+    """Refuse to ask single sites for what secure sums and noise hide, or to believe what a robust rule would weigh."""
+    place = "recipe.training.statistics"
+    if protections:
+        raise UserError(place, f"exact statistics are told by each site as they are, which federation."
+                        f"{min(protections)} is there to prevent or to weigh; use one of the two")  # fmt: skip
+    if method.noised(recipe) or method.releases:
+        raise UserError(place, f"exact statistics are told without noise, beside what {method.name} releases with it; "
+                        "leave it out")  # fmt: skip
 
 
 def _check_rule(recipe: Recipe) -> None:

@@ -11,7 +11,8 @@ losses are sums, each of weight 1 unless the recipe gives others (``losses: prin
 released code does: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length).
 Weights begin by Xavier's uniform rule, the specific encoder with its own, and poolings are resized to the depth
 estimator's 32×32 by interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier`` are
-what the released code does. The decoder ends, as there, in Tanh without BatchNorm.
+what the released code does. The decoder ends, as there, in Tanh without BatchNorm. ``network.encoder`` and ``.stem``
+are of neither: they put FedPAD's ResNet-18 in the place of Table II's encoders, and make these cost less.
 3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5 instead.
 """
 
@@ -32,7 +33,7 @@ from fedvisage.federation.method import Home, Member, Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import averaging
 from fedvisage.methods.fedpad import PAPER
-from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier, initialise
+from fedvisage.nn.fedgpad import Decoder, TableII, classifier, depth_estimator, encoder, initialise
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.losses.disentanglement import Form, difference, squared_error
 from fedvisage.recipe import Recipe, Section
@@ -83,20 +84,20 @@ class Options(averaging.AveragingOptions):
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the five networks of Table II."""
-    options = recipe.options(Options)
+    """Build the five networks of Table II, or those of them that go with another encoder."""
+    options, colour = recipe.options(Options).network, recipe.input.colour
     check_size(recipe)
-    inputs, width = CHANNELS[recipe.input.colour], options.network.width
     parts: dict[str, nn.Module] = {
-        "encoder": Encoder(inputs, width),
-        "classifier": classifier(options.network),
-        "depth": DepthEstimator(width, options.network.depth_input or "bilinear"),
-        "specific": Encoder(inputs, width),
-        "decoder": Decoder(inputs, width, recipe.input.size),
+        "encoder": encoder(options, colour),
+        "classifier": classifier(options),
+        "depth": depth_estimator(options),
+        "specific": encoder(options, colour),
+        "decoder": Decoder(CHANNELS[colour], options.width, recipe.input.size),
     }
-    for part in parts.values():
-        initialise(part, options.network.initialisation or "xavier")
-    if options.network.specific == "copied":
+    as_drawn = ("encoder", "specific") if options.encoder == "resnet18" and options.initialisation is None else ()
+    for part in (part for name, part in parts.items() if name not in as_drawn):
+        initialise(part, options.initialisation or "xavier")
+    if options.specific == "copied":
         parts["specific"].load_state_dict(parts["encoder"].state_dict())
     return nn.ModuleDict(parts)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +58,78 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
             layer.momentum = momentum
             for stored, kept in zip(_stored(layer), old, strict=True):
                 stored.lerp_(kept, keep)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Mean and (uncorrected) variance of each channel of some values, in float64, and what they count beside others."""
+
+    mean: Tensor
+    variance: Tensor
+    weight: float
+
+
+def pooled(parts: Iterable[Pooled]) -> Pooled:
+    """Return the statistics of all values together: the variance within the parts, and that between their means."""
+    known = list(parts)
+    weights = torch.tensor([part.weight for part in known], dtype=torch.float64, device=known[0].mean.device)[:, None]
+    means, variances = (torch.stack([getattr(part, name) for part in known]) for name in ("mean", "variance"))
+    total = weights.sum()
+    mean = (weights * means).sum(0) / total
+    variance = (weights * (variances + (means - mean).square())).sum(0) / total
+    return Pooled(mean, variance, float(total))
+
+
+class Reached(Exception):
+    """Ends a forward pass at the layer that it was about."""
+
+
+def passed(net: nn.Module, forward: Callable[[], object]) -> dict[str, int]:
+    """Return the BatchNorm layers with statistics that a forward pass reaches, in their order, and how often each."""
+    seen: Counter[str] = Counter()
+
+    def count(name: str, *_: object) -> None:
+        seen[name] += 1
+
+    named = [(name, module) for name, module in net.named_modules()
+             if isinstance(module, _BatchNorm) and module.running_mean is not None]  # fmt: skip
+    hooks = [module.register_forward_pre_hook(partial(count, name)) for name, module in named]
+    try:
+        forward()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return dict(seen)
+
+
+def before(layer: nn.Module, times: int, forwards: Iterable[Callable[[], object]]) -> Pooled:
+    """Return the statistics of what comes to a layer in forward passes, each of which passes it so many times.
+
+    What stands behind the layer is not computed. A value of the one pass counts as one of any other.
+    """
+    found: list[Pooled] = []
+    left = times
+
+    def watch(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        nonlocal left
+        values = inputs[0].detach().float()
+        mean, variance = moments(values)
+        found.append(Pooled(mean.double(), variance.double(), values.numel() / values.shape[1]))
+        left -= 1
+        if not left:
+            raise Reached
+
+    hook = layer.register_forward_pre_hook(watch)
+    try:
+        for forward in forwards:
+            left = times
+            try:
+                forward()
+            except Reached:
+                continue
+    finally:
+        hook.remove()
+    return pooled(found)
 
 
 class StatisticsMeter:

@@ -17,7 +17,7 @@ from fedvisage.federation.record.checkpoint import FOLDER, Checkpoints, recipe_d
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, JsonLines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.server import Server
-from fedvisage.federation.wire.message import Message, load_parts, plain
+from fedvisage.federation.wire.message import Message, load_parts
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.files import json_text, read_json
@@ -25,14 +25,15 @@ from fedvisage.methods import find, read_method
 from fedvisage.progress import Reporter
 from fedvisage.runs.course import Course
 from fedvisage.runs.directory import METRICS, START, write_once
+from fedvisage.runs.snapshots import kept_in, whole
 from fedvisage.streams import scoped
-from fedvisage.tasks import model
+from fedvisage.tasks import model, statistics
 from fedvisage.tasks.counts import write_counts
 from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.start import started
 from fedvisage.tasks.task import Trained
 
-JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition")
+JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
 
 
 def train(
@@ -59,21 +60,17 @@ def train(
         server = _server(setup, exchange, Releases(out / "released"), first or {}, files or {})
         _begin_from_file(server, out, reporter)
         checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
-        course = Course(method, server, checkpoints, ledger, rounds, reporter)
+        course = Course(method, server, checkpoints, ledger, rounds, reporter, kept_in(out, recipe))
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
-        trained = _whole(replace(setup.task.settle(server, finished), ended=_why_ended(server)), server)
+        if statistics.wanted(recipe):
+            finished = statistics.with_exact_statistics(server, setup.scorer(), finished)
+        trained = replace(setup.task.settle(server, finished), ended=_why_ended(server))
+        trained = replace(trained, saved=replace(trained.saved, finished=whole(server, trained.saved.finished)))
         write_counts(out, trained.counts)
         model.save(out, trained.saved)
         ledger.flush()
         rounds.flush()
     return trained
-
-
-def _whole(trained: Trained, server: Server) -> Trained:
-    """Put beside a finished model what never travelled, so that it needs no other file."""
-    beside = {name: plain(value) for name, value in server.method.beside(server.net).items()}
-    saved = trained.saved
-    return replace(trained, saved=replace(saved, finished={**saved.finished, **beside})) if beside else trained
 
 
 def _why_ended(server: Server) -> dict[str, str]:
@@ -115,7 +112,8 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     """Take over the members of a finished run of which only the judging differs."""
     saved = model.load(trained)
     theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
-    alike = training_of(recipes.tree_of(theirs)) == training_of(recipes.tree_of(setup.recipe))
+    counted = statistics.wanted(setup.recipe)  # after training, and again for a model that has them already
+    alike = training_of(recipes.tree_of(theirs), counted) == training_of(recipes.tree_of(setup.recipe), counted)
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
@@ -124,8 +122,11 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     return saved.finished
 
 
-def training_of(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names, and how and on whom the result is judged."""
+def training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names, and how and on whom the result is judged.
+
+    Where BatchNorm's statistics are ``counted`` exactly after training, it does not matter whether they were before.
+    """
     tree = copy.deepcopy(recipe)
     tree.pop("title")
     for key in ("report", "tracking"):
@@ -133,6 +134,8 @@ def training_of(recipe: dict[str, Any]) -> dict[str, Any]:
     tree["method"].pop("name")
     for key in ("user", "user_name", "user_split"):
         tree["data"].pop(key, None)
+    if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
+        tree["training"].pop("statistics")
     for key in JUDGING:
         tree["evaluation"].pop(key, None)
     return tree

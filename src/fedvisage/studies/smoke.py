@@ -100,5 +100,5 @@ def _narrow(study: Study, name: str) -> Row:
     own += [change for field, change in (("width", NARROW), ("heads", FEW_HEADS)) if field in fields]
     if "weights" in fields:  # a narrow network has no such file
         own.append(f"method.network.weights={json_key(fields['weights'].default)}")
-    own += ["training.pretrain.epochs=1"] if study.public is not None else []
+    own += ["training.pretrain.epochs=1", "training.pretrain.stop=null"] if study.public is not None else []
     return row.model_copy(update={"set": [*row.set, *own]})

@@ -10,6 +10,7 @@ from fedvisage.federation.desk import Workspace
 from fedvisage.federation.method import Method
 from fedvisage.nn.precision import Compute, Layout, choose
 from fedvisage.recipe import Recipe
+from fedvisage.tasks import statistics
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task
@@ -34,7 +35,8 @@ class Setup:
     def workspace(self) -> Workspace:
         """Return the network that the sites of this process borrow, with all calls that they answer."""
         scorer = self.scorer()
-        workspace = Workspace(self.method, self.recipe, self.compute, self.task.calls(scorer))
+        about_finished = {**self.task.calls(scorer), **statistics.calls(scorer)}
+        workspace = Workspace(self.method, self.recipe, self.compute, about_finished)
         for net in (scorer.net, workspace.net):
             self.method.fix(net, self.recipe, self.files)
         return workspace

@@ -32,7 +32,7 @@ def spread(
             yield from _in_order(pool, work, iter(items), _AHEAD * workers)
         return
     for item in items:
-        with _one_thread():
+        with _one_thread_of_torch() if torch else _one_thread():
             result = work(item)
         yield result
 
@@ -63,12 +63,22 @@ def _use_one_thread_of_torch() -> None:
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Work as a worker process does: sums over several threads may round otherwise."""
-    import torch
-
-    before = torch.get_num_threads(), cv2.getNumThreads()
-    _use_one_thread_of_torch()
+    before = cv2.getNumThreads()
+    _use_one_thread()
     try:
         yield
     finally:
-        torch.set_num_threads(before[0])
-        cv2.setNumThreads(before[1])
+        cv2.setNumThreads(before)
+
+
+@contextmanager
+def _one_thread_of_torch() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    with _one_thread():
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

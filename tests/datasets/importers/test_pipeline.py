@@ -45,6 +45,20 @@ def test_a_folder_gives_the_bytes_of_earlier_versions(tmp_path: Path) -> None:
     }
 
 
+def test_an_import_takes_no_torch_which_each_process_would_load_for_seconds(tmp_path: Path) -> None:
+    program = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from pathlib import Path\n"
+        "from fedvisage.datasets.importing import Importing, import_dataset\n"
+        "options = Importing(size=24, crop='centre')\n"
+        "import_dataset('folder', Path(sys.argv[1]), Path(sys.argv[2]), print, name='plain', options=options)\n"
+    )
+    command = [sys.executable, "-c", program, str(make_folder(tmp_path / "plain")), str(tmp_path / "set")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert len(PreparedSet.open(tmp_path / "set"))
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_places_are_counted_among_the_frames_with_a_face(tmp_path: Path) -> None:
     """Two frames of a wall, then three with a face, then the wall again."""

@@ -10,6 +10,7 @@ it was lent (as FedFR's released code and FedFace do it) or at random, and stay 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -185,8 +186,7 @@ def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequenc
     centres = class_centres(site, public="centres" in parts)
     with sampling(site, optimizer, site.recipe.options(CosFace).sampled_classes, centres):
         for batch in site.batches_of(view):
-            value = loss(site, batch)
-            site.step(optimizer, value)
+            site.learn(optimizer, partial(loss, site), batch)
     keep_local(site)
 
 

@@ -1,0 +1,221 @@
+"""Exact BatchNorm statistics: those of all training images together, told layer by layer, and of finished runs, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.toy import SITES, make_set, recipe_of, run_toy, settled, silent, tree, weights
+from torch import Tensor, nn
+
+import fedvisage as fv
+from fedvisage.data.batches import View
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.errors import UserError
+from fedvisage.federation.declared import Member
+from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.methods import METHODS
+from fedvisage.nn.batchnorm import batchnorms
+from fedvisage.nn.inputs import as_float, colour_channels
+from fedvisage.runs.recount import recount
+from fedvisage.runs.run import adopting
+from fedvisage.runs.run import run as whole_run
+from fedvisage.tasks.model import load
+
+SIZES = {"A": 3, "B": 6, "C": 9, "U": 3}
+EXACT = {"training__statistics": "exact", "training__rounds": 1}
+
+
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Sites of different sizes, so that sites that count alike would be noticed."""
+    root = tmp_path_factory.mktemp("uneven")
+    return {name: make_set(root / name, name, seed, subjects=size) for seed, (name, size) in enumerate(SIZES.items())}
+
+
+@pytest.fixture(scope="module")
+def run(uneven: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("exact") / "run"
+    run_toy(tree(uneven, "fedgpad", **EXACT), out)
+    return out
+
+
+def images(uneven: Mapping[str, Path], *sites: str) -> Tensor:
+    """Return all training images of some sites, as networks take them."""
+    views = [View.of(PreparedSet.open(uneven[name]), "train") for name in sites]
+    raw = torch.cat([view.batch(torch.arange(len(view)).numpy()).images for view in views])
+    return colour_channels(as_float(raw), "rgb+hsv")
+
+
+def in_one_batch(
+    method: str, content: Mapping[str, Any], finished: Mapping[str, Tensor], shown: Tensor
+) -> nn.ModuleDict:
+    """Return a finished network after torch itself has counted: one batch of all images, in training mode."""
+    recipe = recipe_of(content)
+    whole = METHODS[method].network(recipe)
+    net = nn.ModuleDict({part: whole[part] for part in METHODS[method].finished})
+    net.load_state_dict(dict(finished))
+    net.train()
+    sizes: dict[nn.Module, int] = {}
+    for layer in batchnorms(net):
+        layer.momentum = 1.0
+        layer.register_forward_pre_hook(lambda one, given: sizes.update({one: given[0].numel() // given[0].shape[1]}))
+    with torch.no_grad():
+        METHODS[method].user(Member(net, shown, torch.Generator(), recipe))
+    for layer, size in sizes.items():
+        layer.get_buffer("running_var").mul_((size - 1) / size)  # torch stores the corrected variance
+    return net
+
+
+def statistics(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value for name, value in state.items() if "running" in name}
+
+
+def assert_alike(found: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.allclose(found[name], value, rtol=1e-3, atol=1e-4), name
+
+
+def test_they_are_those_of_one_batch_of_all_training_images(uneven: Mapping[str, Path], run: Path) -> None:
+    finished = load(run).finished
+    net = in_one_batch("fedgpad", tree(uneven, "fedgpad"), finished, images(uneven, *SITES))
+    assert_alike(statistics(finished), statistics(net.state_dict()))
+
+
+@pytest.mark.slow
+def test_everything_else_and_everything_without_them_is_as_ever(
+    uneven: Mapping[str, Path], run: Path, tmp_path: Path
+) -> None:
+    plain, said = tmp_path / "plain", tmp_path / "said"
+    run_toy(tree(uneven, "fedgpad", training__rounds=1), plain)
+    run_toy(tree(uneven, "fedgpad", training__rounds=1, training__statistics="averaged"), said)
+    assert weights(plain) == weights(said)
+    theirs, ours = load(plain).finished, load(run).finished
+    differ = {name for name, value in theirs.items() if not torch.equal(value, ours[name])}
+    assert differ == set(statistics(theirs))
+
+
+def test_the_ledger_tells_of_every_layer_that_every_site_was_asked_about(run: Path) -> None:
+    rows = [row for row in read_lines(run / LEDGER) if row["call"] == "statistics"]
+    up = [row for row in rows if row["direction"] == "up"]
+    layers = sum(name.endswith("running_mean") for name in load(run).finished)
+    assert len(up) == 3 * len(SITES) * layers
+    assert {row["field"] for row in up} == {"running_mean", "running_var", "examples"}
+    assert all("training images" in row["guarantee"] for row in up)
+    assert {row["kind"] for row in up} == {"statistic"}
+    assert {row["field"] for row in rows if row["direction"] == "down"} == {"encoder", "classifier", "layer"}
+
+
+def test_a_finished_run_gets_the_same_without_training(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
+    run_toy(tree(uneven, "fedgpad", training__rounds=1), tmp_path / "trained")
+    again = fv.recount(tmp_path / "trained", tmp_path / "again", cache=tmp_path / "cache", quiet=True)
+    assert weights(again.directory) == weights(run)
+    assert read_lines(again.directory / ROUNDS) == []
+    ours, theirs = (one / "scores.csv" for one in (again.directory, run))
+    assert ours.read_bytes() == theirs.read_bytes()
+    assert load(again.directory).thresholds == load(run).thresholds
+
+
+@pytest.mark.slow
+def test_a_model_that_has_them_gets_the_same_again(run: Path, tmp_path: Path) -> None:
+    recount(run, tmp_path / "twice", tmp_path / "cache", silent())
+    assert weights(tmp_path / "twice") == weights(run)
+
+
+def test_what_is_no_finished_run_is_not_counted(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is no finished run"):
+        recount(tmp_path, tmp_path / "again", tmp_path / "cache", silent())
+    assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.slow
+def test_a_run_continues_to_the_same_bytes(uneven: Mapping[str, Path], run: Path, tmp_path: Path) -> None:
+    class Stopping(LocalTransport):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            for reply in super().call(orders):
+                if any(order.call == "statistics" and int(order.message["layer"]) == 3 for order in orders.values()):
+                    raise KeyboardInterrupt
+                yield reply
+
+    content = tree(uneven, "fedgpad", **EXACT)
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(content, tmp_path / "run", wire=Stopping)
+    run_toy(content, tmp_path / "run", resume=True)
+    assert settled(tmp_path / "run")["ledger.jsonl"] == settled(run)["ledger.jsonl"]
+    assert weights(tmp_path / "run") == weights(run)
+
+
+@pytest.mark.slow
+def test_a_model_of_one_site_has_the_statistics_of_that_site(uneven: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(uneven, "single", **EXACT)
+    run_toy(content, tmp_path / "run")
+    finished = load(tmp_path / "run").finished
+    for name in ("A", "C"):
+        own = {key.removeprefix(f"{name}/"): value for key, value in finished.items() if key.startswith(f"{name}/")}
+        net = in_one_batch("single", content, own, images(uneven, name))
+        assert_alike(statistics(own), statistics(net.state_dict()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedbn", "pooled"])
+def test_layers_that_live_at_sites_and_a_merged_site_are_counted_too(
+    uneven: Mapping[str, Path], tmp_path: Path, method: str
+) -> None:
+    content = tree(uneven, method, **EXACT)
+    run_toy(content, tmp_path / "run")
+    finished = load(tmp_path / "run").finished
+    net = in_one_batch(method, content, finished, images(uneven, *SITES))
+    assert_alike(statistics(finished), statistics(net.state_dict()))
+
+
+class OneSiteLies(LocalTransport):
+    """A transport over which one site tells of fewer channels than there are."""
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            if reply.site == "B" and reply.message and "running_mean" in reply.message:
+                short = {key: value[:1] if value.ndim else value for key, value in reply.message.items()}
+                reply = Reply("B", short, ticket=reply.ticket)
+            yield reply
+
+
+def test_a_site_that_tells_of_other_channels_does_not_count(uneven: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(uneven, "fedgpad", **EXACT)
+    run_toy(content, tmp_path / "run", wire=OneSiteLies)
+    finished = load(tmp_path / "run").finished
+    net = in_one_batch("fedgpad", content, finished, images(uneven, "A", "C"))
+    assert_alike(statistics(finished), statistics(net.state_dict()))
+    asked = [row for row in read_lines(tmp_path / "run" / LEDGER) if row["call"] == "statistics" and row["site"] == "B"]
+    assert len([row for row in asked if row["direction"] == "up"]) == 3, "it is not asked about a second layer"
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "said"),
+    [
+        ("vit", {}, "no|none"),
+        ("fedpad", {"federation__secure": True}, "secure"),
+        ("fedpad", {"federation__combine": "median"}, "combine"),
+        ("privacyface", {}, "noise"),
+    ],
+)
+def test_what_has_none_and_what_they_would_give_away_is_refused_before_training(
+    sets: Mapping[str, Path], tmp_path: Path, method: str, changes: Mapping[str, Any], said: str
+) -> None:
+    content = tree(sets, method, **EXACT, **changes)
+    with pytest.raises(UserError, match=rf"training\.statistics.*({said})"):
+        run_toy(content, tmp_path / "run")
+    assert not (tmp_path / "run" / ROUNDS).exists()
+
+
+def test_a_model_with_exact_statistics_is_not_judged_as_one_with_averaged_ones(
+    uneven: Mapping[str, Path], run: Path, tmp_path: Path
+) -> None:
+    recipe = recipe_of(tree(uneven, "fedgpad", training__rounds=1))
+    with pytest.raises(UserError, match="was not trained as"):
+        whole_run(recipe, tmp_path / "judged", tmp_path / "cache", silent(), training=adopting(run))
