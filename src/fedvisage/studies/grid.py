@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ from fedvisage.data.selection import without_selection
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, sections
 from fedvisage.datasets.protocols.protocol import Protocol
 from fedvisage.datasets.sources import without_part
+from fedvisage.files import json_key
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 from fedvisage.runs.train import training_of
@@ -55,7 +55,7 @@ def cells_of(study: Study, runs: Path) -> list[Cell]:
                     trained_at[place] = trained_at[_place(runs, row.trained_by, user, seed)]
                 else:
                     trained_at[place] = trainings.setdefault(
-                        json.dumps([name, training_of(resolved, counted=False)], sort_keys=True), place
+                        json_key([name, training_of(resolved, counted=False)]), place
                     )
                 trained = None if trained_at[place] == place else trained_at[place]
                 cells.append(Cell(name, user, seed, resolved, place, trained))
