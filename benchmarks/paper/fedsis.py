@@ -23,7 +23,7 @@ from fedvisage.methods import fedsis
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 
-SIZE, BATCH, BATCHES, ROUNDS = 224, 6, 2, 3
+SIZE, BATCH, BATCHES, ROUNDS = 224, 6, 3, 2
 DEPTH, BLOCKS = 4, 12
 """The block that is drawn, about the mean of the released code's 1 to 6, and how many the network has."""
 RELEASED = {"encoder_update": "average", "weight": "uniform", "adapter": "residual", "head": "normed"}
