@@ -189,7 +189,8 @@ class DepthEstimator(nn.Module):
 
 def depth_estimator(options: TableII) -> DepthEstimator:
     """Return the depth estimator that fits the encoder that a recipe wants."""
-    channels = FULL_WIDTH + 3 * options.width if options.encoder == "resnet18" else None  # its first has 64 at any width
+    of_resnet = FULL_WIDTH + 3 * options.width  # whose first map has 64 channels at any width
+    channels = of_resnet if options.encoder == "resnet18" else None
     return DepthEstimator(options.width, options.depth_input or "bilinear", channels)
 
 
