@@ -6,13 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from PIL import Image
 from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit.conduct import audit_run
 from fedvisage.audit.reversion_attack import side_of
-from fedvisage.audit.told import CENTRES, MEANS
+from fedvisage.audit.told import CENTRES, MEANS, Photographed, Told
 
 OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
 
@@ -70,9 +72,27 @@ def test_rates_are_rates_and_stand_beside_chance(records: dict[str, dict[str, An
 
 @pytest.mark.parametrize("name", ["noise-on-clusters", "nearest-neighbour", "reversion"])
 def test_there_is_a_picture_and_the_report_shows_it(name: str, records: dict[str, dict[str, Any]], out: Path) -> None:
-    (picture,) = records[name]["pictures"]
-    assert Image.open(out / "audit" / picture["file"]).size[1] > 32
-    assert picture["caption"] in (out / "report.html").read_text()
+    pictures = records[name]["pictures"]
+    assert len(pictures) == (2 if name == "noise-on-clusters" else 1)
+    for picture in pictures:
+        assert Image.open(out / "audit" / picture["file"]).size[1] > 32
+        assert picture["caption"] in (out / "report.html").read_text()
+
+
+def test_behind_a_centre_stands_its_person_and_behind_a_cluster_whoever_lies_within_its_margin() -> None:
+    """Four people on a circle, each of one grey; a vector at 10°, and one at 200° that is near nobody."""
+    turns = np.radians([0, 30, 60, 120])
+    centres = np.stack([np.cos(turns), np.sin(turns)], axis=1)
+    greys = np.array([0.1, 0.2, 0.4, 0.8])
+    people = Photographed(torch.from_numpy(centres).float(), torch.from_numpy(greys).float().view(4, 1, 1, 1)
+                          .expand(4, 3, 2, 2), float(np.cos(np.radians(35))))  # fmt: skip
+    own = people.behind(Told(CENTRES, "A", centres.astype(np.float32), []))
+    np.testing.assert_allclose(own[:, 0, 0, 0], greys, rtol=1e-6)
+    angles = np.radians([10, 200])
+    vectors = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    found = people.behind(Told(MEANS, "A", vectors, []))
+    assert found.shape == (2, 3, 2, 2)
+    np.testing.assert_allclose(found[:, 1, 1, 1], [(0.1 + 0.2) / 2, 0], rtol=1e-6)
 
 
 def test_a_method_that_releases_nothing_is_spared_the_trial_of_its_claim(

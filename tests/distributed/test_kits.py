@@ -180,7 +180,7 @@ def test_a_job_with_a_bad_name_is_refused(run: object, sets: Mapping[str, Path],
 
 
 def test_only_what_can_run_between_machines_travels(sets: Mapping[str, Path]) -> None:
-    for changes in ({"method": "pooled"}, {"evaluation__features": 3}):
+    for changes in ({"method": "pooled"}, {"evaluation__features": 3}, {"evaluation__snapshots": 1}):
         with pytest.raises(UserError, match="local"):
             travelling(recipe_of(tree(sets, **changes)))
 

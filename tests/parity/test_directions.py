@@ -54,6 +54,18 @@ def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_on
     assert found != pytest.approx(-np.log(far / (near + far)).mean(), rel=1e-2)
 
 
+def test_sampled_public_images_count_in_a_sites_weight_where_they_should(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """N_l of Eq. 2 in the text, and what the released code weighs by: all public images are sampled here."""
+    told = {}
+    for count in ("local", "sampled"):
+        site = site_of(sets, tmp_path, method__count=count, method__hard_negatives=-1)
+        assert site.public is not None
+        told[count] = int(fedfr.train(site, site.lent)["examples"])
+    assert told == {"local": len(site.data), "sampled": len(site.data) + len(site.public)}
+
+
 def spread_out(centres: dict[str, np.ndarray], sampled: int | None) -> tuple[dict[str, np.ndarray], float]:
     """Return the centres as FedFace's server moves them, and the length of its step."""
     content = {

@@ -62,6 +62,13 @@ def test_the_two_bounds_are_those_of_theorems_2_and_3() -> None:
     )  # as A.1.2 has it
 
 
+def test_the_naive_way_pays_millions_of_times_as_much() -> None:
+    """A.2.2 prints 1.7e-7 by way of 0.0024, which is not what follows from |S| = 512 and ρ = 1.4."""
+    people, one_cluster = 7000, claimed_sensitivity(1.4, 512)
+    assert one_cluster == pytest.approx(math.sqrt(2 - 2 * math.cos(2.8)) / 512)
+    assert one_cluster / (people * 2) == pytest.approx(2.75e-7, rel=0.01)
+
+
 def test_property_3_is_chi_square_with_as_many_degrees_of_freedom_as_dimensions() -> None:
     lengths = np.linalg.norm(np.random.default_rng(3).normal(0, 0.5, size=(100_000, 8)), axis=1)
     for radius in (1.0, 1.4, 2.0):

@@ -59,7 +59,8 @@ def conducted(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory
     """A study whose rows set one number, with a name that a page must not take for its own words."""
     root = tmp_path_factory.mktemp("forms")
     recipe: dict[str, Any] = {key: value for key, value in tree(sets).items() if key != "data"}
-    recipe["training"] |= {"rounds": 1, "local": {"batches": 1}}
+    recipe["training"] |= {"rounds": 2, "local": {"batches": 1}}
+    recipe["evaluation"]["snapshots"] = 1
     study = {
         "title": "<b>Toy</b>", "recipe": recipe, "sets": {name: str(path) for name, path in sets.items()},
         "users": ["U"], "seeds": [0, 1], "figures": ["hter", "auc"],
@@ -91,8 +92,10 @@ def test_the_page_is_whole_in_itself_and_links_its_runs(conducted: Path) -> None
 def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(conducted: Path) -> None:
     page = (conducted / "study.html").read_text()
     drawings = re.findall(r"<figure><h3>([^<]+)</h3>.*?</figure>", page, flags=re.DOTALL)
-    assert drawings == ["HTER over what rows set", "AUC over what rows set", "ROC at user U"]
+    course = "AUC at user U, round by round"
+    assert drawings == ["HTER over what rows set", "AUC over what rows set", course, "ROC at user U"]
     panel = page[page.index("ROC at user U") :]
+    assert all(f"rate {rate}" in page[page.index(course) : page.index("ROC at user U")] for rate in (0.001, 0.01, 0.1))
     assert all(f"rate {rate}" in panel for rate in (0.001, 0.01, 0.1))
     assert "rate …" in page
 
@@ -114,4 +117,7 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
     }  # fmt: skip
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study, sort_keys=False))
     conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
-    assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex", "study.html"))
+    assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))
+    page = (tmp_path / "out" / "study.html").read_text()
+    panel = page[page.index("ROC at user U") :]
+    assert all(row in panel for row in ("FedAvg", "again", "TAR"))

@@ -7,10 +7,11 @@ the benchmark and the held-out public ones.
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.nearest import TOPS, Looked, hit_rate, nearest
-from fedvisage.audit.told import CENTRES, Told, obstacle, seen, sent_here, told
+from fedvisage.audit.told import CENTRES, Photographed, Told, obstacle, people_of, seen, sent_here, told
 from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 
@@ -31,8 +32,12 @@ def attack(subject: Subject) -> Finding:
         f"{sent_here(subject)}"
     )
     shown = "; ".join(kinds(found))
-    caption = f"The three nearest faces of up to {SHOWN} vectors of each kind, from the top: {shown}"
-    return Finding(says, {}, rows, {"faces": (caption, picture(found, view))})
+    caption = (
+        f"Up to {SHOWN} vectors of each kind of the first site, from the top: {shown}. At the left the mean "
+        "photograph of those behind a vector, then the three nearest faces"
+    )
+    people = people_of(subject, model, found[0][0].site)
+    return Finding(says, {}, rows, {"faces": (caption, picture(found, view, people))})
 
 
 def gallery(subject: Subject) -> View:
@@ -61,13 +66,15 @@ def row(kind: str, found: list[tuple[Told, Looked]], faces: Faces) -> dict[str, 
     return figures | {"vectors": rate.vectors}
 
 
-def picture(found: list[tuple[Told, Looked]], view: View) -> Picture:
-    """Return a block of rows of three faces for each kind, of the first site."""
+def picture(found: list[tuple[Told, Looked]], view: View, people: Photographed) -> Picture:
+    """Return a block of rows for each kind, of the first site: a mean photograph and the three nearest faces."""
     shown = [(one, looked) for one, looked in found if one.site == found[0][0].site]
     positions = np.concatenate([looked.faces[:SHOWN, :3].reshape(-1) for _, looked in shown])
     images = view.batch(positions.astype(np.int64)).images.permute(0, 2, 3, 1).numpy()
-    return np.ascontiguousarray(np.concatenate([np.concatenate(list(images[i : i + 3]), axis=1)
-                                                for i in range(0, len(images), 3)]))  # fmt: skip
+    behind = torch.cat([people.behind(one)[:SHOWN] for one, _ in shown])
+    means = (behind * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    return np.ascontiguousarray(np.concatenate([np.concatenate([mean, *images[3 * row : 3 * row + 3]], axis=1)
+                                                for row, mean in enumerate(means)]))  # fmt: skip
 
 
 AUDIT = Audit("nearest-neighbour", "Whose faces lie next to what sites tell", obstacle, attack)

@@ -9,6 +9,7 @@ part of the noise.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -23,12 +24,13 @@ from torch import Tensor
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.told import asked_of, first_site, obstacle, seen
 from fedvisage.methods.clusters import Options
+from fedvisage.privacy.caps import occupancy
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws, Draws
 from fedvisage.privacy.gaussian import Budget
 from fedvisage.privacy.private_clustering import Privately, release
 from fedvisage.privacy.projection import principal_directions
-from fedvisage.report.drawing import COLOURS, styled
+from fedvisage.report.drawing import COLOURS, QUIET, styled
 from fedvisage.streams import torch_rng
 
 MARGINS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
@@ -39,6 +41,10 @@ RUNS, PRIVATE_RUNS = 1000, 200
 
 SPANNED, SPANNED_EPSILON = (8, 16, 32, 64, 128), 1.0
 """How many public directions are tried, and at which ε."""
+
+DIMENSIONS = (64, 128, 256, 512)
+CAPS = tuple(np.linspace(0.9, math.pi / 2, 60).tolist())
+"""Dimensions and margins in which the share of the sphere in a cap is drawn."""
 
 DIRECTIONS = "public directions"
 PRINTED, PRIVATE = "Algorithm 1", "private"
@@ -100,7 +106,9 @@ def attack(subject: Subject) -> Finding:
         "what share of draws anything is told."
     )
     caption = f"Cosines of p and p̂ at {name} (after Figure 4 of PrivacyFace), whiskers at 5 % and 95 % of the draws"
-    return Finding(says, {}, rows, {"cosines": (caption, picture(boxes))})
+    share = f"Share of the sphere in a cap (after Figure 3 of PrivacyFace); solid: {own.shape[1]} dimensions, as here"
+    pictures = {"cosines": (caption, picture(boxes)), "occupancy": (share, caps(own.shape[1], asked.margin))}
+    return Finding(says, {}, rows, pictures)
 
 
 def settings(asked: Clustering, project: int | None, most: int) -> Iterator[Setting]:
@@ -180,9 +188,28 @@ def picture(boxes: Mapping[str, Mapping[Setting, Cosines]]) -> Picture:
                     part.set_color(colour)
                 place.set(xlabel=title if title != DIRECTIONS else f"{title}, ε {SPANNED_EPSILON:g}", ylim=(-0.3, 1.05))
             line[0].set_ylabel(f"cosine, {mechanism}")
-        canvas = FigureCanvasAgg(figure)
-        canvas.draw()  # type: ignore[no-untyped-call]
-        return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])  # type: ignore[no-untyped-call]
+        return _pixels(figure)
+
+
+def caps(dimension: int, margin: float) -> Picture:
+    """Draw the share of the sphere that a cap takes over its margin, in several dimensions, with the run's margin."""
+    with styled():
+        figure = Figure(figsize=(6.0, 3.6), layout="constrained", facecolor="white", dpi=110)
+        axes = figure.subplots()
+        for number, colour in zip(sorted({*DIMENSIONS, dimension}), itertools.cycle(COLOURS), strict=False):
+            shares = [occupancy(angle, number) for angle in CAPS]
+            style = "solid" if number == dimension else "dashed"
+            axes.plot(CAPS, shares, color=colour, linestyle=style, label=f"{number} dimensions")
+        axes.axvline(margin, color=QUIET, linewidth=0.8)
+        axes.set(xlabel="ρ", ylabel="share of the sphere", yscale="log", ylim=(1e-12, 1))
+        axes.legend(ncols=2)
+        return _pixels(figure)
+
+
+def _pixels(figure: Figure) -> Picture:
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()  # type: ignore[no-untyped-call]
+    return np.ascontiguousarray(np.asarray(canvas.buffer_rgba())[..., :3])  # type: ignore[no-untyped-call]
 
 
 AUDIT = Audit("noise-on-clusters", "What noise leaves of a cluster's direction", obstacle, attack)

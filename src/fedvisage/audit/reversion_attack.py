@@ -16,7 +16,7 @@ from torch.nn.functional import interpolate, normalize
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
 from fedvisage.audit.nearest_attack import gallery
 from fedvisage.audit.reversion import Schooling, identified, rebuilt, train_reversion
-from fedvisage.audit.told import Told, obstacle, seen, sent_here, told
+from fedvisage.audit.told import obstacle, people_of, seen, sent_here, told
 from fedvisage.data.batches import View
 from fedvisage.nn.inputs import as_float
 
@@ -37,11 +37,14 @@ def attack(subject: Subject) -> Finding:
     net = train_reversion(public, resized(images_of(people.public), size), SCHOOLING)
     threshold = next((one.value for one in subject.saved.thresholds.values()), 1.0)
     photos, rows, drawn = model.faces(gallery(subject)), [], []
+    first = min(people.apart)
+    persons = people_of(subject, model, first)
     for one in told(subject, model):
         faces = rebuilt(net, torch.from_numpy(one.vectors))
         features = embedded(subject, model.scorer.net["model"], faces)
         rows.append((one.kind, *identified(features, photos, one.right, threshold), len(faces)))
-        drawn.append((one, faces[:SHOWN]))
+        if one.site == first:
+            drawn.append((faces[:SHOWN], resized(persons.behind(one)[:SHOWN], size)))
     table = summed(rows)
     says = (
         f"At the run's threshold (false match rate {_rate(subject)}), {100 * float(table[0]['matches']):.2f} % of "
@@ -50,7 +53,11 @@ def attack(subject: Subject) -> Finding:
         f"cluster is compared with everybody of its site, and with everybody else. {sent_here(subject)}"
     )
     kinds = "; ".join(str(row["told"]) for row in table)
-    return Finding(says, {}, table, {"faces": (f"Rebuilt from, row by row: {kinds}", picture(drawn))})
+    caption = (
+        f"Rebuilt at the first site from, row by row: {kinds}. Below each row the mean photographs of those behind: "
+        "of a class centre its person, of a cluster all whose centres lie within its margin"
+    )
+    return Finding(says, {}, table, {"faces": (caption, picture(drawn))})
 
 
 def side_of(size: int) -> int:
@@ -94,9 +101,9 @@ def summed(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | fl
     return means
 
 
-def picture(drawn: list[tuple[Told, Tensor]]) -> Picture:
-    """Return a row of faces for each kind, of the first site; a kind with few vectors leaves black."""
-    shown = [faces for one, faces in drawn if one.site == drawn[0][0].site]
+def picture(drawn: list[tuple[Tensor, Tensor]]) -> Picture:
+    """Return two rows of faces for each kind, the rebuilt ones and the means; a kind with few vectors leaves black."""
+    shown = [faces for both in drawn for faces in both]
     blank = torch.zeros_like(shown[0][:1])
     rows = [torch.cat([*faces, *[blank[0]] * (SHOWN - len(faces))], dim=2) for faces in shown]
     return (torch.cat(rows, dim=1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()

@@ -22,6 +22,7 @@ from fedvisage.methods.clusters import Options
 from fedvisage.methods.consensus import ClusterOptions
 from fedvisage.methods.models.face import means_of
 from fedvisage.metrics.similarity import Faces
+from fedvisage.nn.inputs import as_float
 from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
 from fedvisage.privacy.draws import DerivedDraws
 from fedvisage.privacy.gaussian import Budget
@@ -32,6 +33,7 @@ from fedvisage.tasks.scoring import Scorer
 
 EPSILONS = (0.3, 1.0, 8.0)
 CENTRES, MEANS = "class centres W", "clusters without noise p"
+BATCH = 256
 DRAWS = 20
 """Noisy clusters of each kind and site, for figures that do not hang on one draw."""
 
@@ -57,6 +59,26 @@ class Seen:
         """Return the features of a view at unit length, with the numbers of the identities."""
         features = normalize(self.scorer.embeddings(view).float()).numpy()
         return Faces(features, np.searchsorted(self.names, view.subjects).astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Photographed:
+    """The people of a site: their class centres, their mean photographs, and the cosine at a cluster's margin."""
+
+    centres: Tensor
+    means: Tensor
+    cosine: float
+
+    def behind(self, one: Told) -> Tensor:
+        """Return the mean photograph behind each vector, black where there is nobody.
+
+        Behind a class centre stands its person, behind a cluster whoever of the site lies within its margin.
+        """
+        within = torch.eye(len(self.centres))
+        if one.kind != CENTRES:
+            within = (torch.from_numpy(one.vectors).to(self.centres) @ self.centres.T >= self.cosine).float()
+        faces = within @ self.means.flatten(1) / within.sum(1, keepdim=True).clamp(min=1)
+        return faces.reshape(-1, *self.means.shape[1:])
 
 
 def obstacle(subject: Subject) -> str:
@@ -109,6 +131,21 @@ def told(subject: Subject, model: Seen) -> Iterator[Told]:
         everybody = frozenset(int(one) for one in numbers)
         for kind, rows in clusters_of(subject, site, centres, candidates, basis):
             yield Told(kind, site, rows.numpy(), [everybody] * len(rows))
+
+
+def people_of(subject: Subject, model: Seen, site: str) -> Photographed:
+    """Return the people of a site with their mean photographs, batch by batch: a site may have many images."""
+    people = subject.data.people
+    assert people is not None
+    view, size = people.apart[site].train, subject.recipe.input.size
+    faces = model.faces(view)
+    numbers, person, counts = np.unique(faces.identity, return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(numbers), 3 * size * size)
+    for rows in np.array_split(np.arange(len(view)), 1 + len(view) // BATCH):
+        sums.index_add_(0, torch.from_numpy(person[rows]), as_float(view.batch(rows).images).flatten(1))
+    means = (sums / torch.from_numpy(counts)[:, None]).reshape(-1, 3, size, size)
+    centres = means_of(torch.from_numpy(faces.features), view)
+    return Photographed(centres, means, asked_of(subject, len(centres))[0].cosine)
 
 
 def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tensor]:

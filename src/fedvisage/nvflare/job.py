@@ -67,6 +67,10 @@ def check_travels(recipe: Recipe) -> None:
         raise UserError(
             "recipe.evaluation.features", "shows features of sites' images; leave it out, or use --on local"
         )
+    if recipe.evaluation.snapshots is not None:
+        raise UserError(
+            "recipe.evaluation.snapshots", "judges rounds at the user, whom no federation sees; use --on local"
+        )
 
 
 def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:

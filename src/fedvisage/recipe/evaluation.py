@@ -84,7 +84,7 @@ class Recognition(Section):
 class Evaluation(Section):
     """How the finished model is judged; nothing here may depend on the user's labels unless its name says so."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"recognition", "published"})
+    unset: ClassVar[frozenset[str]] = frozenset({"recognition", "published", "snapshots"})
 
     threshold: Literal[
         "source-eer",
@@ -110,6 +110,10 @@ class Evaluation(Section):
     """Bootstrap draws for intervals; 0 leaves them out."""
     features: int = Field(0, ge=0)
     """Images a set for the t-SNE figure; simulations only."""
+    snapshots: int | None = Field(None, ge=1)
+    """Every n rounds the model is kept in the run's ``snapshots``, and judged at the user once the run is finished:
+    figures by round, which only a simulation can have, and by which nothing is chosen. ``training.start`` takes the
+    files."""
     published: bool | None = None
     """Attack detection: add the figures as papers work them out; nothing else changes."""
     adapt: Adapt | None = None

@@ -96,8 +96,11 @@ class EarlyStop(Section):
 class Pretrain(Section):
     """Recognition: how the first model is trained on ``data.public``, by CosFace at the server."""
 
+    unset: ClassVar[frozenset[str]] = frozenset({"stop"})
     epochs: int = Field(ge=1)
     """Passes over the public set."""
+    stop: int | None = Field(None, ge=1)
+    """After so many of them it is left as it is then: the model of mid-course, whose rate had not yet come down."""
     optimizer: Optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, state="kept")
     """Its optimizer."""
     schedule: Schedule = Schedule(name="cosine")
@@ -110,6 +113,12 @@ class Pretrain(Section):
     """CosFace's m."""
     sampled_classes: int | None = Field(None, ge=2)
     """The softmax of a batch is over its own classes and others that are drawn, so many in all."""
+
+    @model_validator(mode="after")
+    def _stops_on_the_way(self) -> Pretrain:
+        if self.stop is not None and self.stop > self.epochs:
+            raise ValueError(f"stop lies on the way: it is {self.stop} and there are {self.epochs} epochs")
+        return self
 
 
 class ServerOptimizer(Section):
@@ -163,7 +172,7 @@ class Start(Section):
 class Training(Section):
     """How the federation trains."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain", "l2sp", "statistics"})
+    unset: ClassVar[frozenset[str]] = frozenset({"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics"})
 
     rounds: int = Field(ge=1)
     """Aggregations."""
@@ -175,6 +184,9 @@ class Training(Section):
     """The rate's factor by round."""
     batch: Batch = Batch()
     """Images a batch: a number, or a section."""
+    micro_batch: int | None = Field(None, ge=2)
+    """Images that pass through the network at once, at most: a larger batch goes in parts whose gradients add up to its
+    own, for batches that memory has no room for. BatchNorm sees each part by itself; unset, the whole batch."""
     sampling: Literal["shuffled", "balanced"] = "shuffled"
     """``balanced`` fills half of each batch with bona fide images."""
     augment: Augment = Augment()

@@ -16,6 +16,8 @@ Figure = tuple[str, str, str]
 
 MOST_MODELS = 6  # curves in one figure, and histograms on one page
 RESAMPLES = 300  # of a band: it is drawn, not printed
+PRIVILEGE = "A simulation's privilege: a federation does not see its user. Nothing was chosen by these figures."
+KINDS = (("TAR", "tar_at_far"), ("TPIR", "tpir_at_fpir"))
 SCALE = "Who lies near whom counts; distances have no unit, and far groups may be near each other in truth."
 
 
@@ -32,7 +34,22 @@ def figures(run: RunFiles) -> list[Figure]:
         for key, name in (("auc", "AUC"), ("eer", "EER"))
     }
     drawings += _rounds("Held-out subjects of the sites", "Mean over the sites, as rounds go by.", heldout, "per cent")
+    for kind, series in by_round(run.metrics).items():
+        drawings += _rounds(f"The user, round by round: {kind}", PRIVILEGE, series, "per cent")
     return drawings + _features(run)
+
+
+def by_round(metrics: Row) -> dict[str, dict[str, list[tuple[float, float]]]]:
+    """Return the user's figures of the rounds that were kept, in per cent, by kind and name."""
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for row in metrics.get("by_round") or ():
+        tables = {kind: (row.get("generic") or {}).get(key) or {} for kind, key in KINDS}
+        tables |= {"errors": {"EER": row.get("eer"), "AUC": row.get("auc")}}
+        for kind, table in tables.items():
+            for name, value in table.items():
+                if _number(value):
+                    found.setdefault(kind, {}).setdefault(name, []).append((row["round"], 100 * value))
+    return found
 
 
 def curve_groups(scores: Scores, level: str = "frame") -> dict[str, Scores]:

@@ -23,6 +23,7 @@ from fedvisage.report.run_files import Row, as_written, flat, read_mapping
 Settings = tuple[tuple[str, str], ...]
 NOT_SETTINGS = (
     *("title", "data", "report", "tracking", "evaluation.features", "evaluation.resamples"),
+    "evaluation.snapshots",
     *("runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every"),
 )
 """What two runs may differ in and still be runs of one thing: names, data, seeds, and what no figure follows from."""

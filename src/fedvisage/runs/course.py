@@ -7,7 +7,7 @@ for when the recipe wants them, and a checkpoint is written.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -46,6 +46,8 @@ class Course:
     ledger: JsonLines
     rounds: JsonLines
     reporter: Reporter
+    keep: Callable[[Server], None]
+    """Keeps a round's model beside the checkpoints, where the recipe wants that."""
     watch: Watch = field(default_factory=Watch)
 
     def train(self) -> Message:
@@ -62,6 +64,7 @@ class Course:
                 counted = server.exchange.record.counted  # before more is asked, about what came of the round
                 heldout = self._evaluate()
                 self._record(time.monotonic() - began, counted, heldout)
+                self.keep(server)
                 last = server.round == total or server.stopped
                 if last or server.round % recipe.runtime.checkpoint_every == 0:
                     self._checkpoint()

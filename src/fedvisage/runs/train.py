@@ -17,7 +17,7 @@ from fedvisage.federation.record.checkpoint import FOLDER, Checkpoints, recipe_d
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, JsonLines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.server import Server
-from fedvisage.federation.wire.message import Message, load_parts, plain
+from fedvisage.federation.wire.message import Message, load_parts
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Transport
 from fedvisage.files import json_text, read_json
@@ -25,6 +25,7 @@ from fedvisage.methods import find, read_method
 from fedvisage.progress import Reporter
 from fedvisage.runs.course import Course
 from fedvisage.runs.directory import METRICS, START, write_once
+from fedvisage.runs.snapshots import kept_in, whole
 from fedvisage.streams import scoped
 from fedvisage.tasks import model, statistics
 from fedvisage.tasks.counts import write_counts
@@ -32,7 +33,7 @@ from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.start import started
 from fedvisage.tasks.task import Trained
 
-JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition")
+JUDGING = ("threshold", "level", "batch", "resamples", "features", "adapt", "recognition", "snapshots")
 
 
 def train(
@@ -59,23 +60,17 @@ def train(
         server = _server(setup, exchange, Releases(out / "released"), first or {}, files or {})
         _begin_from_file(server, out, reporter)
         checkpoints = Checkpoints(out / FOLDER, recipe_digest(recipes.text_of(recipe)))
-        course = Course(method, server, checkpoints, ledger, rounds, reporter)
+        course = Course(method, server, checkpoints, ledger, rounds, reporter, kept_in(out, recipe))
         finished = course.train() if adopted is None else _adopt(adopted, setup, server)
         if statistics.wanted(recipe):
             finished = statistics.with_exact_statistics(server, setup.scorer(), finished)
-        trained = _whole(replace(setup.task.settle(server, finished), ended=_why_ended(server)), server)
+        trained = replace(setup.task.settle(server, finished), ended=_why_ended(server))
+        trained = replace(trained, saved=replace(trained.saved, finished=whole(server, trained.saved.finished)))
         write_counts(out, trained.counts)
         model.save(out, trained.saved)
         ledger.flush()
         rounds.flush()
     return trained
-
-
-def _whole(trained: Trained, server: Server) -> Trained:
-    """Put beside a finished model what never travelled, so that it needs no other file."""
-    beside = {name: plain(value) for name, value in server.method.beside(server.net).items()}
-    saved = trained.saved
-    return replace(trained, saved=replace(saved, finished={**saved.finished, **beside})) if beside else trained
 
 
 def _why_ended(server: Server) -> dict[str, str]:
@@ -118,7 +113,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     saved = model.load(trained)
     theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
     counted = statistics.wanted(setup.recipe)  # after training, and again for a model that has them already
-    alike = _training_of(recipes.tree_of(theirs), counted) == _training_of(recipes.tree_of(setup.recipe), counted)
+    alike = training_of(recipes.tree_of(theirs), counted) == training_of(recipes.tree_of(setup.recipe), counted)
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
@@ -127,8 +122,8 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     return saved.finished
 
 
-def _training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names and how the result is judged.
+def training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names, and how and on whom the result is judged.
 
     Where BatchNorm's statistics are ``counted`` exactly after training, it does not matter whether they were before.
     """
@@ -137,6 +132,8 @@ def _training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
+    for key in ("user", "user_name", "user_split"):
+        tree["data"].pop(key, None)
     if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
         tree["training"].pop("statistics")
     for key in JUDGING:

@@ -1,4 +1,4 @@
-"""A study's figures: the ROC of all its methods in one panel a user, and curves over what rows set.
+"""A study's figures: the ROC of all its methods in one panel a user, and curves over what rows set and over rounds.
 
 Rows whose names differ in one number, such as ``block 1`` to ``block 12``, or ``FedFR, 40`` to ``FedFR, 1``, are points
 of one curve. So the papers' figures that no table prints come out of the same rows.
@@ -12,29 +12,63 @@ from typing import Any
 
 from fedvisage.files import read_json
 from fedvisage.metrics.scores import Scores, by_video, read_scores
+from fedvisage.metrics.threshold import Histogram
 from fedvisage.report import curves
-from fedvisage.report.figures import Figure
+from fedvisage.report.figures import PRIVILEGE, Figure
+from fedvisage.report.run_files import read_similarities
+from fedvisage.report.similarities import WHOLE
+from fedvisage.report.similarities import roc as roc_of_pairs
 from fedvisage.runs.directory import METRICS
-from fedvisage.studies.figures import heading
+from fedvisage.studies.figures import heading, scale, value_of
 from fedvisage.studies.file import Study
 from fedvisage.studies.grid import Cell
 from fedvisage.tasks.pad.task import SCORES
+from fedvisage.tasks.recognition.judge import SIMILARITIES
 
 MOST_LINES = 8
 """Methods in one panel; of a larger study the first ones."""
 FEWEST_POINTS = 3
+Points = Sequence[tuple[float, float]]
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
 
 def figures(study: Study, cells: Sequence[Cell], table: Mapping[str, Any]) -> list[Figure]:
     """Return all figures that the study has."""
-    return [*curves_over_rows(study, table), *rocs(study, cells)]
+    return [*curves_over_rows(study, table), *courses(study, cells), *rocs(study, cells)]
+
+
+def courses(study: Study, cells: Sequence[Cell]) -> list[Figure]:
+    """Return a panel for each user and column, with the rows round by round, where rounds were kept and judged."""
+    found = []
+    for user in study.users:
+        own = {cell.row: read_json(cell.out / METRICS, "run the cell again").get("by_round") or []
+               for cell in cells if (cell.user, cell.seed) == (user, study.seeds[0])}  # fmt: skip
+        for figure in study.figures:
+            series = {row: points for row, rounds in own.items() if (points := course(rounds, figure))}
+            for number, part in enumerate(parts_of(series)):
+                title = f"{heading(figure)} at user {user}, round by round"
+                drawing = curves.over_rounds(part, f"{heading(figure)} (%)", f"rounds-{figure}-{user}-{number}")
+                found.append((title, f"Seed {study.seeds[0]}. {PRIVILEGE}", drawing))
+    return found
+
+
+def course(rounds: Sequence[Mapping[str, Any]], figure: str) -> list[tuple[float, float]]:
+    """Return a figure of the rounds that were kept, in per cent."""
+    found = [(float(one["round"]), value_of(one, figure)) for one in rounds]
+    return [(number, scale(figure) * value) for number, value in found if value is not None]
+
+
+def parts_of(series: Mapping[str, Points]) -> list[dict[str, Points]]:
+    """Return the lines of a panel, of several where there are too many to tell apart."""
+    rows = list(series.items())
+    return [dict(rows[first : first + MOST_LINES]) for first in range(0, len(rows), MOST_LINES)]
 
 
 def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
     """Return a panel for each user: the methods' ROC with the first seed; not of rows with a model for each site."""
     found = []
     for user in study.users:
+        found += _roc_of_pairs(study, cells, user)
         groups: dict[str, Scores] = {}
         thresholds: dict[str, float] = {}
         for cell in cells:
@@ -49,6 +83,18 @@ def rocs(study: Study, cells: Sequence[Cell]) -> list[Figure]:
             kept = {name: thresholds[name] for name in shown}
             found.append((f"ROC at user {user}", what, curves.roc(shown, kept)))
     return found
+
+
+def _roc_of_pairs(study: Study, cells: Sequence[Cell], user: str) -> list[Figure]:
+    """Return the panel of a user whose people are recognised, from each run's counts of pairs by similarity."""
+    counts: dict[str, Histogram] = {}
+    for cell in cells:
+        if (cell.user, cell.seed) == (user, study.seeds[0]):
+            whole = read_similarities(cell.out / SIMILARITIES).get(WHOLE)
+            counts |= {} if whole is None else {cell.row: whole}
+    shown = dict(list(counts.items())[:MOST_LINES])
+    what = f"Seed {study.seeds[0]}; all pairs of the user's people, FAR on a logarithmic axis."
+    return [(f"ROC at user {user}", what, roc_of_pairs(shown, None))] if len(shown) > 1 else []
 
 
 def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:

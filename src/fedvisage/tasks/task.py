@@ -99,6 +99,10 @@ class Task(Protocol):
         """Judge a finished model on other data; with a directory, write the files from which the figures follow."""
         ...
 
+    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
+        """Return a model's figures at the user that follow from no threshold, as metrics.json has them."""
+        ...
+
     def open_benchmarks(
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:

@@ -19,6 +19,7 @@ from fedvisage.metrics.threshold import BINS, EDGES
 from fedvisage.nn.precision import choose
 from fedvisage.tasks.asking import source_summary
 from fedvisage.tasks.model import load
+from fedvisage.tasks.pad.features import heldout_views
 from fedvisage.tasks.pad.judge import judge, mean_figures
 from fedvisage.tasks.scoring import Scorer
 
@@ -39,6 +40,16 @@ def test_figures_follow_from_the_scores_and_the_threshold(run: Path) -> None:
         far, frr = np.mean(live[label == 0] >= threshold), np.mean(live[label == 1] < threshold)
         assert members[name]["hter"] == pytest.approx((far + frr) / 2)
         assert members[name]["auc"] == pytest.approx(roc_auc_score(label, live))
+
+
+def test_sites_that_were_merged_stay_apart_in_the_figure_of_features(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "pooled")
+    data = opened(content, tmp_path)
+    assert list(data.sites) == ["all"]
+    views = heldout_views(data)
+    assert list(views) == list(SITES)
+    apart = opened(tree(sets, "fedpad"), tmp_path).sites
+    assert all(views[name].items.tolist() == apart[name].heldout.items.tolist() for name in SITES)
 
 
 def test_the_headline_of_several_members_is_their_mean(run: Path) -> None:

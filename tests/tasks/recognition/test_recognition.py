@@ -55,6 +55,24 @@ def test_pre_training_happens_once_for_what_decides_it(sets: Mapping[str, Path],
     assert kept["centres.weight"].shape == (4, 16)
 
 
+def test_a_first_model_may_be_one_of_mid_course(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    """Where rates hang on the epoch alone, two epochs of three are two epochs; a cosine is not yet at its end."""
+
+    def first(schedule: Mapping[str, Any], **epochs: int) -> bytes:
+        out = tmp_path / json.dumps([schedule, epochs])
+        content = tree(sets, "pretrained", training__rounds=1)
+        content["training"]["pretrain"] |= {"schedule": schedule, "batch": 4, **epochs}
+        run_toy(content, out)
+        return (out / "model.safetensors").read_bytes()
+
+    steps, cosine = {"name": "step", "every": 1, "factor": 0.5}, {"name": "cosine"}
+    assert first(steps, epochs=3, stop=2) == first(steps, epochs=2) != first(steps, epochs=3)
+    assert first(cosine, epochs=3, stop=3) == first(cosine, epochs=3)
+    assert first(cosine, epochs=3, stop=2) != first(cosine, epochs=2)
+    with pytest.raises(UserError, match=r"pretrain.*stop"):
+        first(cosine, epochs=3, stop=4)
+
+
 def test_pre_training_needs_public_people(sets: Mapping[str, Path], tmp_path: Path) -> None:
     content = tree(sets, "fedavg")
     content["data"] |= {"public": None, "public_identities": None}

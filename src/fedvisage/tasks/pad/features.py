@@ -15,7 +15,8 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.files import json_key, write_tensors
 from fedvisage.recipe import Recipe
 from fedvisage.streams import numpy_rng
-from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.opened import POOLED, Opened
+from fedvisage.tasks.overlap import HELD_OUT, SITE
 from fedvisage.tasks.scoring import Scorer
 
 FEATURES = "features.safetensors"
@@ -26,11 +27,24 @@ def write_features(out: Path, scorer: Scorer, finished: Message, data: Opened) -
     recipe = scorer.recipe
     member, weights = next(iter(sorted(members_of(finished).items())))
     scorer.load(weights)
-    views = {name: site.heldout for name, site in data.sites.items()}
+    views = heldout_views(data)
     views |= {recipe.data.user_name: data.user} if data.user is not None else {}
     features, labels, sites = features_of(scorer, views, recipe)
     meta = json_key({"sites": list(views), "model": member})
     write_tensors(out / FEATURES, {"features": features, "label": labels, "site": sites}, meta)
+
+
+def heldout_views(data: Opened) -> dict[str, View]:
+    """Return each site's held-out images; where a method merges the sites, as they were before, to be told apart."""
+    if list(data.sites) != [POOLED]:
+        return {name: site.heldout for name, site in data.sites.items()}
+    apart = {}
+    for place, views in data.places.items():
+        if place.startswith(SITE):
+            name = place.removeprefix(SITE).removesuffix(HELD_OUT)
+            if name not in apart or place.endswith(HELD_OUT):
+                (apart[name],) = views
+    return apart
 
 
 def features_of(scorer: Scorer, views: Mapping[str, View], recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:

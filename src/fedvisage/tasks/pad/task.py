@@ -107,6 +107,13 @@ class Pad:
             write_scores(out / SCORES, judged.scores)
         return judged.figures
 
+    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
+        """Return the equal error rate and the area under the curve; the mean over members where there are several."""
+        if data.user is None:
+            return {}
+        figures = judge.judge(scorer, saved, data.user, scorer.recipe.data.user_name).figures
+        return {name: figures[name] for name in ("eer", "auc")}
+
     def open_benchmarks(
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:

@@ -28,6 +28,8 @@ from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Trained
 
 SIMILARITIES, PAIRS = "similarities.safetensors", "pairs.csv"
+RATES = ("tar_at_far", "tpir_at_fpir")
+"""The tables of a generic model's rates, which no threshold of a decision comes into."""
 
 
 def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:

@@ -99,6 +99,14 @@ class Recognising:
         figures = {"task": self.name, **judge.threshold_figures(scorer.recipe, saved.thresholds)}
         return figures | judge.judge(out, scorer, saved.finished, view, saved.thresholds)
 
+    def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
+        """Return the rates of verification and identification at the recipe's error rates, and those of benchmarks."""
+        generic = judge.judge(None, scorer, saved.finished, data.user, {}).get("generic") or {}
+        found: dict[str, Any] = {"generic": {key: generic[key] for key in judge.RATES if key in generic}}
+        if data.benchmarks:
+            found["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, {})
+        return found
+
     def open_benchmarks(
         self, entries: Mapping[str, str], recipe: Recipe, cache: Path, say: Say
     ) -> dict[str, Benchmark]:

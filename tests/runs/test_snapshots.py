@@ -1,0 +1,53 @@
+"""Models of single rounds: the same bytes as of a run that ends there, and figures as that run would have them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.toy import run_toy, tree, weights
+
+from fedvisage.report.page import write_report
+from fedvisage.runs.snapshots import place
+
+
+@pytest.mark.parametrize("name", ["fedpad", "fedavg"])
+def test_a_round_is_kept_and_judged_as_if_the_run_had_ended_there(
+    name: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    whole = run_toy(tree(sets, name, training__rounds=3, evaluation__snapshots=2), tmp_path / "whole")
+    short = run_toy(tree(sets, name, training__rounds=2), tmp_path / "short")
+    (found,) = whole["by_round"]
+    assert place(tmp_path / "whole", 2).read_bytes() == weights(tmp_path / "short")
+    assert weights(tmp_path / "whole") != weights(tmp_path / "short")
+    if name == "fedpad":
+        assert found == {"round": 2, "eer": short["eer"], "auc": short["auc"]}
+    else:
+        rates = {key: short["generic"][key] for key in ("tar_at_far", "tpir_at_fpir")}
+        assert found == {"round": 2, "generic": rates}
+
+
+def test_a_continued_run_has_all_rounds_and_its_report_says_whose_privilege_they_are(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fedpad", training__rounds=2, evaluation__snapshots=1)
+    first = run_toy(content, tmp_path / "run")
+    assert [row["round"] for row in first["by_round"]] == [1, 2]
+    (tmp_path / "run" / "metrics.json").unlink()
+    again = run_toy(content, tmp_path / "run", resume=True)
+    assert again["by_round"] == first["by_round"]
+    page = write_report(tmp_path / "run", tmp_path / "cache").read_text()
+    assert "The user, round by round" in page
+    assert "simulation" in page[page.index("The user, round by round") :]
+
+
+def test_a_kept_round_is_something_to_start_from(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(tree(sets, "fedpad", training__rounds=2, evaluation__snapshots=1), tmp_path / "run")
+    kept = str(place(tmp_path / "run", 1))
+    run_toy(tree(sets, "fedpad", training__rounds=1, training__start=kept), tmp_path / "next")
+    started = json.loads((tmp_path / "next" / "start.json").read_text())
+    assert started["file"] == kept
+    assert not started["lacking"]
+    assert not started["untouched"]
