@@ -1,13 +1,15 @@
 """Run all benchmarks, print them, and write the table with the machine that it was measured on.
 
-With names of modules, such as ``python -m benchmarks split adaptation``, only those are run, and nothing is written.
+With names only those rows are run, and nothing is written: of modules (``python -m benchmarks split adaptation``), or
+single ones (``python -m benchmarks whole.fixed paper.fedsis``). ``--list`` prints them all.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -25,7 +27,6 @@ from benchmarks import (
     imports,
     memory,
     overhead,
-    paper,
     pipeline,
     precision,
     predict,
@@ -39,6 +40,11 @@ from benchmarks import (
     transport,
     whole,
 )
+from benchmarks.measurement import Measurement
+from benchmarks.paper import fedfr as paper_fedfr
+from benchmarks.paper import fedgpad as paper_fedgpad
+from benchmarks.paper import fedsis as paper_fedsis
+from benchmarks.paper import iresnet as paper_iresnet
 from fedvisage.nn.precision import choose
 from fedvisage.runs.environment import describe
 
@@ -57,6 +63,7 @@ MEASURES = (
     precision.measure,
     precision.measure_layout,
     memory.measure,
+    memory.measure_activations,
     overhead.measure,
     secure.measure,
     transport.measure,
@@ -77,8 +84,10 @@ MEASURES = (
     recognition.measure_against_scikit_learn,
     softmax.measure,
     face_step.measure,
-    paper.measure_fedgpad,
-    paper.measure_fedfr,
+    paper_fedgpad.measure,
+    paper_fedfr.measure,
+    paper_fedsis.measure,
+    paper_iresnet.measure,
     recognition.measure_sites,
     gallery.measure,
     gallery.measure_renewable,
@@ -100,10 +109,35 @@ network, batch, image size, threads, processor and version. [Why so](decisions/0
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
 
 
+def name_of(measure: Callable[[Path], Measurement]) -> str:
+    """Return what a row is called: its module, and behind a dot which of the module's rows."""
+    row = measure.__name__.removeprefix("measure").removeprefix("_")
+    return ".".join(part for part in (measure.__module__.removeprefix("benchmarks."), row) if part)
+
+
+def chosen_by(names: list[str]) -> list[Callable[[Path], Measurement]]:
+    """Return the rows that are called so, or are of a module that is; all of them if there are no names."""
+    return [one for one in MEASURES if not names or any(f"{name_of(one)}.".startswith(f"{name}.") for name in names)]
+
+
 def main() -> None:
     """Measure and report."""
-    rows, names = [], sys.argv[1:]
-    chosen = [measure for measure in MEASURES if not names or measure.__module__.split(".")[-1] in names]
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").split("\n\n")[1])
+    parser.add_argument("names", nargs="*", help="modules or rows, such as split or whole.fixed")
+    parser.add_argument("--list", action="store_true", help="print the names of all rows")
+    asked = parser.parse_args()
+    if asked.list:
+        print(*map(name_of, MEASURES), sep="\n")
+        return
+    for name in asked.names:
+        if not chosen_by([name]):
+            parser.error(f"{name} is no row and no module; see --list")
+    _measure(asked.names)
+
+
+def _measure(names: list[str]) -> None:
+    """Measure what is named and print it; the whole table is written where docs show it."""
+    rows, chosen = [], chosen_by(names)
     with tempfile.TemporaryDirectory() as cache:
         for measure in chosen:
             result = measure(Path(cache))

@@ -1,4 +1,7 @@
-"""Memory does not grow with the number of sites: peak RSS of 200 sites against 3, each in a process of its own."""
+"""Memory does not grow with the number of sites, nor with activations that are written twice.
+
+Each figure is the peak RSS of a process of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,15 @@ import sys
 import tempfile
 from pathlib import Path
 
+import torch
+from torch import nn
+
 from benchmarks.measurement import Measurement, rendered
+from fedvisage.federation.declared import Member
+from fedvisage.methods import fedgpad, read_method
+from fedvisage.nn.precision import Compute
+from fedvisage.recipe import validate
+from fedvisage.runs.environment import peak_rss_mb
 
 CHILD = """
 import sys
@@ -29,6 +40,9 @@ run(recipes.validate(tree, read_method), out, out, Reporter(Console(), quiet=Tru
 print(peak_rss_mb())
 """
 
+STEP = "import sys; from benchmarks.memory import peak_of_a_step; print(peak_of_a_step(sys.argv[1] == 'True'))"
+SIZE, BATCH = 256, 4
+
 
 def measure(cache: Path) -> Measurement:
     """Run one round of FedPAD with a kept optimizer, so that every site has private state to put away."""
@@ -43,6 +57,35 @@ def measure(cache: Path) -> Measurement:
 
 def _peak(count: int, path: Path) -> float:
     with tempfile.TemporaryDirectory() as out:
-        command = [sys.executable, "-c", CHILD, str(count), str(path), out + "/run"]
-        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        return _printed(CHILD, str(count), str(path), out + "/run")
+
+
+def measure_activations(cache: Path) -> Measurement:
+    """Pass a batch through FedGPAD's five networks at paper size, forward and back, activations in place and not."""
+    within, beside = (_printed(STEP, str(in_place)) for in_place in (True, False))
+    return Measurement(
+        "peak memory of a step with activations in place against activations beside their inputs",
+        "≤ 1",
+        f"{within / beside:.2f} ({within:.0f} / {beside:.0f} MiB; FedGPAD's Table II, {SIZE} px, batch {BATCH})",
+        within <= beside,
+    )
+
+
+def peak_of_a_step(in_place: bool) -> float:
+    """Take a step in this process, and return the most memory that it has used."""
+    tree = {"method": {"name": "fedgpad"}, "data": {"sites": {"A": "at hand"}}, "training": {"rounds": 1}}
+    recipe = validate({**tree, "input": {"size": SIZE}, "runtime": {"layout": "first"}}, read_method)
+    net = fedgpad.network(recipe)
+    for module in net.modules():
+        if isinstance(module, nn.ReLU | nn.LeakyReLU):
+            module.inplace = in_place
+    compute = Compute(torch.device("cpu"), half=False, layout=torch.contiguous_format)
+    compute.place(net)
+    images = torch.rand(BATCH, 6, SIZE, SIZE)
+    fedgpad.step(Member(net, images, torch.Generator(), recipe)).sum().backward()
+    return peak_rss_mb()
+
+
+def _printed(code: str, *words: str) -> float:
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True)
     return float(done.stdout.split()[-1])

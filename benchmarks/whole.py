@@ -1,13 +1,11 @@
 """Whole runs as users start them: worker processes against one, what is not training, and memory.
 
-Each run is a process of its own, of one thread (each), with its sets rendered and its first model trained before. At a
-small size (``FEDVISAGE_BENCHMARK_ROUNDS=1``) the figures mean nothing, but everything is done.
+Each run is a process of its own, of one thread (each), with its sets rendered and its first model trained before.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -20,9 +18,10 @@ from typing import Any
 from benchmarks.measurement import Measurement, in_turn, middle, rendered
 from fedvisage.workers.machine import cores
 
-ROUNDS = os.environ.get("FEDVISAGE_BENCHMARK_ROUNDS")
-REPEATS = 3 if ROUNDS is None else 1
+ROUNDS, REPEATS = 2, 2
+"""Rounds of the demos that are timed with and without workers, and how often each is run."""
 RATIO, FIXED, GROWTH = 1.7, 5.0, 1.5
+BATCHES = 24
 
 CHILD = """
 import json, sys, time
@@ -72,15 +71,15 @@ def measure_fedfr(cache: Path) -> Measurement:
 
 def _side_by_side(cache: Path, name: str, sites: int) -> Measurement:
     recipe = Path("recipes/demo") / f"{name}.yaml"
-    small = [] if ROUNDS is None else [f"training.rounds={ROUNDS}"]
-    _run(cache, recipe, *small)  # makes what is made once
+    small = f"training.rounds={ROUNDS}"
+    _run(cache, recipe, small)  # makes what is made once
     ways = ("1", "2", "auto")
-    times = in_turn(REPEATS, *(lambda way=way: _run(cache, recipe, *small, f"runtime.workers={way}").seconds
+    times = in_turn(REPEATS, *(lambda way=way: _run(cache, recipe, small, f"runtime.workers={way}").seconds
                                for way in ways))  # fmt: skip
     two, most = (median(times[0]) / median(found) for found in times[1:])
     said = ", ".join(f"{way}: {middle(found)}" for way, found in zip(ways, times, strict=True))
     return Measurement(
-        f"wall time of the demo's {name}, {sites} sites, 2 workers against 1, one thread each",
+        f"wall time of {ROUNDS} rounds of the demo's {name}, {sites} sites, 2 workers against 1, one thread each",
         f"≥ {RATIO:g}",
         f"{two:.2f}; auto {most:.2f} ({said}; {cores()} cores)",
         two >= RATIO if cores() > 1 else None,
@@ -109,15 +108,14 @@ def measure_fixed(cache: Path) -> Measurement:
 def measure_rest(cache: Path) -> Measurement:
     """One round of FedPAD at 50 sites, beside the same without all but a batch of training at each site."""
     path = _many(cache, 50)
-    batches = 24 if ROUNDS is None else 3
     little, much = (
         median(_run(cache, path, f"training.local={{batches: {count}}}").seconds for _ in range(REPEATS))
-        for count in (1, batches)
+        for count in (1, BATCHES)
     )
-    training = (much - little) * batches / (batches - 1)
+    training = (much - little) * BATCHES / (BATCHES - 1)
     rest = much - training
     return Measurement(
-        f"a run of one round at 50 sites, {batches} batches of 8 each: what is not training",
+        f"a run of one round at 50 sites, {BATCHES} batches of 8 each: what is not training",
         "≤ 1 × training",
         f"{rest / training:.2f} ({rest:.1f} s beside {training:.1f} s)",
         rest <= training,

@@ -36,11 +36,11 @@ HOUSE = "for what carries a method out, seldom for the method"
 SITE: Groups = {
     "who and when": ("name", "recipe", "round"),
     "data": (
-        *("data", "test", "public", "strangers", "batches", "next_batch", "batch", "batches_of", "taken"),
-        *("batches_per_epoch", "batches_per_round", "classes_of"),
+        *("data", "test", "public", "strangers", "classes_of", "batches", "next_batch", "batch", "batches_of"),
+        *("batches_numbered", "taken", "batches_per_epoch", "batches_per_round"),
     ),
     "network": ("net", "load", "lent", "frozen", "tensors", "own", "embed", "public_features"),
-    "training": ("autocast", "optimizer", "rate", "step", "losses", "statistics"),
+    "training": ("autocast", "optimizer", "rate", "learn", "step", "losses", "statistics"),
     "state": ("kept", "scratch", "held"),
     "randomness": ("rng",),
     "releases under differential privacy": ("release", "released", "forget"),
@@ -60,7 +60,7 @@ SERVER: Groups = {
 METHOD: Groups = {
     "what it is": ("name", "title", "paper", "task", "options"),
     "network": ("network", "home", "delivered", "finished", "parts_at", "begin", "fix", "beside", "merged"),
-    "at the sites": ("calls", "pooled", "personal", "least_identities"),
+    "at the sites": ("calls", "pooled", "personal", "least_identities", "accumulates"),
     "at the server": ("server", "averages", "pulls", "in_turn", "steps_at_server", "members", "server_sees"),
     "at the user": ("user", "features", "step", "spread", "as_graph"),
     "recipes": ("check", "warning"),

@@ -202,12 +202,24 @@ def sweep(directory: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def settle(beside: Path, path: Path) -> None:
+    """Make a file that is whole durable, and give it its name."""
+    with beside.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    sync_directory(path.parent)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> None:
     """Write a safetensors file atomically, with one text beside the tensors."""
+    write_atomically(path, tensor_bytes(tensors, meta))
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], meta: str = "") -> bytes:
+    """Return a safetensors file's bytes, with one text beside the tensors."""
     from safetensors.torch import save as to_bytes  # which loads torch
 
-    data = to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {META: meta} if meta else None)
-    write_atomically(path, data)
+    return to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {META: meta} if meta else None)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:

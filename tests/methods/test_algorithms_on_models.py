@@ -107,6 +107,19 @@ def test_a_step_of_the_server_needs_one_mean(name: str, sets: Mapping[str, Path]
     assert refusal(content, tmp_path / "run").place == "recipe.training.server_optimizer"
 
 
+@pytest.mark.parametrize("name", ["fedgpad", "fedsis", "festa", "vit-h-is", "privacyface"])
+def test_batches_in_parts_are_refused_where_a_loss_looks_at_them_whole(
+    name: str, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, name, training__micro_batch=2)
+    assert refusal(content, tmp_path / "run").place == "recipe.training.micro_batch"
+
+
+def test_sampled_classes_are_of_a_whole_batch(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, "fedfr", training__micro_batch=2, method__sampled_classes=4)
+    assert refusal(content, tmp_path / "run").place == "recipe.training.micro_batch"
+
+
 @pytest.mark.parametrize("algorithm", ["scaffold", "fedprox", "fedyogi"])
 def test_weights_and_variates_in_bf16_are_finite_and_half_as_large(
     algorithm: str, sets: Mapping[str, Path], tmp_path: Path

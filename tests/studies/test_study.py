@@ -14,6 +14,7 @@ from tests.toy import scores_of, tree, unheard
 
 from fedvisage.errors import UserError
 from fedvisage.studies import Cell, cells_of, conduct, read
+from fedvisage.studies.grid import groups_of
 
 PAPER = {
     "source": "A paper",
@@ -192,6 +193,28 @@ def test_fused_judges_the_members_that_single_trained(conducted: tuple[Path, dic
     members, (together,) = (list(scores_of(cells / name).values()) for name in names)
     live = np.mean([1 / (1 + np.exp(-member["logit"])) for member in members], axis=0)
     np.testing.assert_allclose(1 / (1 + np.exp(-together["logit"])), live, rtol=1e-6)
+
+
+def test_users_at_which_the_same_sites_train_share_one_training(grid: dict[str, Any], tmp_path: Path) -> None:
+    parts = {f"A-{kind}": f"{grid['sets']['A']} only: attacks={kind}" for kind in ("print", "replay")}
+    rows = {"FedPAD": {}, "again": {"trained_by": "FedPAD", "set": ["evaluation.threshold=fixed"]}}
+    study = {**grid, "sets": grid["sets"] | parts, "sites": ["A", "B", "C"], "users": [*parts, "B"], "rows": rows,
+             "seeds": [0], "paper": []}  # fmt: skip
+    found = tmp_path / "study.yaml"
+    found.write_text(yaml.safe_dump(study, sort_keys=False))
+    cells = {cell.out.name: cell for cell in cells_of(read(found), tmp_path / "out" / "cells")}
+    first = cells["fedpad-A-print-seed0"]
+    assert first.trained is None
+    assert cells["fedpad-B-seed0"].trained is None
+    judged = [cells[name].trained for name in ("fedpad-A-replay-seed0", "again-A-print-seed0", "again-A-replay-seed0")]
+    assert judged == [first.out] * 3
+    assert [[cell.out.name for cell in group] for group in groups_of(list(cells.values()))] == [
+        [name for name in cells if "-A-" in name], [name for name in cells if "-B-" in name]
+    ]  # fmt: skip
+    conduct(found, tmp_path / "out", tmp_path / "cache", unheard)
+    weights, scores = ({(tmp_path / "out" / "cells" / f"fedpad-A-{kind}-seed0" / file).read_bytes()
+                        for kind in ("print", "replay")} for file in ("model.safetensors", "scores.csv"))  # fmt: skip
+    assert (len(weights), len(scores)) == (1, 2)
 
 
 def test_an_interrupted_study_runs_only_what_is_missing(conducted: tuple[Path, dict[str, Any]]) -> None:

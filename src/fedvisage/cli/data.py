@@ -40,6 +40,18 @@ def synth(
     species: Annotated[
         str, typer.Option(help="Kinds of attacks, such as print,replay; default: all of the domain.")
     ] = "",
+    generation: Annotated[
+        int,
+        typer.Option(
+            help="2: both classes pass one simulated capture, as with --from. 1: sessions of the papers.", min=1, max=2
+        ),
+    ] = 1,
+    media: Annotated[
+        str, typer.Option(help="Printers and panels, such as ipad,photo-printer-1; for --from and --generation 2.")
+    ] = "",
+    cameras: Annotated[
+        str, typer.Option(help="Kinds of cameras, such as webcam,system-camera; for --from and --generation 2.")
+    ] = "",
     source: Annotated[
         Path | None,
         typer.Option(
@@ -70,8 +82,8 @@ def synth(
         from fedvisage.datasets.make import synthesise_set
 
         lines = synthesise_set(destination, course, domain=domain, size=size, subjects=subjects, videos=videos,
-                       frames=frames, seed=seed, heldout=heldout, species=species, photos=source, crop=crop,
-                       max_bad=max_bad, workers=workers)  # fmt: skip
+                       frames=frames, seed=seed, heldout=heldout, species=species, generation=generation, media=media,
+                       cameras=cameras, photos=source, crop=crop, max_bad=max_bad, workers=workers)  # fmt: skip
     say(*lines)
 
 

@@ -21,6 +21,9 @@ def synthesise_set(
     seed: int,
     heldout: float,
     species: str,
+    generation: int = 1,
+    media: str = "",
+    cameras: str = "",
     photos: Path | None,
     crop: str,
     max_bad: float,
@@ -29,14 +32,17 @@ def synthesise_set(
     """Render a set, or simulate attacks on a folder of photos."""
     # Here, because importing and showing sets need no renderer.
     from fedvisage.datasets.rendered.folder import synthesise_from
-    from fedvisage.datasets.rendered.sets import synthesise
-    from fedvisage.datasets.rendered.specification import Synthesis, read_species
+    from fedvisage.datasets.rendered.retaken import render_set
+    from fedvisage.datasets.rendered.specification import Synthesis, of_rendered_people, read_names, read_species
 
     spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
-                     species=read_species(species) if species else None)  # fmt: skip
+                     species=read_species(species) if species else None,
+                     generation=generation if photos is None else 1,
+                     media=read_names(media) if media else None,
+                     cameras=read_names(cameras) if cameras else None)  # fmt: skip
     if photos is None:
         with in_steps(f"rendering {domain}", say) as progress:
-            synthesise(spec, destination, workers=workers, progress=progress)
+            render_set(of_rendered_people(spec), destination, workers=workers, progress=progress)
         return show_set(destination)
     check_apart(photos, destination)
     with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {domain}", say) as progress:

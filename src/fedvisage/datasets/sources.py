@@ -89,7 +89,8 @@ def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | 
         return Path(entry).expanduser(), "", None
     # Here, because rendering needs libraries that reading a directory does not.
     from fedvisage.datasets.rendered.identities import NAME, parse_identities, render_identities
-    from fedvisage.datasets.rendered.sets import parse_synthesis, synthesise
+    from fedvisage.datasets.rendered.retaken import render_set
+    from fedvisage.datasets.rendered.sets import parse_synthesis
 
     line = entry.removeprefix(SYNTHETIC).strip()
     name, *settings = line.split() or [""]
@@ -99,7 +100,7 @@ def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | 
         digest, make = people.digest_text, partial(render_identities, people)
     else:
         spec = parse_synthesis(line)
-        digest, make = spec.digest_text, partial(synthesise, spec)
+        digest, make = spec.digest_text, partial(render_set, spec)
     return cache / f"synth-{name}-{hashlib.sha256(digest.encode()).hexdigest()[:12]}", name, make
 
 

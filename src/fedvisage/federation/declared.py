@@ -125,6 +125,8 @@ class Declared:
     """Refuses a recipe that the method cannot run, before anything is opened or built."""
     in_turn: bool = False
     """Its server visits the sites one after another, so they cannot train side by side."""
+    accumulates: bool = False
+    """Its sites minimise means over the images of a batch, which ``training.micro_batch`` may take in parts."""
     pulls: bool = False
     """Its sites are held near where training started as ``training.l2sp`` says."""
     steps_at_server: bool = False

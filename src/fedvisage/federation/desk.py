@@ -23,11 +23,12 @@ from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.secure.calls import AT_THE_DESK
 from fedvisage.federation.site import Site
-from fedvisage.federation.wire.message import Message, decode, digest_of, encode, load_parts, plain, state_of, under
+from fedvisage.federation.wire.message import Digests, Message, decode, encode, load_parts, plain, state_of, under
 from fedvisage.federation.wire.precision import narrowed, weights_in, widened
 from fedvisage.federation.wire.schema import Schema, check, schema_of
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nn.batchnorm import hold_statistics
+from fedvisage.nn.compiling import compile_blocks
 from fedvisage.nn.precision import Compute
 from fedvisage.progress import OnBatch, unwatched_batch
 from fedvisage.recipe import Recipe
@@ -53,6 +54,7 @@ class Workspace:
     """Is told of each batch that a site begins."""
     guest: SiteDesk | None = None
     common: dict[str, Any] = field(default_factory=dict)
+    digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
         """Build the network and remember what a site's own parts look like at first."""
@@ -61,6 +63,8 @@ class Workspace:
         own = self.method.parts_at(Home.SITE)
         self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
         self.compute.place(self.net)
+        if self.recipe.runtime.compile:
+            compile_blocks(self.net)
         self._first = self.own_parts()
         self.calls = {**self.about_finished, **protected(self.method.calls, self.recipe, self.net)}
         self.schemas = {
@@ -165,7 +169,7 @@ class SiteDesk:
         """
         if self.workspace.calls[order.call].private:
             return self._reply(order, self._judged_site(order), 0)
-        question = f"{order.round} {order.call} {digest_of(order.message)}"
+        question = f"{order.round} {order.call} {self.workspace.digests.of(order.message)}"
         if self._answered[0] != question:
             reply = self._reply(order, self._judged_site(order), 0)
             self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins, of many sites
@@ -205,8 +209,10 @@ class SiteDesk:
         """Run the call; ``number`` tells a round's orders apart, so that their library draws differ."""
         purpose = (self.name, order.round, order.call, number, "library draws")
         with scoped(site.recipe.runtime.seed, *purpose):
-            # A copy: what a method does to it must not reach the next site, here as little as over a network.
-            message = {name: value.to(site.compute.device, copy=True) for name, value in order.message.items()}
+            # A copy: what a method does to it must not reach the next site, here as little as over a network. Our own
+            # calls about a finished model only read it.
+            copied = order.call not in self.workspace.about_finished
+            message = {name: value.to(site.compute.device, copy=copied) for name, value in order.message.items()}
             reply = self.workspace.calls[order.call].run(site, self._widened(order.call, message))
         reply = self._narrowed(order, {name: plain(value) for name, value in reply.items()})
         check(reply, self.workspace.schemas[order.call])

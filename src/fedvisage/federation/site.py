@@ -19,14 +19,16 @@ from torch.optim import Optimizer
 from fedvisage.data.batches import Positions, View, order
 from fedvisage.data.rows import Texts
 from fedvisage.errors import UserError
+from fedvisage.federation import descent
+from fedvisage.federation.batch import Batch as Batch
+from fedvisage.federation.batch import read
 from fedvisage.federation.record.releases import Allowance, Releases
 from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
 from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
-from fedvisage.nn.augment import augment, only_mirrored
+from fedvisage.nn.ahead import prepared
 from fedvisage.nn.batchnorm import hold_statistics
-from fedvisage.nn.degrade import degrade
-from fedvisage.nn.inputs import as_float, colour_channels, prepare
+from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute
 from fedvisage.privacy.accountant import Charge
 from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
@@ -41,26 +43,6 @@ OWNED = "own/"
 
 class TrainingBroke(Exception):
     """A site's training went wrong in a way that must not be uploaded, such as a loss that is not finite."""
-
-
-@dataclass(frozen=True)
-class Batch:
-    """What a loss looks at: the network's input and what is known of it, on the device of the run."""
-
-    images: Tensor
-    """As the network takes them: float, B×channels×H×W, in the recipe's ``input.colour``, augmented."""
-    labels: Tensor
-    """1 for bona fide, 0 for an attack, as floats."""
-    depth: Tensor | None
-    """Depth maps, where the set has them."""
-    species: Texts
-    """What each image shows: ``bonafide``, or the kind of attack."""
-    identities: Tensor | None = None
-    """Class numbers, int64: the site's own identities, sorted, from 0, then the public ones. Identity sets only."""
-    positions: Positions | None = None
-    """Where the images stand in the view that they are from."""
-    mirrored: Tensor | None = None
-    """Which of them are mirrored, where nothing else was done to any; on the CPU."""
 
 
 @dataclass
@@ -109,6 +91,7 @@ class Site:
     _owned: dict[str, nn.Parameter] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])
+    _coming: Iterator[Batch] | None = None
 
     def load(self, message: Message) -> None:
         """Put the parts that the server lent into the workspace, and remember them as they came."""
@@ -158,14 +141,24 @@ class Site:
         data that a resumed run would have to find again.
         """
         count = self.batches_per_round
-        for number in range((self.round - 1) * count, self.round * count):
-            yield self.batch(number)
+        return self.batches_numbered(range((self.round - 1) * count, self.round * count))
+
+    def batches_numbered(self, numbers: Sequence[int]) -> Iterator[Batch]:
+        """Go through batches by their numbers, counted from the beginning of the run."""
+        coming = prepared(numbers, self._numbered, Batch.tensors, self.compute.side)
+        for number in numbers:
+            self._begun(number)
+            yield next(coming)
 
     def next_batch(self) -> Batch:
         """Return the next batch of this round, for methods that exchange messages within it."""
-        taken = self.taken
+        taken, count = self.taken, self.batches_per_round
         self.scratch["batches"] = taken + 1
-        return self.batch((self.round - 1) * self.batches_per_round + taken)
+        if taken >= count:  # of the next round
+            return self.batch((self.round - 1) * count + taken)
+        if self._coming is None:
+            self._coming = self.batches_numbered(range((self.round - 1) * count + taken, self.round * count))
+        return next(self._coming)
 
     @property
     def taken(self) -> int:
@@ -184,23 +177,42 @@ class Site:
 
     def batch(self, number: int) -> Batch:
         """Return the batch with this number, counted from the beginning of the run."""
+        self._begun(number)
+        return self._numbered(number)
+
+    def _begun(self, number: int) -> None:
         count = self.batches_per_round
-        self.on_batch(self.name, min(number % count, count), count)
+        self.on_batch(self.name, number % count, count)
+
+    def _numbered(self, number: int) -> Batch:
         epoch, index = divmod(number, self.batches_per_epoch)
         if self._epoch[0] != epoch:
             training = self.recipe.training
             rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", epoch)
             size = training.batch.of(self.name)
             self._epoch = (epoch, order(self.data, rng, size=size, sampling=training.sampling))
-        return self._prepared(self.data, self._epoch[1][index], number)
+        return self._read(self.data, self._epoch[1][index], number)
 
     def batches_of(self, view: View, *, epochs: int | None = None, purpose: str = "") -> Iterator[Batch]:
         """Go through one round's local work on a view that may be another in each round, or through so many epochs.
 
         The order is a function of (seed, site, round, epoch), and of the purpose when there is a second view.
         """
-        local, taken = self.recipe.training.local if epochs is None else Local(epochs=epochs), 0
         named = (purpose,) if purpose else ()
+        local = self.recipe.training.local if epochs is None else Local(epochs=epochs)
+
+        def make(key: tuple[int, Positions]) -> Batch:
+            return self._read(view, key[1], *named, self.round, key[0])
+
+        told, made = itertools.tee(self._ordered(view, local, named))
+        coming = prepared(((taken, positions) for taken, positions, _ in made), make, Batch.tensors, self.compute.side)
+        for taken, _, of in told:
+            self.on_batch(self.name, taken, of)
+            yield next(coming)
+
+    def _ordered(self, view: View, local: Local, named: tuple[str, ...]) -> Iterator[tuple[int, Positions, int]]:
+        """Return for each batch of a round's work on a view its number, its images, and how many batches there are."""
+        taken = 0
         for epoch in itertools.count():
             if epoch == local.epochs:
                 return
@@ -209,32 +221,13 @@ class Site:
             for positions in ordered:
                 if taken == local.batches:
                     return
-                self.on_batch(self.name, taken, local.batches or (local.epochs or 1) * len(ordered))
-                yield self._prepared(view, positions, *named, self.round, taken)
+                yield taken, positions, local.batches or (local.epochs or 1) * len(ordered)
                 taken += 1
 
-    def _prepared(self, view: View, positions: Positions, *stream: str | int) -> Batch:
+    def _read(self, view: View, positions: Positions, *stream: str | int) -> Batch:
         """Read and augment images of a view, and put them in the form that networks take."""
-        batch, options = view.batch(positions), self.recipe.training.augment
-        seed, named = self.recipe.runtime.seed, (self.name, "augment", *stream)
-        images, depth = augment(
-            as_float(batch.images.to(self.compute.device)),
-            None if batch.depth is None else batch.depth.to(self.compute.device),
-            options,
-            torch_rng(seed, *named),
-        )
-        mirrored = only_mirrored(len(positions), options, torch_rng(seed, *named))
-        labels, species = batch.labels, batch.species
-        if options.changes:
-            mixed = degrade(images, depth, labels, options.changes, torch_rng(seed, *named, "changes"))
-            images, depth, donors = mixed.images, mixed.depth, mixed.donors
-            labels = torch.where(donors.to(labels.device) >= 0, torch.zeros_like(labels), labels)
-            species = np.where(donors >= 0, species[donors], species)
-        ready = colour_channels(images, self.recipe.input.colour).contiguous(memory_format=self.compute.layout)
-        classes = None
-        if view.of_identities:
-            classes = torch.from_numpy(self.classes_of(view.subjects[positions])).to(self.compute.device)
-        return Batch(ready, labels.to(self.compute.device), depth, species, classes, positions, mirrored)
+        classes = self.classes_of(view.subjects[positions]) if view.of_identities else None
+        return read(view, positions, self.recipe, self.compute, (self.name, "augment", *stream), classes)
 
     def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
         """Return class numbers: the site's own identities, sorted, from 0, then the public ones."""
@@ -314,6 +307,10 @@ class Site:
         """The learning rate of this round."""
         training = self.recipe.training
         return training.optimizer.lr * optimizers.rate_factor(training.schedule, self.round, training.rounds)
+
+    def learn(self, optimizer: Optimizer, loss: Callable[[Batch], Tensor], batch: Batch) -> None:
+        """Take one optimizer step down a batch's mean loss, in the parts of it that the recipe says."""
+        self.losses.append(descent.descend(optimizer, loss, batch, self.recipe.training))
 
     def step(self, optimizer: Optimizer, value: Tensor, gradient: Tensor | None = None) -> None:
         """Take one optimizer step down a loss, or down the gradient that the server sent for some output."""

@@ -120,6 +120,7 @@ def on_model(
         user=model.user,
         features=model.features,
         averages=True,
+        accumulates=True,
         pulls=True,
         steps_at_server=True,
         check=both,

@@ -40,5 +40,5 @@ def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> Classes
     assert batch.identities is not None
     sampler: Sampler | None = site.held.get(SAMPLER)
     if sampler is not None:
-        return sampler.of(batch.identities).of_first(sum(map(len, centres)))
+        return sampler.of(batch.at_hand).of_first(sum(map(len, centres)))
     return Classes(torch.cat([*centres]) if len(centres) > 1 else centres[0], batch.identities)

@@ -7,6 +7,7 @@ public ones. Deviations from the paper are listed in :mod:`fedvisage.methods.pri
 
 from __future__ import annotations
 
+from functools import partial
 from math import cos, pi, sin
 from typing import ClassVar, Literal
 
@@ -34,6 +35,7 @@ from fedvisage.recipe import Recipe, Section
 PAPER = "Meng et al., Improving Federated Learning Face Recognition via Privacy-Agnostic Clusters, 2022"
 CLUSTERS = "clusters"
 PUBLIC_CENTRES = "public W"
+TOLD = "clusters were told"
 
 
 class ConsensusOptions(face.CosFaceOptions):
@@ -141,7 +143,8 @@ def _many_steps(site: Site, clusters: Tensor | None) -> None:
     centres = face.class_centres(site, public=False)
     with sampling(site, optimizer, site.recipe.options(ConsensusOptions).sampled_classes, centres):
         for batch in site.batches_of(site.data):
-            site.step(optimizer, loss(site, batch, classes_of(site, batch, centres), clusters))
+            classes = classes_of(site, batch, centres)
+            site.learn(optimizer, partial(loss, site, classes=classes, clusters=clusters), batch)
 
 
 def _one_step(site: Site, clusters: Tensor | None) -> None:
@@ -165,7 +168,7 @@ def fine_tune(site: Site, view: View, epochs: int) -> None:
     for batch in site.batches_of(view, epochs=epochs, purpose="public"):
         assert batch.identities is not None
         labels = batch.identities - len(site.data.identities)
-        site.step(optimizer, loss(site, batch, Classes(centres, labels), None))
+        site.learn(optimizer, partial(loss, site, classes=Classes(centres, labels), clusters=None), batch)
 
 
 def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) -> Tensor:
@@ -182,9 +185,17 @@ def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) ->
         others = lowered(others, rho, options.scale)
     elif form.form == "outside":
         others = outside(others, classes.labels, classes.centres, clusters, rho)
-    elif form.form == "apart" and bool(clusters.any()):
+    elif form.form == "apart" and _told(site, clusters):
         return apart(own, classes.labels, others, form.weight)
     return consensus_aware(own, classes.labels, others)
+
+
+def _told(site: Site, clusters: Tensor) -> bool:
+    """Tell whether there is any cluster; the device is asked once a visit."""
+    if TOLD not in site.held:
+        site.held[TOLD] = bool(clusters.any())
+    told: bool = site.held[TOLD]
+    return told
 
 
 def _consensus(options: ClusterOptions) -> tuple[float, Consensus]:

@@ -41,7 +41,7 @@ def loss(site: Site, batch: Batch) -> Tensor:
     classes = classes_of(site, batch, face.class_centres(site, public=True))
     teachers = torch.cat([site.held["centres"], teacher["centres"].get_parameter("weight")])
     taught = cosines(features, classes.centres)
-    teaching = cosines(wanted, teachers if classes.chosen is None else teachers[classes.chosen])
+    teaching = cosines(wanted, teachers if classes.chosen is None else teachers[site.compute.bring(classes.chosen)])
     divergence = divergence_of(taught, teaching, options.scale, options.temperature)
     return fedfr.balanced_cosface(site, batch, features) + options.distillation * divergence
 

@@ -152,10 +152,11 @@ def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
         transformed = transformed + shift(site)
     branches = face.own_centres(site, BRANCHES)
     if options.loss == "cosface":
-        mine = batch.identities < len(branches)
-        if not mine.any():
+        mine = (batch.at_hand < len(branches)).nonzero()[:, 0]
+        if not len(mine):
             return transformed.sum() * 0
-        return cosface(transformed[mine], branches, batch.identities[mine], scale=options.scale, margin=options.margin)
+        rows = site.compute.bring(mine)
+        return cosface(transformed[rows], branches, batch.identities[rows], scale=options.scale, margin=options.margin)
     return margin_binary(
         transformed,
         branches,
@@ -267,6 +268,7 @@ METHOD = Method(
     begin=face.begin,
     features=face.user,
     delivered=("model",),
+    accumulates=True,
     averages=True,
     personal=face.CUSTOMISED,
     least_identities=least_identities,

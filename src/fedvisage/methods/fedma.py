@@ -122,11 +122,13 @@ def retraining(layer: str) -> Callable[[Site, Message], Message]:
     def train(site: Site, message: Message) -> Message:
         site.load(_continued(site, message, layer) if number else _beginning(site, message))
         optimizer = site.optimizer(*LAYERS[number:])
-        for index in _batches(site, number):
-            batch = site.batch(index)
+
+        def value(batch: Batch) -> Tensor:
             with site.autocast():
-                value = loss(site, batch, number)
-            site.step(optimizer, value)
+                return loss(site, batch, number)
+
+        for batch in site.batches_numbered(_batches(site, number)):
+            site.learn(optimizer, value, batch)
         site.scratch[OWN] = site.tensors(*LAYERS)
         reply = site.tensors(layer) | site.statistics()
         return reply | ({CLASSES.name: _classes(site)} if layer == LAYERS[-1] else {})

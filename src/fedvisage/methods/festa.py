@@ -43,6 +43,7 @@ METHOD = replace(
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
     calls=split_site.calls(class_token=True),
     in_turn=True,
+    accumulates=False,
     server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
     delivered=PARTS,
     pooled=False,

@@ -42,17 +42,17 @@ class Frozen:
             return self._pass(batch.images)
         rows = batch.positions + self.images * batch.mirrored.numpy()
         if self._rows is None and self.known is not None:
-            self._remember(np.arange(len(self.known)), self.known)
+            self._remember(np.arange(len(self.known)), self.compute.bring(self.known))
         missing = np.flatnonzero(~self._have[rows])
         if len(missing) == len(rows):
             fresh = self._pass(batch.images)
             self._remember(rows, fresh)
             return fresh
         if len(missing):
-            some = batch.images[torch.from_numpy(missing).to(batch.images.device)]
+            some = batch.images[self.compute.bring(torch.from_numpy(missing))]
             self._remember(rows[missing], self._pass(some.contiguous(memory_format=self.compute.layout)))
         assert self._rows is not None, "rows that are marked are there"
-        return self._rows[torch.from_numpy(rows)].to(self.compute.device)
+        return self._rows[self.compute.bring(torch.from_numpy(rows))]
 
     def _pass(self, images: Tensor) -> Tensor:
         with torch.no_grad(), self.compute.autocast():
@@ -64,6 +64,6 @@ class Frozen:
         if len(self._have) * width * features.element_size() > MOST:
             return
         if self._rows is None:
-            self._rows = torch.empty(len(self._have), width)
-        self._rows[torch.from_numpy(rows)] = features.cpu()
+            self._rows = torch.empty(len(self._have), width, device=features.device)
+        self._rows[self.compute.bring(torch.from_numpy(rows))] = features
         self._have[rows] = True

@@ -25,10 +25,13 @@ Loss = Callable[[Site, Batch], Tensor]
 def plainly(site: Site, loss: Loss) -> None:
     """Minimise a loss over one round's local batches, all of the network learning."""
     optimizer = site.optimizer(*site.net)
-    for batch in site.batches():
+
+    def value(batch: Batch) -> Tensor:
         with site.autocast():
-            value = loss(site, batch)
-        site.step(optimizer, value)
+            return loss(site, batch)
+
+    for batch in site.batches():
+        site.learn(optimizer, value, batch)
 
 
 @dataclass(frozen=True)

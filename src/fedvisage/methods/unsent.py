@@ -13,7 +13,8 @@ from torch import nn
 
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import Message
-from fedvisage.nn.adapters import Adapted
+from fedvisage.nn.adapters import Adapted, Bare
+from fedvisage.nn.face_adapters import load_frozen
 from fedvisage.nn.timm_network import PLACE, load_weights
 from fedvisage.recipe import Recipe
 
@@ -21,13 +22,16 @@ from fedvisage.recipe import Recipe
 def fix(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
     """Put the weights that the recipe names into the frozen network, from this machine's copy of the file."""
     weights = getattr(getattr(recipe.method, "network", None), "weights", None)
-    if weights is None:
+    if weights is None or not any(_bodies(net)):
         return
     path = files.get(weights, Path(weights))
     if not path.is_file():
         raise UserError(f"{PLACE}.weights", f"{weights} is not on this machine, and the frozen network is never sent")
     for _, body in _bodies(net):
-        load_weights(body.frozen, path)
+        if isinstance(body.frozen, Bare):
+            load_frozen(body.frozen, path)
+        else:
+            load_weights(body.frozen, path)
 
 
 def beside(net: nn.ModuleDict) -> Message:

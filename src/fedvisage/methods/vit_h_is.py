@@ -184,6 +184,7 @@ METHOD = replace(
     network=network,
     home=dict.fromkeys(PARTS, Home.LENT),
     calls={"train": averaging.training_call(loss, *PARTS)},
+    accumulates=False,
     user=user,
     features=features,
     spread=spread,

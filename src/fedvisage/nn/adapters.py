@@ -1,4 +1,4 @@
-"""Small trained pieces in a frozen transformer: low-rank adapters (LoRA) and shifted biases (BitFit).
+"""Small trained pieces in a frozen network: low-rank adapters (LoRA) and shifted biases (BitFit); of transformers.
 
 E. J. Hu et al., "LoRA: Low-Rank Adaptation of Large Language Models", ICLR 2022: to a frozen linear layer's W x comes
 (alpha / rank)·B A x, with A drawn and B zero at first, so that training begins at the pre-trained network. E. Ben Zaken
@@ -92,27 +92,37 @@ class Shift(nn.Module):
         cast(Tensor, layer.bias).add_(self.value)
 
 
+class Bare(nn.Module):
+    """A network of our own that is to be frozen: it takes pictures as they are, and gives so many numbers."""
+
+    def __init__(self, network: nn.Module, width: int) -> None:
+        """Take the network."""
+        super().__init__()
+        self.network, self.width = network, width
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return its outputs."""
+        outputs: Tensor = self.network(images)
+        return outputs
+
+
 class Adapted(nn.Module):
     """A frozen network's features of images, with trained pieces in it; only these are its state."""
 
-    def __init__(self, whole: Whole, settings: AdaptedNetwork) -> None:
-        """Freeze the network and place the pieces."""
+    def __init__(self, whole: Whole | Bare, low_rank: Mapping[str, nn.Module], shifts: Mapping[str, nn.Module]) -> None:
+        """Freeze the network and place the pieces, each beside the layer of its name."""
         super().__init__()
         self._frozen = (whole.eval().requires_grad_(False),)
-        _open_fused(whole)
-        self.low_rank, self.shifts = nn.ModuleDict(), nn.ModuleDict()
-        for name, layer in _layers(whole.network, settings, nn.Linear) if settings.rank else ():
-            self.low_rank[_key(name)] = LowRank(cast(nn.Linear, layer), settings.rank, settings.alpha)
-        for name, layer in _layers(whole.network, settings, nn.Module) if settings.biases else ():
-            if isinstance(getattr(layer, "bias", None), nn.Parameter):
-                self.shifts[_key(name)] = Shift(layer)
+        self.low_rank, self.shifts = (
+            nn.ModuleDict({_key(name): piece for name, piece in pieces.items()}) for pieces in (low_rank, shifts)
+        )
         for name, piece in self._pieces():
             layer = whole.network.get_submodule(name)
             # A bound method, so that a copy of this module is hooked to its own pieces.
             layer.register_forward_hook(cast(Callable[..., Tensor], piece.beside))
 
     @property
-    def frozen(self) -> Whole:
+    def frozen(self) -> Whole | Bare:
         """The network that does not change."""
         return self._frozen[0]
 
@@ -125,7 +135,7 @@ class Adapted(nn.Module):
         """Return the frozen network's tensors, as a finished model holds them beside the pieces."""
         return {f"{FROZEN}{name}": value for name, value in self.frozen.network.state_dict().items()}
 
-    def merged(self) -> Whole:
+    def merged(self) -> Whole | Bare:
         """Return a plain network that computes the same: the pieces are in its weights."""
         alone = deepcopy(self)
         for layer in alone.frozen.modules():
@@ -157,7 +167,15 @@ class Adapted(nn.Module):
 
 def adapted(settings: AdaptedNetwork, image: Input) -> Adapted:
     """Build a frozen network with random weights, and pieces in it."""
-    return Adapted(timm_network(settings, image, outputs=0), settings)
+    whole = timm_network(settings, image, outputs=0)
+    _open_fused(whole)
+    low_rank, shifts = dict[str, nn.Module](), dict[str, nn.Module]()
+    for name, layer in _layers(whole.network, settings, nn.Linear) if settings.rank else ():
+        low_rank[name] = LowRank(cast(nn.Linear, layer), settings.rank, settings.alpha)
+    for name, layer in _layers(whole.network, settings, nn.Module) if settings.biases else ():
+        if isinstance(getattr(layer, "bias", None), nn.Parameter):
+            shifts[name] = Shift(layer)
+    return Adapted(whole, low_rank, shifts)
 
 
 def _key(name: str) -> str:

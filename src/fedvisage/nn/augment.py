@@ -10,6 +10,7 @@ import torch
 from kornia.enhance import adjust_hue
 from torch import Generator, Tensor
 
+from fedvisage.nn.ahead import brought
 from fedvisage.recipe import Augment
 
 GREY = (0.299, 0.587, 0.114)
@@ -59,21 +60,21 @@ def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:
     images = images.clamp(0, 1)
     if options.hue:
         angle = (2 * torch.rand(len(images), generator=generator) - 1) * options.hue * 2 * torch.pi
-        images = adjust_hue(images, angle.to(images))
+        images = adjust_hue(images, brought(angle, images.device).to(images))
     return images
 
 
 def _factor(images: Tensor, strength: float, generator: Generator) -> Tensor:
     drawn = 1 + strength * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
-    return drawn.to(images)
+    return brought(drawn, images.device).to(images)
 
 
 def _grey(images: Tensor) -> Tensor:
-    return torch.einsum("bchw,c->bhw", images, images.new_tensor(GREY))[:, None]
+    return torch.einsum("bchw,c->bhw", images, brought(torch.tensor(GREY), images.device).to(images))[:, None]
 
 
 def _mirrored(images: Tensor, chosen: Tensor) -> Tensor:
-    return torch.where(chosen[:, None, None, None].to(images.device), images.flip(-1), images)
+    return torch.where(brought(chosen, images.device)[:, None, None, None], images.flip(-1), images)
 
 
 def _moved(images: Tensor, offsets: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from pydantic import model_validator
 from torch import nn
 
 from fedvisage.nn.embedding import Backbone
+from fedvisage.nn.face_adapters import FaceAdapters, with_adapters
 from fedvisage.nn.iresnet import IResNet, iresnet
 from fedvisage.nn.mobilefacenet import MobileFaceNet, mobilefacenet, mobilefacenet_dw
 from fedvisage.nn.sphere import Sphere, sphere
@@ -33,28 +34,40 @@ class FaceNetwork(Backbone):
     """Which network, how wide, and how long a feature is.
 
     ``timm-embedding`` is any image network of timm, ``arch``, with a head for features; its ``weights`` can come from a
-    safetensors file of timm's.
+    safetensors file of timm's. With ``adapters`` an iResNet is frozen, and small pieces in it learn and are sent.
     """
 
-    unset: ClassVar[frozenset[str]] = frozenset({"arch", "weights"})
+    unset: ClassVar[frozenset[str]] = frozenset({"arch", "weights", "adapters"})
     name: NetworkName = "sphere64"
     """The backbone."""
     arch: str | None = None
     """timm-embedding: the name of an architecture of timm's."""
     weights: str | None = None
-    """timm-embedding: a safetensors file of its weights to start from; nothing is fetched."""
+    """timm-embedding: a safetensors file of its weights to start from; nothing is fetched. With adapters: a file that
+    `fedvisage model convert` wrote, or a finished run's model, which each machine has."""
+    adapters: FaceAdapters | None = None
+    """iresnet18, iresnet50 and iresnet100: the network is frozen, and these learn in it."""
 
     @model_validator(mode="after")
     def _arch_is_for_timm(self) -> FaceNetwork:
         if (self.arch is None) == (self.name == "timm-embedding"):
             raise ValueError("arch names an architecture of timm's for timm-embedding, and for no other network")
-        if self.weights is not None and self.name != "timm-embedding":
-            raise ValueError(f"weights is for timm-embedding; {self.name} starts from training.start or pretrain")
+        if self.adapters is not None and not self.name.startswith("iresnet"):
+            raise ValueError(f"adapters are for iresnet18, iresnet50 and iresnet100, not for {self.name}")
+        if self.weights is not None and self.name != "timm-embedding" and self.adapters is None:
+            raise ValueError(
+                f"weights is for timm-embedding and for adapters; {self.name} starts from training.start or pretrain"
+            )
         return self
 
 
-def face_network(options: FaceNetwork, size: int) -> nn.Sequential:
-    """Build a network with random weights: images in [0, 1] to features."""
+def face_network(options: FaceNetwork, size: int) -> nn.Module:
+    """Build a network with random weights: images in [0, 1] to features; with adapters, it is frozen around them."""
+    plain = _plain_network(options, size)
+    return plain if options.adapters is None else with_adapters(plain, options.adapters, options.embedding)
+
+
+def _plain_network(options: FaceNetwork, size: int) -> nn.Sequential:
     shape = {"width": options.width, "embedding": options.embedding}
     builders: dict[str, Callable[[], nn.Sequential]] = {
         "sphere20": lambda: sphere(Sphere(depth=20, **shape), size),

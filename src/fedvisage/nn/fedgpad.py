@@ -83,7 +83,8 @@ def scaled(channels: int, width: int) -> int:
 
 def convolution(inputs: int, outputs: int) -> nn.Sequential:
     """A 3×3 convolution with BatchNorm and ReLU."""
-    return nn.Sequential(nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU())
+    layer = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
+    return nn.Sequential(layer, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True))
 
 
 class Front(nn.Module):
@@ -188,7 +189,8 @@ class DepthEstimator(nn.Module):
 
 def depth_estimator(options: TableII) -> DepthEstimator:
     """Return the depth estimator that fits the encoder that a recipe wants."""
-    channels = FULL_WIDTH + 3 * options.width if options.encoder == "resnet18" else None  # its first has 64 at any width
+    of_resnet = FULL_WIDTH + 3 * options.width  # whose first map has 64 channels at any width
+    channels = of_resnet if options.encoder == "resnet18" else None
     return DepthEstimator(options.width, options.depth_input or "bilinear", channels)
 
 
@@ -219,7 +221,7 @@ class Decoder(nn.Module):
         for inputs, wide in zip(channels, [*channels[1:], outputs], strict=True):
             layers.append(nn.ConvTranspose2d(inputs, wide, 4, stride=2, padding=1, bias=False))
             if len(layers) < 3 * steps - 2:
-                layers += [nn.BatchNorm2d(wide), nn.LeakyReLU(SLOPE)]
+                layers += [nn.BatchNorm2d(wide), nn.LeakyReLU(SLOPE, inplace=True)]
         self.layers = nn.Sequential(*layers, nn.Tanh())
 
     def forward(self, features: Tensor) -> Tensor:

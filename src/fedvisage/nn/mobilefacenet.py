@@ -68,10 +68,10 @@ def mobilefacenet_dw(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
     """Build the variant with one more layer before the bottlenecks."""
     width = options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict(normalised=Normalised())
-    parts["convolution"] = nn.Sequential(*_convolution(3, width, stride=2), nn.ReLU6())
-    parts["depthwise"] = nn.Sequential(*_convolution(width, width, groups=width), nn.ReLU())
-    parts["pointwise"] = nn.Sequential(*_convolution(width, width, side=1), nn.ReLU())
-    parts |= _from_bottlenecks(options, size, lambda _: nn.ReLU6())
+    parts["convolution"] = nn.Sequential(*_convolution(3, width, stride=2), nn.ReLU6(inplace=True))
+    parts["depthwise"] = nn.Sequential(*_convolution(width, width, groups=width), nn.ReLU(inplace=True))
+    parts["pointwise"] = nn.Sequential(*_convolution(width, width, side=1), nn.ReLU(inplace=True))
+    parts |= _from_bottlenecks(options, size, lambda _: nn.ReLU6(inplace=True))
     return nn.Sequential(parts)
 
 

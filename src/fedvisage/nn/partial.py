@@ -16,11 +16,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from fedvisage.nn.ahead import brought
 from fedvisage.nn.losses.sampled import sample_classes
 
 
 class Classes(NamedTuple):
-    """Centres of the classes that take part, a batch's labels among them, and their numbers if they are a sample."""
+    """Centres of the classes that take part, a batch's labels among them, and their numbers if they are a sample.
+
+    Centres and labels are where the centres are; numbers of a sample are on the CPU, where they were drawn.
+    """
 
     centres: Tensor
     labels: Tensor
@@ -41,16 +45,16 @@ class Sampler:
     ) -> None:
         """Take the place of centres in their optimizer; their classes are counted from the first to the last."""
         self._parts = [PartialRows(optimizer, one) for one in centres]
-        self._wanted, self._rng = wanted, rng
+        self._wanted, self._rng, self._device = wanted, rng, centres[0].device
         self._labels: Tensor | None = None
         self._drawn = Classes(torch.empty(0), torch.empty(0))
 
     def of(self, labels: Tensor) -> Classes:
-        """Return the classes of a batch with these labels."""
+        """Return the classes of a batch with these labels, which are on the CPU: nobody waits for a device."""
         if labels is not self._labels:
             sample = sample_classes(labels, sum(map(len, self._parts)), self._wanted, self._rng)
             self._labels = labels
-            self._drawn = Classes(self._take(sample.classes), sample.labels, sample.classes)
+            self._drawn = Classes(self._take(sample.classes), brought(sample.labels, self._device), sample.classes)
         return self._drawn
 
     def _take(self, classes: Tensor) -> Tensor:
@@ -58,7 +62,7 @@ class Sampler:
         first = 0
         for part in self._parts:
             here = (classes >= first) & (classes < first + len(part))
-            taken.append(part.take(classes[here] - first))
+            taken.append(part.take(brought(classes[here] - first, self._device)))
             first += len(part)
         return torch.cat(taken) if len(taken) > 1 else taken[0]
 

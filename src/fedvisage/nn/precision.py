@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedvisage.errors import UserError
+from fedvisage.nn.ahead import Side, brought, side_of
 
 Layout = Literal["first", "last"]
 """Where the channels of images and convolutions lie in memory."""
@@ -26,6 +27,12 @@ class Compute:
     device: torch.device
     half: bool
     layout: torch.memory_format = LAYOUT
+    side: Side = field(default_factory=Side, compare=False)
+    """Where the next batch is prepared."""
+
+    def bring(self, value: Tensor) -> Tensor:
+        """Bring a tensor to the device without waiting for it."""
+        return brought(value, self.device)
 
     def place(self, net: nn.Module) -> None:
         """Bring a network to the device, in the layout of its images."""
@@ -49,4 +56,5 @@ def choose(device: str, precision: str, layout: Layout = "last") -> Compute:
         raise UserError("recipe.runtime.device", f"{device} was asked for, but this torch sees no CUDA device")
     name = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     where = torch.device(name)
-    return Compute(where, has_fast_bf16(where) if precision == "auto" else precision == "bf16", LAYOUTS[layout])
+    half = has_fast_bf16(where) if precision == "auto" else precision == "bf16"
+    return Compute(where, half, LAYOUTS[layout], side_of(where))

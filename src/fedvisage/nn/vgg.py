@@ -68,8 +68,8 @@ def after_weights(name: str) -> list[nn.Module]:
     if name == "output":
         return []
     if name == "convolution6":
-        return [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return [nn.ReLU(), nn.MaxPool2d(2)] if name in POOLED else [nn.ReLU()]
+        return [nn.ReLU(inplace=True), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return [nn.ReLU(inplace=True), nn.MaxPool2d(2)] if name in POOLED else [nn.ReLU(inplace=True)]
 
 
 def through(net: nn.ModuleDict, values: Tensor, layers: Sequence[str]) -> Tensor:

@@ -81,11 +81,9 @@ class Adapter(nn.Module):
         """Both convolutions keep the width."""
         super().__init__()
         self.residual = residual
-        layers = [
-            layer
-            for _ in range(2)
-            for layer in (nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
-        ]
+        layers: list[nn.Module] = []
+        for _ in range(2):
+            layers += [nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(inplace=True)]
         self.layers = nn.Sequential(*layers)
 
     def forward(self, tokens: Tensor) -> Tensor:

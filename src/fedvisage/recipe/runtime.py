@@ -36,7 +36,7 @@ class Privacy(Section):
 class Runtime(Section):
     """What the numbers depend on besides the recipe proper."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"layout", "workers"})
+    unset: ClassVar[frozenset[str]] = frozenset({"layout", "workers", "compile"})
 
     seed: int = Field(0, ge=0)
     """Every random stream is derived from it."""
@@ -52,6 +52,9 @@ class Runtime(Section):
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] | None = None
     """Processes in which a simulation's sites train side by side, each with ``threads``; no byte depends on it.
     ``auto`` is as many as fit the machine's cores. Unset, and in what a run writes down, there is one."""
+    compile: Literal[True] | None = None
+    """``true``: the networks' blocks are compiled in the first steps (torch.compile), for GPUs and long runs. Last bits
+    are others; CPUs need a C++ compiler."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
     """Where it is computed."""
     checkpoint_every: int = Field(1, ge=1)

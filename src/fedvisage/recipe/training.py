@@ -172,7 +172,7 @@ class Start(Section):
 class Training(Section):
     """How the federation trains."""
 
-    unset: ClassVar[frozenset[str]] = frozenset({"server_optimizer", "pretrain", "l2sp", "statistics"})
+    unset: ClassVar[frozenset[str]] = frozenset({"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics"})
 
     rounds: int = Field(ge=1)
     """Aggregations."""
@@ -184,6 +184,9 @@ class Training(Section):
     """The rate's factor by round."""
     batch: Batch = Batch()
     """Images a batch: a number, or a section."""
+    micro_batch: int | None = Field(None, ge=2)
+    """Images that pass through the network at once, at most: a larger batch goes in parts whose gradients add up to its
+    own, for batches that memory has no room for. BatchNorm sees each part by itself; unset, the whole batch."""
     sampling: Literal["shuffled", "balanced"] = "shuffled"
     """``balanced`` fills half of each batch with bona fide images."""
     augment: Augment = Augment()

@@ -250,8 +250,21 @@ def _check_fits(setup: Setup) -> None:
         raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
     if recipe.training.l2sp is not None and not method.pulls:
         raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
+    _check_parts(recipe, method)
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
+
+
+def _check_parts(recipe: Recipe, method: Method) -> None:
+    """Refuse batches in parts where the loss looks at a batch as a whole."""
+    if recipe.training.micro_batch is None:
+        return
+    if not method.accumulates:
+        raise UserError("recipe.training.micro_batch", f"{method.name} looks at a batch as a whole; leave it out, and "
+                        "set training.batch to what fits")  # fmt: skip
+    if getattr(recipe.method, "sampled_classes", None) is not None:
+        raise UserError("recipe.training.micro_batch", "and method.sampled_classes, which draws classes for a whole "
+                        "batch, do not go together; leave one of them out")  # fmt: skip
 
 
 def _here(wire: Wire, crew: Crew) -> Training:

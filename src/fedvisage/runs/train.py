@@ -113,7 +113,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     saved = model.load(trained)
     theirs = recipes.validate(saved.recipe, read_method)  # keys that came later have their defaults
     counted = statistics.wanted(setup.recipe)  # after training, and again for a model that has them already
-    alike = _training_of(recipes.tree_of(theirs), counted) == _training_of(recipes.tree_of(setup.recipe), counted)
+    alike = training_of(recipes.tree_of(theirs), counted) == training_of(recipes.tree_of(setup.recipe), counted)
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
@@ -122,8 +122,8 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     return saved.finished
 
 
-def _training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
-    """Return what of a recipe decides the trained weights: all but names and how the result is judged.
+def training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
+    """Return what of a recipe decides the trained weights: all but names, and how and on whom the result is judged.
 
     Where BatchNorm's statistics are ``counted`` exactly after training, it does not matter whether they were before.
     """
@@ -132,6 +132,8 @@ def _training_of(recipe: dict[str, Any], counted: bool) -> dict[str, Any]:
     for key in ("report", "tracking"):
         tree.pop(key, None)
     tree["method"].pop("name")
+    for key in ("user", "user_name", "user_split"):
+        tree["data"].pop(key, None)
     if tree["training"].get("statistics") in (("averaged", "exact") if counted else ("averaged",)):
         tree["training"].pop("statistics")
     for key in JUDGING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from fedvisage.studies import smoke as small
 from fedvisage.studies.figures import BLIND, scale, value_of
 from fedvisage.studies.file import Study, read
 from fedvisage.studies.forms import as_csv, as_latex
-from fedvisage.studies.grid import Cell, cells_of, changed
+from fedvisage.studies.grid import Cell, cells_of, changed, groups_of
 from fedvisage.studies.page import render
 from fedvisage.studies.roots import Root, on_root
 from fedvisage.studies.table import markdown, summarise
@@ -77,7 +76,7 @@ def conduct(
     for cell in cells:
         if not (cell.out / METRICS).exists():
             _check_data(cell)
-    groups = [list(group) for _, group in groupby(cells, key=lambda cell: (cell.seed, cell.user))]
+    groups = groups_of(cells)
     results: list[dict[str, Any]] = []
     for cell, metrics in _finished_cells(groups, cache, workers, allowed, say):
         figures = {name: value_of(metrics, name) for name in study.figures}

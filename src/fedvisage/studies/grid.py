@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from fedvisage.datasets.protocols.protocol import Protocol
 from fedvisage.datasets.sources import without_part
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
+from fedvisage.runs.train import training_of
 from fedvisage.studies.file import DATA, Row, Study, Tree, slug
 
 Source = tuple[str, int]
@@ -39,15 +41,36 @@ class Cell:
 
 
 def cells_of(study: Study, runs: Path) -> list[Cell]:
-    """List the grid's cells; all of them are validated before the first one runs."""
-    cells = []
+    """List the grid's cells; all of them are validated before the first one runs.
+
+    A user has no say in training, so a row whose sites are the same at several users is trained at the first of them.
+    """
+    cells, trainings, trained_at = [], dict[str, Path](), dict[Path, Path]()
     for seed in study.seeds:
         for user in study.users:
             for name, row in study.rows.items():
-                recipe = recipes.validate(tree_of(study, name, user, seed), read_method)
-                trained = _place(runs, row.trained_by, user, seed) if row.trained_by else None
-                cells.append(Cell(name, user, seed, recipes.tree_of(recipe), _place(runs, name, user, seed), trained))
+                resolved = recipes.tree_of(recipes.validate(tree_of(study, name, user, seed), read_method))
+                place = _place(runs, name, user, seed)
+                if row.trained_by:
+                    trained_at[place] = trained_at[_place(runs, row.trained_by, user, seed)]
+                else:
+                    trained_at[place] = trainings.setdefault(
+                        json.dumps([name, training_of(resolved, counted=False)], sort_keys=True), place
+                    )
+                trained = None if trained_at[place] == place else trained_at[place]
+                cells.append(Cell(name, user, seed, resolved, place, trained))
     return cells
+
+
+def groups_of(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Return cells that may run beside others: those of a user and seed, with all that judge what these train."""
+    groups: dict[tuple[str, int], list[Cell]] = {}
+    where: dict[Path, tuple[str, int]] = {}
+    for cell in cells:
+        found = (where[cell.trained] if cell.trained else None) or (cell.user, cell.seed)
+        where[cell.out] = found
+        groups.setdefault(found, []).append(cell)
+    return list(groups.values())
 
 
 def tree_of(study: Study, name: str, user: str, seed: int) -> Tree:

@@ -68,7 +68,8 @@ def _tiny(name: str, entry: str, study: Study) -> str:
     else:
         raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
     species = f" species={','.join(spec.species)}" if spec.species else ""
-    return f"{SYNTHETIC} {spec.domain} subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species}{only}{meant}"
+    few = f"subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species} {' '.join(spec.further)}".strip()
+    return f"{SYNTHETIC} {spec.domain} {few}{only}{meant}"
 
 
 def _few_people(name: str, entry: str, study: Study) -> str:
@@ -94,10 +95,9 @@ def _narrow(study: Study, name: str) -> Row:
     row = study.rows[name]
     method = tree_of(study, name, study.users[0], study.seeds[0])["method"]
     known = find(method).options.model_fields
-    own = [change for field, change in (("network", NARROW), ("minimum", FEW)) if field in known]
-    if "network" in known and "heads" in getattr(known["network"].annotation, "model_fields", {}):
-        own.append(FEW_HEADS)
     fields = getattr(known["network"].annotation, "model_fields", {}) if "network" in known else {}
+    own = [FEW] if "minimum" in known else []
+    own += [change for field, change in (("width", NARROW), ("heads", FEW_HEADS)) if field in fields]
     if "weights" in fields:  # a narrow network has no such file
         own.append(f"method.network.weights={json_key(fields['weights'].default)}")
     own += ["training.pretrain.epochs=1", "training.pretrain.stop=null"] if study.public is not None else []

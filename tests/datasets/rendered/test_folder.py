@@ -69,7 +69,7 @@ def test_a_pair_of_bona_fide_and_attack_has_one_camera_and_a_medium_is_the_attac
     assert all(len(names) == 1 for names in cameras.values())
     media = dict(zip(found.rows.species.tolist(), found.rows.further["medium"].tolist(), strict=True))
     assert media == {"bonafide": "", "print": "copper-paper", "cut": "copper-paper-cut", "replay": "ipad"}
-    assert found.source.endswith("capture=2")
+    assert found.source.endswith("capture=3")
 
 
 def test_a_domain_with_masks_of_paper_has_them_cut_from_prints(photos: Path) -> None:

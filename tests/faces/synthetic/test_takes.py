@@ -11,8 +11,10 @@ from fedvisage.faces.synthetic.printing import Printer
 from fedvisage.faces.synthetic.recapture import Photographs, Setting
 from fedvisage.faces.synthetic.takes import (
     FRAME,
+    HALF_CONTRAST,
     RELIEF,
     Rendition,
+    as_photographed,
     attack_take,
     far_away,
     head_light,
@@ -82,3 +84,16 @@ def test_the_room_is_out_of_focus_and_keeps_its_light() -> None:
     assert float(left.min()) < 0.9
     assert float(left.max()) > 0.97  # small sensors have nearly everything in focus
     assert float(rooms.mean()) == pytest.approx(float(FACE.mean()), abs=0.05)
+
+
+def test_an_edge_that_was_cut_is_as_wide_as_edges_are_in_photographs() -> None:
+    """At the drawn frequency a step's derivative, the line spread, keeps about half of its contrast."""
+    size, seeds = 128, list(range(40))
+    step = (torch.arange(size) >= size // 2).float().expand(len(seeds), 1, size, size)
+    seen = as_photographed(step, seeds)
+    spread = seen[:, 0, size // 2].diff(dim=1).double().numpy()
+    half = between(seeds, "half contrast", HALF_CONTRAST).double().numpy()
+    places = np.arange(size - 1) - (size / 2 - 1)
+    contrast = np.abs((spread * np.exp(-2j * np.pi * half[:, None] * places)).sum(1))
+    np.testing.assert_allclose(contrast, 0.5, atol=0.08)
+    np.testing.assert_allclose(spread.sum(1), 1.0, atol=0.02)

@@ -74,6 +74,18 @@ def test_state_is_the_same_in_memory_and_in_a_file(tmp_path: Path, room: int) ->
         assert number_in(store) == value
 
 
+def test_a_commit_has_the_same_bytes_from_memory_and_from_a_file(tmp_path: Path) -> None:
+    state, written = {"number": torch.arange(5), "mask": torch.tensor([True])}, []
+    for room in (0, 1000):
+        store = SiteStore(tmp_path / str(room), Shelf(room))
+        store.save(state)
+        assert [path.name for path in (tmp_path / str(room)).iterdir()] == (["working.safetensors"] if not room else [])
+        store.commit(1)
+        (path,) = (tmp_path / str(room)).iterdir()
+        written.append(path.read_bytes())
+    assert written[0] == written[1]
+
+
 @pytest.mark.parametrize(("free", "in_files"), [(4, 0), (3, 3)])
 def test_there_is_room_for_a_few_large_sites_where_the_machine_has_memory(
     tmp_path: Path, free: int, in_files: int

@@ -4,9 +4,8 @@ An owner of bona fide images alone can take part: the attacks of a domain are si
 Both classes pass the same simulated cameras, so that what a camera does says nothing about the class.
 """
 
-import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache, partial
@@ -23,15 +22,15 @@ from fedvisage.datasets.importers.depth import flat
 from fedvisage.datasets.importers.portraits import Photograph, Portrait, list_photographs, read_portrait
 from fedvisage.datasets.importers.report import ImportReport, Skipped, Tally, reasons
 from fedvisage.datasets.rendered.sets import heldout_subjects
-from fedvisage.datasets.rendered.specification import Synthesis
+from fedvisage.datasets.rendered.specification import Synthesis, attacked, medium_of, word
 from fedvisage.errors import UserError
 from fedvisage.faces.depth import canonical_depth
 from fedvisage.faces.synthetic.camera import Camera, decode
-from fedvisage.faces.synthetic.capture import CAPTURE_VERSION, draw_camera, draw_capture
+from fedvisage.faces.synthetic.capture import CAMERAS, CAPTURE_VERSION, draw_camera, draw_capture
 from fedvisage.faces.synthetic.domain import Attack
 from fedvisage.faces.synthetic.domains import find_domain
 from fedvisage.faces.synthetic.recapture import Photographs, Setting
-from fedvisage.faces.synthetic.takes import attack_take, living_take, media_of
+from fedvisage.faces.synthetic.takes import attack_take, living_take
 from fedvisage.streams import derive, numpy_rng
 from fedvisage.workers.spread import Progress, spread
 
@@ -69,7 +68,7 @@ def synthesise_from(
     of paper; others need geometry. Photographs that cannot be used are skipped and reported; more than a share
     `max_bad` of them stops the work.
     """
-    attacks = attacks_on_photographs(spec)
+    attacks = spec.retaken_attacks()
     source = f"photographs with simulated attacks crop={crop} {spec.digest_text} capture={CAPTURE_VERSION}"
     found = crop == "face"
     out = Writer(
@@ -78,26 +77,21 @@ def synthesise_from(
     )  # fmt: skip
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
     heldout = heldout_subjects(spec, list(dict.fromkeys(portrait.photograph.subject for portrait in portraits)))
-    pictures = plan_pictures(portraits, attacks, spec)
-    with out, closing(spread(take_picture, pictures, workers)) as films:
+    with out:
+        write_pictures(out, plan_pictures(portraits, attacks, spec), heldout, workers, progress)
+        return tally.attach(out, own_subjects=sum(portrait.photograph.own_subject for portrait in portraits))
+
+
+def write_pictures(
+    out: Writer, pictures: Sequence[Picture], heldout: Collection[str], workers: int, progress: Progress | None
+) -> None:
+    """Take all pictures, and write what becomes of each."""
+    with closing(spread(take_picture, pictures, workers)) as films:
         for done, filmed in enumerate(films):
             subject = pictures[done].portrait.photograph.subject
             _write(out, pictures[done], filmed, "heldout" if subject in heldout else "train")
             if progress:
                 progress(done + 1, len(pictures))
-        return tally.attach(out, own_subjects=sum(portrait.photograph.own_subject for portrait in portraits))
-
-
-def attacks_on_photographs(spec: Synthesis) -> list[Attack]:
-    """Return the attacks of the domain that can be made from photographs."""
-    attacks = [
-        attack
-        for attack in media_of(find_domain(spec.domain))
-        if spec.species is None or attack.species in spec.species
-    ]
-    if not attacks:
-        raise UserError("synth", f"domain {spec.domain} has only masks here, which cannot be made from photographs")
-    return attacks
 
 
 def choose(photographs: Sequence[Photograph], spec: Synthesis) -> list[Photograph]:
@@ -139,13 +133,14 @@ def _read(
 def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec: Synthesis) -> list[Picture]:
     """Choose the attacks on each portrait, and the camera of each: which attack it is has no say in that."""
     domain, pictures = find_domain(spec.domain), []
+    cameras = [camera for camera in CAMERAS if spec.cameras is None or word(camera.name) in spec.cameras]
     for portrait in portraits:
         seed = derive(spec.seed, "photograph", domain.name, portrait.photograph.name)
         behind = portraits[derive(seed, "behind") % len(portraits)]
         first = derive(seed, "first attack")
         planned = tuple(
-            (attacks[(first + turn) % len(attacks)], draw_camera(derive(seed, "video", turn)))
-            for turn in range(max(1, round(domain.ratio)))
+            (attacks[(first + turn) % len(attacks)], draw_camera(derive(seed, "video", turn), cameras))
+            for turn in range(attacked(domain.ratio))
         )
         pictures.append(Picture(portrait, behind, seed, planned, spec.frames))
     return pictures
@@ -199,7 +194,7 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
     name, subject = picture.portrait.photograph.name, picture.portrait.photograph.subject
     takes = [(f"{name}/{turn + 1:02d}-bonafide", "bonafide", camera, "")
              for turn, (_, camera) in enumerate(picture.attacks)]  # fmt: skip
-    takes += [(f"{name}/{turn + 1:02d}-{attack.species}", attack.species, camera, _medium(attack))
+    takes += [(f"{name}/{turn + 1:02d}-{attack.species}", attack.species, camera, medium_of(attack))
               for turn, (attack, camera) in enumerate(picture.attacks)]  # fmt: skip
     rows = [(*take, frame) for take in takes for frame in range(picture.frames)]
     images, points = filmed
@@ -217,12 +212,3 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
         points=None if picture.portrait.points is None else points,
         further={"camera": [word(camera.name) for _, _, camera, *_ in rows], "medium": [row[3] for row in rows]},
     )
-
-
-def _medium(attack: Attack) -> str:
-    return word(attack.instrument.name) if attack.instrument else ""
-
-
-def word(name: str) -> str:
-    """Return a name as a value that a selection can write: small letters, digits and hyphens."""
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

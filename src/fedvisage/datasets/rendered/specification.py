@@ -1,11 +1,14 @@
 """Specifications: what ``fedvisage data synth`` and the ``synth:`` lines of recipes say of a rendered set."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 from fedvisage.errors import UserError
-from fedvisage.faces.synthetic.domain import SPECIES
+from fedvisage.faces.synthetic.capture import CAMERAS, CAPTURE_VERSION
+from fedvisage.faces.synthetic.domain import SPECIES, Attack
 from fedvisage.faces.synthetic.domains import find_domain
+from fedvisage.faces.synthetic.takes import media_of
 
 RENDERER_VERSION = 1
 """Changes whenever a specification gives other pixels than before."""
@@ -21,9 +24,19 @@ MOST_IMAGES = 2_000_000
 (CelebA-Spoof, 625,537), 100 GB on disk at 128 pixels, and weeks of rendering."""
 
 
+RETAKEN = 2
+"""The generation in which both classes pass one simulated capture, whatever the domain."""
+_OF_RETAKEN = ("generation", "media", "cameras")
+"""Settings that earlier lines did not have; unset, they leave no trace in what names the pixels."""
+
+
 @dataclass(frozen=True)
 class Synthesis:
-    """What to render: a domain, how much of it, and from which seed."""
+    """What to render: a domain, how much of it, and from which seed.
+
+    Of the second ``generation`` (and of sets made from photographs) ``media`` and ``cameras`` name which printers,
+    panels and cameras are used; all that the domain has unless said.
+    """
 
     domain: str
     size: int = 128
@@ -33,6 +46,9 @@ class Synthesis:
     seed: int = 0
     heldout: float = 0.25
     species: tuple[str, ...] | None = None
+    generation: int = 1
+    media: tuple[str, ...] | None = None
+    cameras: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         """Refuse what cannot be rendered."""
@@ -53,22 +69,67 @@ class Synthesis:
                 bool(chosen) and chosen <= offered,
                 f"a selection of what {self.domain} has: {', '.join(sorted(offered))}",
             )
+        check("generation", self.generation, self.generation in (1, RETAKEN), f"1 or {RETAKEN}")
+        for name, known in (("media", names_of(self.domain)), ("cameras", [word(one.name) for one in CAMERAS])):
+            asked = getattr(self, name)
+            check(name, ",".join(asked or ()), asked is None or {*asked} <= {*known}, f"a choice of {', '.join(known)}")
+        if self.generation == RETAKEN:
+            self.retaken_attacks()
+
+    def retaken_attacks(self) -> list[Attack]:
+        """Return the attacks that can be made from photographs, of those that are asked for."""
+        possible = media_of(find_domain(self.domain))
+        attacks = [one for one in possible if self.species is None or one.species in self.species]
+        if not attacks:
+            raise UserError("synth", f"domain {self.domain} has only masks here, which cannot be made from photographs")
+        attacks = [one for one in attacks if self.media is None or medium_of(one) in self.media]
+        check("media", ",".join(self.media or ()), bool(attacks), "media of the species that are asked for")
+        return attacks
 
     def most_of_one(self) -> int:
         """Count the images of one subject."""
         domain = find_domain(self.domain)
         bonafide = self.videos or domain.videos
+        if self.generation == RETAKEN:
+            return bonafide * 2 * attacked(domain.ratio) * self.frames
         return (bonafide + max(1, round(bonafide * domain.ratio))) * self.frames
 
     @property
     def digest_text(self) -> str:
         """Return one line that names the pixels: the specification with nothing left to defaults, and the version."""
         domain = find_domain(self.domain)
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _OF_RETAKEN}
         values["subjects"] = self.subjects or domain.subjects
         values["videos"] = self.videos or domain.videos
         values["species"] = ",".join(self.species or sorted({attack.species for attack in domain.attacks}))
-        return " ".join(f"{name}={value}" for name, value in values.items()) + f" renderer={RENDERER_VERSION}"
+        words = [*(f"{name}={value}" for name, value in values.items()), f"renderer={RENDERER_VERSION}", *self.further]
+        return " ".join(words if self.generation == 1 else [*words, f"capture={CAPTURE_VERSION}"])
+
+    @property
+    def further(self) -> list[str]:
+        """Return the settings that earlier lines did not have, as a line says them; none where none is set."""
+        chosen = [f"{name}={','.join(getattr(self, name))}" for name in _OF_RETAKEN[1:] if getattr(self, name)]
+        return chosen if self.generation == 1 else [f"generation={self.generation}", *chosen]
+
+
+def attacked(ratio: float) -> int:
+    """Return how often each photograph is attacked where a domain has so many attacks a bona fide video."""
+    return max(1, round(ratio))
+
+
+def medium_of(attack: Attack) -> str:
+    """Return the printer or panel of an attack as a value that a selection can write."""
+    return word(attack.instrument.name) if attack.instrument else ""
+
+
+def names_of(domain: str) -> list[str]:
+    """Return the media of a domain that photographs can be presented on, each once."""
+    return list(dict.fromkeys(medium_of(attack) for attack in media_of(find_domain(domain))))
+
+
+def word(name: str) -> str:
+    """Return a name as a value that a selection can write: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def parse_synthesis(line: str) -> Synthesis:
@@ -76,9 +137,17 @@ def parse_synthesis(line: str) -> Synthesis:
     domain, *settings = line.split() or [""]
     readers: dict[str, Callable[[str], object]] = {
         "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float,
-        "species": read_species,
+        "species": read_species, "generation": int, "media": read_names, "cameras": read_names,
     }  # fmt: skip
-    return Synthesis(domain, **read_settings(settings, readers))  # type: ignore[arg-type]
+    return of_rendered_people(Synthesis(domain, **read_settings(settings, readers)))  # type: ignore[arg-type]
+
+
+def of_rendered_people(spec: Synthesis) -> Synthesis:
+    """Refuse to choose media or cameras of the first generation, in which they belong to the domain's sessions."""
+    for name in _OF_RETAKEN[1:]:
+        wanted = f"left out, or stand beside generation={RETAKEN}"
+        check(name, ",".join(getattr(spec, name) or ()), spec.generation != 1 or not getattr(spec, name), wanted)
+    return spec
 
 
 def read_settings(settings: Sequence[str], readers: Mapping[str, Callable[[str], object]]) -> dict[str, object]:
@@ -104,6 +173,11 @@ def read_species(text: str) -> tuple[str, ...]:
     if unknown:
         raise UserError("synth.species", f"no species is called {unknown[0]!r}; there are {', '.join(SPECIES)}")
     return names
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Read names of media or cameras, such as ``ipad,iphone-5s``."""
+    return tuple(text.split(","))
 
 
 def check_images(each: int, people: int, size: int) -> None:

@@ -19,8 +19,9 @@ from fedvisage.faces.synthetic.camera import Camera, Shots, draw_shots, expose, 
 from fedvisage.faces.synthetic.draws import Range, between, column, unit
 from fedvisage.faces.synthetic.gratings import Sampling
 
-CAPTURE_VERSION = 2
-"""Changes whenever photographs become other pixels; the first left bona fide images as they were."""
+CAPTURE_VERSION = 3
+"""Changes whenever photographs become other pixels; the first left bona fide images as they were, the second cut paper
+masks out with edges that no camera had seen."""
 
 PORTRAIT = (1.45, 1.0, 0.75)
 """Mean linear red, green and blue of crops of faces, beside green."""
@@ -83,9 +84,9 @@ class Capture:
         return Sampling(self.shots.pixels, (self.shots.blur**2 + spread**2).sqrt())
 
 
-def draw_camera(seed: int) -> Camera:
+def draw_camera(seed: int, among: Sequence[Camera] = CAMERAS) -> Camera:
     """Return the kind of camera of a video."""
-    return CAMERAS[int(len(CAMERAS) * unit([seed], "capture/camera").item())]
+    return among[int(len(among) * unit([seed], "capture/camera").item())]
 
 
 def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Conditions | None = None) -> Capture:

@@ -4,6 +4,7 @@ Both pass the same capture. A living face keeps its shape: its second light shad
 is lit as what it is, flat or bent, so shading does not follow the face in it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -42,6 +43,9 @@ class Rendition:
     spread: Range  # radius to which ink or sub-pixels spread a point, as a share of the side
 
 
+HALF_CONTRAST = (0.2, 0.5)
+"""Cycles a pixel at which a photograph keeps half the contrast (MTF50 of ISO 12233's edges), from soft pictures to as
+sharp ones as pixels hold; most cameras' are between."""
 SPREAD = (0.0, 0.012)
 GRAIN, DOTS = (0.0, 0.02), (0.0, 0.6)
 """Unevenness of paper, and screens from continuous tone to nearly hard dots."""
@@ -103,11 +107,26 @@ def attack_take(
     room = replace(setting, room=far_away(setting.room, videos))
     radiance = present(rendered, attacks, room, view, seen, capture.sampling(size), videos, frames)
     if species == "mask" and setting.face is not None and setting.points is not None:
-        behind = align(setting.face, setting.points[:, :2], seen[:, :2])
-        radiance = torch.lerp(behind, radiance, mask_outline(view, photographs.points, size, videos))
+        # What falls on the mask falls on the wearer, too, as on thumbs that hold a sheet.
+        light = between(videos, "print/light", [one.light for one in instruments if isinstance(one, Printer)])
+        behind = align(setting.face, setting.points[:, :2], seen[:, :2]) * column(light) * 0.6
+        cover = mask_outline(view, photographs.points, size, videos)
+        radiance = torch.lerp(behind, radiance, as_photographed(cover, videos))
     elif species in ("print", "cut"):
         radiance = held(radiance, view, instruments, videos)
     return photograph(radiance, capture, frames), np.asarray(seen, np.float32)
+
+
+def as_photographed(seen: Tensor, videos: Sequence[int]) -> Tensor:
+    """Return what no camera has seen yet, B×C×S×S, as soft as photographs of this size are.
+
+    The edge of a cut, for one: a camera has blurred the faces before and behind it already, and it would be sharper
+    than all of them.
+    """
+    half = between(videos, "half contrast", HALF_CONTRAST)
+    deviation = math.sqrt(math.log(2) / 2) / (math.pi * half)  # of the Gaussian whose transfer is 1/2 there
+    none = torch.zeros_like(half)
+    return blurred(seen, 2 * deviation, none, none).clamp(0, 1)  # a disc's deviation is half its radius
 
 
 def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:

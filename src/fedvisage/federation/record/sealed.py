@@ -11,13 +11,17 @@ from torch import Tensor
 
 from fedvisage.errors import UserError
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.files import json_key, parse_json, read_tensors, write_tensors
+from fedvisage.files import json_key, parse_json, read_tensors, tensor_bytes, write_tensors
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
     """Write a file atomically, with the digest of all that it holds."""
-    seal = _seal(tensors, values)
-    write_tensors(path, tensors, json_key({"values": values, "seal": seal}))
+    write_tensors(path, tensors, _told(tensors, values))
+
+
+def sealed_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the bytes of such a file that holds no values."""
+    return tensor_bytes(tensors, _told(tensors, {}))
 
 
 def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -34,6 +38,10 @@ def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if seal != _seal(tensors, values):
         raise UserError(str(path), f"is damaged: its digest is not the one that was written; {advice}")
     return tensors, values
+
+
+def _told(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
+    return json_key({"values": values, "seal": _seal(tensors, values)})
 
 
 def _seal(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:

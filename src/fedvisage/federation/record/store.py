@@ -20,8 +20,8 @@ from torch import Tensor
 
 from fedvisage.errors import RunFailed
 from fedvisage.federation.record import sealed
-from fedvisage.federation.wire.message import encode, plain, size_of
-from fedvisage.files import read_tensors, write_atomically
+from fedvisage.federation.wire.message import plain, size_of
+from fedvisage.files import read_tensors, settle, write_atomically
 from fedvisage.workers.machine import free_memory
 
 KEPT = 2
@@ -93,20 +93,23 @@ class SiteStore:
     def save(self, kept: dict[str, Tensor]) -> None:
         """Put the state away until the next turn.
 
-        It is not sealed and need not outlive this process: before it is committed, a killed run goes back anyway.
+        It need not outlive this process: before it is committed, a killed run goes back anyway. But a file has the
+        bytes that a commit makes durable, so that what no memory has room for is written once.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.shelf.put(self.directory, kept):
             self._working.unlink(missing_ok=True)
         else:
-            self._working.write_bytes(encode(kept))
+            self._working.write_bytes(sealed.sealed_bytes(kept))
         self._dirty = True
 
     def commit(self, generation: int) -> int:
         """Make the present state durable under a generation's number, and return the number in force."""
         if self._dirty:
-            sealed.write(self._path(generation), self.load(), {})
-            self._working.unlink(missing_ok=True)
+            if self._working.exists():
+                settle(self._working, self._path(generation))
+            else:
+                sealed.write(self._path(generation), self.load(), {})
             self.generation, self._dirty = generation, False
             for old in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT]:
                 old.unlink()

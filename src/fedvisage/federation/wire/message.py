@@ -66,6 +66,35 @@ def size_of(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
+class Digests:
+    """Remembers the digest of the last message that it was asked about: many sites are asked about the same model.
+
+    A message is the same if it has the same tensors, which nothing has changed in their place since.
+    """
+
+    def __init__(self) -> None:
+        """Know none yet."""
+        self._digest, self._seen = "", dict[str, tuple[Tensor, int]]()
+
+    def of(self, message: Message) -> str:
+        """Return a message's digest, worked out unless it is known."""
+        if not self._knows(message):
+            self._digest = digest_of(message)
+            self._seen = {name: (value, _changes(value)) for name, value in message.items()}
+        return self._digest
+
+    def _knows(self, message: Message) -> bool:
+        if not message or message.keys() != self._seen.keys():
+            return False
+        return all(self._seen[name][0] is value and self._seen[name][1] == _changes(value)
+                   for name, value in message.items())  # fmt: skip
+
+
+def _changes(value: Tensor) -> int:
+    """Count how often a tensor was changed in its place; torch does not count for those made to infer with."""
+    return 0 if value.is_inference() else value._version
+
+
 def digest_of(message: Message) -> str:
     """Return SHA-256 over names, types, shapes and values in the order of names."""
     total = hashlib.sha256()

@@ -10,6 +10,7 @@ it was lent (as FedFR's released code and FedFace do it) or at random, and stay 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -24,6 +25,7 @@ from fedvisage.federation.declared import Member, Personal
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under
+from fedvisage.methods import unsent
 from fedvisage.methods.averaging import AveragingOptions
 from fedvisage.methods.classes import classes_of, sampling
 from fedvisage.methods.model import Loss, Model
@@ -73,10 +75,21 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def check(recipe: Recipe) -> None:
+    """Refuse what no backbone can be, and adapters: methods with a server program of their own send whole networks."""
+    if recipe.options(FaceOptions).network.adapters is not None:
+        raise UserError("recipe.method.network.adapters", f"{recipe.method.name} trains whole networks; adapters are "
+                        "for algorithms on a model, such as fedavg or fedprox")  # fmt: skip
+    check_backbone(recipe)
+
+
+def check_backbone(recipe: Recipe) -> None:
     """Refuse an unknown architecture, and two sources of initial weights."""
     settings = recipe.options(FaceOptions).network
     if settings.arch is not None:
         check_architecture(settings.arch)
+    if settings.adapters is not None and recipe.training.pretrain:
+        raise UserError("recipe.training.pretrain", "trains a whole network, and adapters are for a finished one: "
+                        "name its file in method.network.weights")  # fmt: skip
     if settings.weights is not None and (recipe.training.pretrain or recipe.training.start):
         raise UserError("recipe.method.network.weights", "and training.pretrain or training.start all give initial "
                         "weights; leave all but one out")  # fmt: skip
@@ -84,8 +97,9 @@ def check(recipe: Recipe) -> None:
 
 def begin(s: Server) -> None:
     """Put the weights that the recipe names into the initial backbone."""
-    weights = s.recipe.options(FaceOptions).network.weights
-    if weights is not None:
+    network = s.recipe.options(FaceOptions).network
+    weights = network.weights
+    if weights is not None and network.adapters is None:
         load_backbone(s.net["model"], s.file(weights))
 
 
@@ -172,8 +186,7 @@ def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequenc
     centres = class_centres(site, public="centres" in parts)
     with sampling(site, optimizer, site.recipe.options(CosFace).sampled_classes, centres):
         for batch in site.batches_of(view):
-            value = loss(site, batch)
-            site.step(optimizer, value)
+            site.learn(optimizer, partial(loss, site), batch)
     keep_local(site)
 
 
@@ -230,8 +243,11 @@ def model_named(name: NetworkName) -> Model:
         user=user,
         features=user,
         fit=fit,
-        check=check,
+        check=check_backbone,
         begin=begin,
+        fix=unsent.fix,
+        beside=unsent.beside,
+        merged=unsent.merged,
         personal=LOCALLY,
         least_identities=lambda _: 2,
     )

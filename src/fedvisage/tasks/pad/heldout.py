@@ -15,7 +15,7 @@ import torch
 
 from fedvisage.federation.declared import Call
 from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.wire.message import Message, digest_of
+from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.upload import Upload
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.recipe import Recipe
@@ -40,19 +40,19 @@ def calls(scorer: Scorer) -> dict[str, Call]:
 
     In the last round scatter is asked for next, so it rides along with the scores, in one pass over the images.
     """
-    ridden: dict[str, tuple[str, float]] = {}
+    ridden, digests = dict[str, tuple[str, float]](), Digests()
 
     def scores(site: Site, finished: Message) -> Message:
         if site.round == site.recipe.training.rounds and scorer.method.spread is None and len(site.data):
             logits, distance = scorer.scores_and_scatter(finished, site.data)
-            ridden[site.name] = digest_of(finished), distance
+            ridden[site.name] = digests.of(finished), distance
         else:
             (logits,) = scorer.scores(finished, site.data).values()
         return _counted(site, logits)
 
     def scatter(site: Site, finished: Message) -> Message:
         of, distance = ridden.get(site.name, ("", 0.0))
-        if of != digest_of(finished):
+        if of != digests.of(finished):
             distance = scorer.scatter(finished, site.data)
         return {"scatter": torch.tensor(distance, dtype=torch.float64)}
 

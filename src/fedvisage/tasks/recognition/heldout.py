@@ -18,7 +18,7 @@ from torch import Tensor
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call, Declared, Personal
 from fedvisage.federation.site import Site, TrainingBroke
-from fedvisage.federation.wire.message import Message, digest_of
+from fedvisage.federation.wire.message import Digests, Message
 from fedvisage.federation.wire.upload import Upload
 from fedvisage.metrics.decision import pair_counts, within_counts
 from fedvisage.metrics.personalised import FARS, FPIRS, figures_of_site
@@ -70,11 +70,11 @@ def rates(recipe: Recipe) -> tuple[tuple[float, ...], tuple[float, ...]]:
 def calls(scorer: Scorer) -> dict[str, Call]:
     """Return the calls; the scorer is shared by the sites of a process, and so are strangers' generic features."""
     declared = uploads(scorer.method)
-    known: dict[tuple[str, int], Features] = {}
+    known, digests = dict[tuple[str, int], Features](), Digests()
 
     def generic(finished: Message, view: View) -> Features:
         """Return the generic model's features of a view that many sites share, worked out once."""
-        key = digest_of(finished), id(view)
+        key = digests.of(finished), id(view)
         if key not in known:
             known.clear()
             known[key] = _features(scorer, finished, view, None)

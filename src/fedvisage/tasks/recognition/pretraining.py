@@ -11,17 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage import recipe as recipes
-from fedvisage.data.batches import View, order
+from fedvisage.data.batches import Positions, View, order
 from fedvisage.errors import RunFailed
 from fedvisage.federation.method import Message
 from fedvisage.federation.wire.message import state_of
 from fedvisage.files import json_key, read_tensors, write_tensors
 from fedvisage.methods.models.face import FaceOptions
 from fedvisage.nn import optimizers
+from fedvisage.nn.ahead import prepared
 from fedvisage.nn.augment import augment
 from fedvisage.nn.degrade import degrade
 from fedvisage.nn.embedder import Centres, face_network
@@ -75,18 +76,17 @@ def _train(
             group["lr"] = rate
         losses: list[Tensor] = []
         rng = numpy_rng(recipe.runtime.seed, "pretraining", "order", epoch)
-        for number, positions in enumerate(order(public, rng, size=settings.batch, sampling="shuffled")):
-            stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, number)
-            images = as_float(public.batch(positions).images.to(compute.device))
-            images = augment(images, None, recipe.training.augment, stream)[0]
-            if recipe.training.augment.changes:
-                people = torch.ones(len(images))  # no attacks among them
-                images = degrade(images, None, people, recipe.training.augment.changes, stream).images
-            images = images.contiguous(memory_format=compute.layout)
-            labels = torch.tensor([classes[str(name)] for name in public.subjects[positions]], device=compute.device)
+        batches = enumerate(order(public, rng, size=settings.batch, sampling="shuffled"))
+
+        def read(key: tuple[int, Positions], epoch: int = epoch) -> tuple[Tensor, Tensor]:
+            stream = torch_rng(recipe.runtime.seed, "pretraining", "augment", epoch, key[0])
+            labels = torch.tensor([classes[str(name)] for name in public.subjects[key[1]]])
+            return _changed(public.batch(key[1]).images, recipe, compute, stream), labels
+
+        for images, labels in prepared(batches, read, tuple, compute.side):
             with compute.autocast():
                 features = net["model"](images)
-            some = Classes(centres, labels) if sampler is None else sampler.of(labels)
+            some = Classes(centres, compute.bring(labels)) if sampler is None else sampler.of(labels)
             loss = cosface(features.float(), some.centres, some.labels, scale=settings.scale, margin=settings.margin)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
@@ -96,6 +96,17 @@ def _train(
             say(f"pre-training: epoch {epoch + 1} of {settings.epochs}, loss {float(torch.stack(losses).mean()):.4f}")
     if sampler is not None:
         sampler.finish()
+
+
+def _changed(stored: Tensor, recipe: Recipe, compute: Compute, stream: Generator) -> Tensor:
+    """Change stored images as the recipe says, and bring them to the device; changes of capture are done on the CPU."""
+    options = recipe.training.augment
+    images = as_float(stored if options.changes else compute.bring(stored))
+    images = augment(images, None, options, stream)[0]
+    if options.changes:
+        people = torch.ones(len(images))  # no attacks among them
+        images = degrade(images, None, people, options.changes, stream).images
+    return compute.bring(images).contiguous(memory_format=compute.layout)
 
 
 def _sampler(recipe: Recipe, settings: Pretrain, optimizer: Optimizer, centres: nn.Parameter) -> Sampler | None:

@@ -1,0 +1,104 @@
+"""A batch in parts has the gradient of the whole one, and who has no memory for it is told what there is room for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.errors import UserError
+from fedvisage.federation.batch import Batch
+from fedvisage.federation.descent import descend
+from fedvisage.recipe import Training
+
+COUNT = 7
+
+
+def batch() -> Batch:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.rand(COUNT, 3, 8, 8, generator=generator).contiguous(memory_format=torch.channels_last)
+    labels, people = torch.arange(COUNT).remainder(2).float(), torch.arange(COUNT)
+    species = np.array([f"kind {number}" for number in range(COUNT)])
+    return Batch(images, labels, None, species, people, np.arange(COUNT), None, people)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 1))
+
+
+def settings(**changes: object) -> Training:
+    return Training.model_validate({"rounds": 1, **changes})
+
+
+def loss_of(net: nn.Module) -> Callable[[Batch], Tensor]:
+    return lambda part: binary_cross_entropy_with_logits(net(part.images).squeeze(1), part.labels)
+
+
+def stepped(micro_batch: int | None) -> tuple[list[Tensor], Tensor]:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5, momentum=0.9)
+    value = descend(optimizer, loss_of(net), batch(), settings(micro_batch=micro_batch, optimizer={"clip_norm": 0.01}))
+    return [parameter.detach() for parameter in net.parameters()], value
+
+
+@pytest.mark.parametrize("micro_batch", [2, 3, 6])
+def test_parts_step_where_the_whole_batch_does(micro_batch: int) -> None:
+    (whole, one), (parts, other) = stepped(None), stepped(micro_batch)
+    assert torch.allclose(one, other)
+    for expected, found in zip(whole, parts, strict=True):
+        assert torch.allclose(expected, found, atol=1e-7)
+
+
+def test_a_bound_that_a_batch_keeps_changes_no_byte() -> None:
+    assert all(torch.equal(one, other) for one, other in zip(stepped(None)[0], stepped(COUNT)[0], strict=True))
+
+
+def test_parts_are_about_as_large_and_hold_all_that_is_known() -> None:
+    whole, parts = batch(), batch().parts(3)
+    assert [len(part.labels) for part in parts] == [3, 2, 2]
+    assert torch.equal(torch.cat([part.images for part in parts]), whole.images)
+    assert all(part.images.is_contiguous(memory_format=torch.channels_last) for part in parts)
+    assert [one for part in parts for one in part.species.tolist()] == whole.species.tolist()
+    assert torch.cat([part.at_hand for part in parts]).tolist() == list(range(COUNT))
+
+
+def narrow(net: nn.Module, most: int) -> Callable[[Batch], Tensor]:
+    """Return a loss that has memory for so many images, as a device would say it."""
+    inner = loss_of(net)
+
+    def loss(part: Batch) -> Tensor:
+        if len(part.labels) > most:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …")
+        return inner(part)
+
+    return loss
+
+
+@pytest.mark.parametrize(("most", "fits"), [(3, "3 do"), (6, "3 do"), (1, "not even 2")])
+def test_too_large_a_batch_is_refused_with_what_fits(most: int, fits: str) -> None:
+    net = network()
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with pytest.raises(UserError, match=fits) as raised:
+        descend(optimizer, narrow(net, most), batch(), settings())
+    assert raised.value.place == "recipe.training.batch"
+    assert "CUDA out of memory" in raised.value.message
+    assert all(torch.equal(one, other) for one, other in zip(before, net.parameters(), strict=True)), "no step"
+
+
+def test_parts_that_fit_are_enough() -> None:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    assert torch.isfinite(descend(optimizer, narrow(net, 3), batch(), settings(micro_batch=3)))
+
+
+def test_other_errors_of_a_step_stay_what_they_are() -> None:
+    net = network()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.5)
+    with pytest.raises(RuntimeError, match="must match"):
+        descend(optimizer, lambda part: (net(part.images) + torch.zeros(3, 5)).sum(), batch(), settings())

@@ -1,0 +1,69 @@
+"""Batches are prepared before they are wanted where a device works beside this process, and are the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedvisage.nn.ahead import Mark, Side, brought, prepared, side_of
+
+
+class Noted(Side):
+    """What works beside the steps, and writes down what is asked of it."""
+
+    def __init__(self, ahead: int) -> None:
+        self.ahead = ahead
+        self.notes: list[str] = []
+
+    def mark(self) -> Mark:
+        self.notes.append("mark")
+        return sum(note == "mark" for note in self.notes)
+
+    def join(self, mark: Mark, tensors: Iterable[Tensor]) -> None:
+        self.notes.append(f"join {mark} {[int(one) for one in tensors]}")
+
+
+def course(ahead: int) -> tuple[list[str], list[int]]:
+    """Go through three batches, and return all that happened, in order, and what was handed out."""
+    side, found = Noted(ahead), []
+
+    def make(key: int) -> Tensor:
+        side.notes.append(f"make {key}")
+        return torch.tensor(key)
+
+    for made in prepared(range(3), make, lambda one: [one], side):
+        side.notes.append(f"step {int(made)}")
+        found.append(int(made))
+    return side.notes, found
+
+
+def test_where_nothing_works_beside_it_a_batch_is_made_when_it_is_wanted() -> None:
+    notes, found = course(0)
+    assert found == [0, 1, 2]
+    assert [note for note in notes if note.startswith(("make", "step"))] == [
+        "make 0", "step 0", "make 1", "step 1", "make 2", "step 2"
+    ]  # fmt: skip
+
+
+def test_where_something_does_the_next_batch_is_under_way_when_a_step_begins() -> None:
+    notes, found = course(1)
+    assert found == [0, 1, 2]
+    assert [note for note in notes if note.startswith(("make", "step"))] == [
+        "make 0", "make 1", "step 0", "make 2", "step 1", "step 2"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 5])
+def test_a_step_waits_for_its_own_batch_and_for_none_behind_it(ahead: int) -> None:
+    notes, _ = course(ahead)
+    assert [note for note in notes if note.startswith("join")] == ["join 1 [0]", "join 2 [1]", "join 3 [2]"]
+    assert all(notes.index(f"join {number + 1} [{number}]") < notes.index(f"step {number}") for number in range(3))
+
+
+def test_a_processor_has_nothing_beside_it_and_copies_nothing_that_is_there() -> None:
+    value, here = torch.ones(3), torch.device("cpu")
+    assert type(side_of(here)) is Side
+    assert brought(value, here) is value

@@ -1,0 +1,140 @@
+"""Adapters in the convolutions of an iResNet: LoRA as one writes it by hand, and what merging makes of it."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from fedvisage.errors import UserError
+from fedvisage.nn.adapters import MARK, Adapted, Bare
+from fedvisage.nn.embedder import FaceNetwork, face_network
+from fedvisage.nn.face_adapters import FaceAdapters, load_frozen
+from fedvisage.nn.iresnet import IResNet, iresnet
+from fedvisage.streams import scoped
+
+SIZE, WIDTH, LENGTH = 32, 8, 16
+
+
+def plain() -> nn.Sequential:
+    with scoped(0, "initial weights"):
+        return iresnet(IResNet(depth=18, width=WIDTH, embedding=LENGTH), SIZE)
+
+
+def built(**settings: Any) -> Adapted:
+    wanted = FaceNetwork(name="iresnet18", width=WIDTH, embedding=LENGTH, adapters=FaceAdapters(**settings))
+    with scoped(0, "initial weights"):
+        net = face_network(wanted, SIZE)
+    assert isinstance(net, Adapted)
+    draw = torch.Generator().manual_seed(2)
+    for value in net.parameters():
+        value.data += 0.1 * torch.randn(value.shape, generator=draw)
+    return net.double()
+
+
+def images() -> Tensor:
+    return torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+class ByHand(nn.Module):
+    """A weight with an adapter, as in the paper: W + (alpha / r) B A, A and B as matrices of the flattened kernel."""
+
+    def __init__(self, a: Tensor, b: Tensor, alpha: float) -> None:
+        super().__init__()
+        self.a, self.b, self.factor = nn.Parameter(a.clone()), nn.Parameter(b.clone()), alpha / len(a)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        return weight + self.factor * (self.b @ self.a.flatten(1)).view_as(weight)
+
+
+def test_values_and_gradients_are_those_of_lora_on_the_flattened_kernels() -> None:
+    net, whole = built(rank=3, alpha=6.0), plain().double().eval().requires_grad_(False)
+    twins = {}
+    for key, piece in net.low_rank.items():
+        twins[key] = ByHand(piece.a.detach(), piece.b.detach(), 6.0)
+        parametrize.register_parametrization(whole.get_submodule(key.replace(MARK, ".")), "weight", twins[key])
+    found, expected = net(images()), whole(images())
+    torch.testing.assert_close(found, expected)
+    direction = torch.randn(found.shape, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    (found * direction).sum().backward()
+    (expected * direction).sum().backward()
+    assert {key.split(MARK)[0] for key in twins} == {"stage4", "linear"}
+    assert {"stage4:0:shortcut:0", "stage4:0:residual:1", "stage4:1:residual:4", "linear"} <= set(twins)
+    for key, twin in twins.items():
+        for name in ("a", "b"):
+            torch.testing.assert_close(getattr(net.low_rank[key], name).grad, getattr(twin, name).grad)
+    assert all(value.grad is None for value in net.frozen.parameters())
+
+
+def test_merged_it_is_a_plain_network_that_computes_the_same() -> None:
+    net = built(stages=(3, 4), rank=2)
+    alone = net.merged()
+    assert isinstance(alone, Bare)
+    assert not any(one._forward_hooks for one in alone.modules())
+    assert alone.network.state_dict().keys() == plain().state_dict().keys()
+    with torch.no_grad():
+        torch.testing.assert_close(alone(images()), net(images()))
+
+
+def test_training_begins_at_the_frozen_network_whose_statistics_do_not_move() -> None:
+    net, whole = built(), plain().double().eval()
+    with torch.no_grad():
+        for piece in net.low_rank.values():
+            piece.b.zero_()
+        torch.testing.assert_close(net.train()(images()), whole(images()))
+        torch.testing.assert_close(net(images()), whole(images()))
+    assert all(name.startswith("low_rank.") for name in net.state_dict())
+
+
+def test_a_copy_has_pieces_of_its_own() -> None:
+    net = built()
+    other = copy.deepcopy(net)
+    with torch.no_grad():
+        before = net(images())
+        for value in other.parameters():
+            value.zero_()
+        assert torch.equal(net(images()), before)
+        torch.testing.assert_close(other(images()), plain().double().eval()(images()))
+
+
+def test_an_iresnet_50_at_rank_eight_sends_as_much_as_the_recipe_says() -> None:
+    """Stage 4 of a 50: a block from 256 and two of 512 channels, and 512·7² numbers to 512 behind them."""
+    three = [(256, 512), (512, 512), (512, 512), (512, 512), (512, 512), (512, 512)]
+    numbers = sum(8 * (9 * inputs + outputs) for inputs, outputs in three) + 8 * (256 + 512) + 8 * (512 * 49 + 512)
+    with torch.device("meta"):
+        net = face_network(FaceNetwork(name="iresnet50", adapters=FaceAdapters()), 112)
+    assert sum(value.numel() for value in net.parameters()) == numbers
+    assert f"{4 * numbers / 1e6:.1f}" == "1.8"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"name": "sphere20", "adapters": {}}, "adapters are for iresnet18"),
+        ({"name": "iresnet50", "adapters": {"stages": [5]}}, "from 1 to 4"),
+        ({"name": "iresnet50", "adapters": {"stages": [], "linear": False}}, "nothing would learn"),
+        ({"name": "iresnet50", "weights": "a"}, "training.start"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        FaceNetwork(**wrong)
+
+
+def test_a_file_gives_the_frozen_weights_whole_or_is_refused_by_name(tmp_path: Path) -> None:
+    net, given = built(), {f"model.{name}": value + 1 for name, value in plain().state_dict().items()}
+    save_file(given, tmp_path / "start.safetensors")
+    assert isinstance(net.frozen, Bare)
+    load_frozen(net.frozen, tmp_path / "start.safetensors")
+    found = net.frozen.network.state_dict()
+    assert all(torch.equal(found[name.removeprefix("model.")], value.to(found[name.removeprefix("model.")]))
+               for name, value in given.items())  # fmt: skip
+    save_file({name: value for name, value in given.items() if "stage3" not in name}, tmp_path / "less.safetensors")
+    with pytest.raises(UserError, match=r"stage3\.0.* and \d+ more"):
+        load_frozen(net.frozen, tmp_path / "less.safetensors")
