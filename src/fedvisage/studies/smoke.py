@@ -6,7 +6,7 @@ sets and judged. Where a set is a directory, the rendered domain of the set's na
 
 from __future__ import annotations
 
-from fedvisage.data.selection import ONLY
+from fedvisage.data.selection import ONLY, without_selection
 from fedvisage.datasets.rendered.specification import Synthesis, parse_synthesis
 from fedvisage.datasets.sources import SYNTHETIC, without_part
 from fedvisage.errors import UserError
@@ -64,12 +64,19 @@ def _tiny(name: str, entry: str, study: Study) -> str:
     if source.strip().startswith(SYNTHETIC):
         spec = parse_synthesis(source.strip().removeprefix(SYNTHETIC))
     elif domain in DOMAINS:
-        spec = Synthesis(domain)
+        spec = Synthesis(domain, seed=_of_the_domain(entry, domain, study))
     else:
         raise UserError(f"sets.{name}", "a smoke test renders a stand-in by the set's name, and no domain is called so")
     species = f" species={','.join(spec.species)}" if spec.species else ""
-    few = f"subjects=4 videos=1 frames=1 heldout=0.5 size={SIZE}{species} {' '.join(spec.further)}".strip()
+    further = [*([f"seed={spec.seed}"] if spec.seed else []), *spec.further]
+    few = " ".join(["subjects=4 videos=1 frames=1 heldout=0.5", f"size={SIZE}{species}", *further])
     return f"{SYNTHETIC} {spec.domain} {few}{only}{meant}"
+
+
+def _of_the_domain(entry: str, domain: str, study: Study) -> int:
+    """Return which of a domain's directories an entry names: each has a stand-in of its own."""
+    named = {name: without_selection(one)[0] for name, one in study.sets.items() if name.split("-")[0] == domain}
+    return list(dict.fromkeys(named.values())).index(without_selection(entry)[0])
 
 
 def _few_people(name: str, entry: str, study: Study) -> str:
