@@ -158,11 +158,12 @@ def test_the_command_says_what_maps_to_what_and_a_recipe_that_is_read(tmp_path: 
 
 def test_the_page_on_starts_shows_recipes_that_are_read() -> None:
     page = (ROOT / "docs" / "starts.md").read_text(encoding="utf-8")
-    stacked, shown = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    stacked, shown, of_faces = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
     rest = {"data": {"sites": {"A": "sets/A"}}, "input": {"colour": "rgb"}, "training": {"rounds": 1}}
     assert fv.load({**rest, **yaml.safe_load(stacked)}).method.name == "fedstackfpad"
     recipe = fv.load({**yaml.safe_load(shown), **rest})
     assert fv.methods.find(recipe.method).title == "FedAvg (adapters)"
+    assert fv.methods.find(fv.load({**yaml.safe_load(of_faces), **rest}).method).task == "recognition"
     (command,) = re.findall(r"```console\n(.*?)```", page, flags=re.DOTALL)
     verb = get_command(app).commands["model"].commands["convert"]  # type: ignore[attr-defined]
     verb.make_context("convert", shlex.split(command)[3:])

@@ -18,7 +18,7 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.nvflare.job import travelling
 from fedvisage.progress import Reporter
-from fedvisage.runs.train import _training_of
+from fedvisage.runs.train import training_of
 from fedvisage.tracking.figures import scalars, settings_of
 
 NAMED = ("recorded", "at-start", "at-log", "at-end")
@@ -180,7 +180,7 @@ def test_a_run_that_fails_before_its_first_round_starts_no_tracker(sets: Mapping
 def test_neither_what_travels_nor_what_decides_weights_has_trackers(sets: Mapping[str, Path]) -> None:
     plain, with_one = recipe_of(tree(sets)), recipe_of(tree(sets, tracking="mlflow"))
     assert recipes.text_of(travelling(with_one)) == recipes.text_of(travelling(plain))
-    assert _training_of(recipes.tree_of(with_one)) == _training_of(recipes.tree_of(plain))
+    assert training_of(recipes.tree_of(with_one), False) == training_of(recipes.tree_of(plain), False)
 
 
 def test_settings_are_numbers_and_chosen_words(sets: Mapping[str, Path]) -> None:

@@ -45,8 +45,15 @@ def _entry(name: str) -> Entry:
     tree = _tree(file_of(name))
     method = tree.get("method")
     kind = "study" if method is None else "recipe"
-    public = _says(file_of(name), "public") if kind == "study" else tree["data"].get("public")
-    return Entry(name, kind, tree["title"], "pad" if public is None else "recognition", _method_name(method))
+    people = _says(file_of(name), "public") is not None if kind == "study" else _is_of_people(tree)
+    return Entry(name, kind, tree["title"], "recognition" if people else "pad", _method_name(method))
+
+
+def _is_of_people(recipe: dict[str, Any]) -> bool:
+    """Tell a recipe for recognition without loading its method: it has public people, or names a network for faces."""
+    method = recipe["method"]
+    network = method.get("network", {}) if isinstance(method, dict) else {}
+    return recipe["data"].get("public") is not None or "name" in network
 
 
 def _method_name(method: Any) -> str | None:
