@@ -48,8 +48,12 @@ class Recorded:
     sent: list[tuple[str, Message]]
 
 
-ALIKE = ("fedprox-vit-h", "moon-vit-h", "fedyogi", "distillation", "privacyface-global")
-"""Methods that share all code with another one of the list but a loss, a rule of Adam's, or whose data is merged."""
+ALIKE = (
+    *("fedprox-vit-h", "moon-vit-h", "fedavg-vit-h", "fedyogi", "distillation"),
+    *("privacyface-global", "privacyface-naive", "privacyface-without-noise", "privacyface-fedface"),
+)
+"""Methods that share all code with another one of the list but a loss, a rule of Adam's, a mechanism that has tests of
+its own, or whose data is merged."""
 
 
 @pytest.fixture(

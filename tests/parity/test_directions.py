@@ -54,6 +54,33 @@ def test_fedfrs_contrast_pulls_to_the_global_model_and_away_from_the_previous_on
     assert found != pytest.approx(-np.log(far / (near + far)).mean(), rel=1e-2)
 
 
+def test_fedfrs_customisation_is_eq_6_of_transformed_features_and_public_people_are_everybodys_negatives(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    """Π is no longer the identity and not symmetric, so that its transpose is another; b is not zero."""
+    site = site_of(sets, tmp_path, method__hard_negatives=-1)
+    view = fedfr.with_hard_negatives(site)
+    rng = np.random.default_rng(0)
+    pi, shifts = rng.normal(size=(16, 16)), rng.normal(size=3)
+    fedfr.own_parameters(site)
+    with torch.no_grad():
+        site.own(fedfr.TRANSFORMATION, lambda: torch.empty(0)).copy_(torch.from_numpy(pi))
+        site.own(fedfr.BIAS, lambda: torch.empty(0)).copy_(torch.from_numpy(shifts))
+    batch = next(one for one in site.batches_of(view) if len(set((one.identities < 3).tolist())) == 2)
+    assert batch.identities is not None
+    features = rng.normal(size=(len(batch.identities), 16))
+    branches = unit(face.own_centres(site, fedfr.BRANCHES).detach().numpy().astype(np.float64))
+    total = 0.0
+    for row, label in zip(unit(features @ pi.T), batch.identities.tolist(), strict=True):
+        for branch, shift in enumerate(shifts):
+            stretched = 2 * ((row @ branches[branch] + 1) / 2) ** 3 - 1
+            mine = label == branch
+            logit = -30 * (stretched - 0.4) - shift if mine else 30 * (stretched + 0.4) + shift
+            total += (0.7 if mine else 0.3) * np.log1p(np.exp(logit))
+    found = fedfr.customisation(site, batch, torch.from_numpy(features).float()).item()
+    assert found == pytest.approx(total / len(features) / 30, rel=1e-4)
+
+
 def test_sampled_public_images_count_in_a_sites_weight_where_they_should(
     sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
