@@ -6,6 +6,8 @@ WORKERS ?= 2
 # One more than there are cores: tests of federations wait for each other's processes.
 TESTERS ?= 3
 MINUTES ?= 60
+# Tests start hundreds of processes, each of which would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: docs notebooks setup demo test quick test-slow test-wheel test-processors distributed faults soak hostile web browser lint reference calibrate benchmark wheel release-check clean
 

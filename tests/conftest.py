@@ -69,10 +69,13 @@ WHOLE = (
     *("device/test_adaptation.py", "device/test_assessment.py", "runs/test_abreast.py"),
     *("methods/test_adapters_in_runs.py", "datasets/importers/test_pipeline.py", "tasks/pad/adapt/test_user.py"),
     *("tasks/test_mixed_crops.py", "tasks/pad/test_evaluation.py", "report/test_page_in_browser.py"),
-    *("tasks/pad/test_as_published.py", "test_website.py"),
+    *("tasks/pad/test_as_published.py", "test_website.py", "parity/test_fedgpad_rounds.py", "device/test_exported.py"),
+    *("device/test_device_page.py", "device/test_device_pipeline.py", "privacy/test_accountant.py"),
+    *("datasets/protocols/test_protocols_on_copies.py", "cli/test_hostile_runs.py", "runs/test_snapshots.py"),
+    *("methods/test_face_adapters_in_runs.py", "tasks/test_exact_statistics.py", "cli/test_documented_prediction.py"),
     *("test_documentation.py", "test_extensions.py", "test_processors.py", "test_shipped.py", "test_wheel.py"),
 )
-"""Below this folder: tests that run whole recipes or processes again and again."""
+"""Below this folder: tests that run whole recipes or processes again and again, or compute for long."""
 
 
 LONG = ("distributed/", "studies/", "contract/", "faults/", "audit/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -34,10 +35,13 @@ def imported(path: Path) -> Iterator[str]:
                 yield whole if whole in FILES else node.module
 
 
-ARROWS = {name: sorted({one for one in imported(path) if one in FILES and one != name}) for name, path in FILES.items()}
+@cache
+def arrows() -> dict[str, list[str]]:
+    """Return what each module imports of ours."""
+    return {name: sorted({one for one in imported(path) if one in FILES} - {name}) for name, path in FILES.items()}
 
 
-def circles(arrows: Mapping[str, list[str]]) -> list[list[str]]:
+def circles(of: Mapping[str, list[str]]) -> list[list[str]]:
     """Return a circle for each file from which a walk comes back to itself: by depth first, with the path at hand."""
     done: set[str] = set()
     found: list[list[str]] = []
@@ -46,11 +50,11 @@ def circles(arrows: Mapping[str, list[str]]) -> list[list[str]]:
         if name in path:
             found.append([*path[path.index(name) :], name])
         elif name not in done:
-            for other in arrows[name]:
+            for other in of[name]:
                 walk(other, [*path, name])
             done.add(name)
 
-    for name in arrows:
+    for name in of:
         walk(name, [])
     return found
 
@@ -69,7 +73,7 @@ def rooms_in_order() -> list[str]:
 
 
 def test_no_files_import_each_other_in_a_circle() -> None:
-    assert circles(ARROWS) == []
+    assert circles(arrows()) == []
 
 
 def test_a_circle_would_be_noticed() -> None:
@@ -84,7 +88,7 @@ def test_every_import_leads_downwards_in_that_list() -> None:
     floor = {name: number for number, name in enumerate(rooms_in_order())} | {"fedvisage": 0}
     upwards = [
         f"{name} imports {other}"
-        for name, others in ARROWS.items()
+        for name, others in arrows().items()
         for other in others
         if room(name) != room(other) and floor[room(name)] >= floor[room(other)]
     ]

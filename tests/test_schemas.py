@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +25,21 @@ from fedvisage.shipped import locate
 from fedvisage.shipped.listing import entries
 from fedvisage.studies import read
 
-RECIPE = Draft202012Validator(recipe_schema(METHODS))
-STUDY = Draft202012Validator(study_schema(METHODS))
 SMALL = {
     "method": {"name": "fedpad"},
     "data": {"sites": {"O": "sets/O", "C": "sets/C", "I": "sets/I", "M": "sets/M", "S": "sets/S"}, "user": "sets/U"},
     "training": {"rounds": 1},
 }
+
+
+@cache
+def of_recipes() -> Draft202012Validator:
+    return Draft202012Validator(recipe_schema(METHODS))
+
+
+@cache
+def of_studies() -> Draft202012Validator:
+    return Draft202012Validator(study_schema(METHODS))
 
 
 def as_json(path: Path) -> Any:
@@ -52,15 +62,16 @@ def changed(changes: dict[str, Any]) -> dict[str, Any]:
     return tree
 
 
-@pytest.mark.parametrize("validator", [RECIPE, STUDY])
-def test_a_schema_is_itself_one_of_the_dialect_that_it_names(validator: Draft202012Validator) -> None:
+@pytest.mark.parametrize("schema", [of_recipes, of_studies])
+def test_a_schema_is_itself_one_of_the_dialect_that_it_names(schema: Callable[[], Draft202012Validator]) -> None:
+    validator = schema()
     Draft202012Validator.check_schema(validator.schema)
     assert validator.schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
 
 
 @pytest.mark.parametrize("entry", entries(), ids=lambda entry: entry.name)
 def test_every_shipped_recipe_and_study_satisfies_its_schema(entry: Any) -> None:
-    validator = RECIPE if entry.kind == "recipe" else STUDY
+    validator = of_recipes() if entry.kind == "recipe" else of_studies()
     assert [error.message for error in validator.iter_errors(as_json(locate(entry.name)))] == []
 
 
@@ -72,8 +83,8 @@ NEEDED = {"privacyface": {"delta": 1e-3}, "fedstackfpad": {"network": {"arch": "
 def test_a_resolved_recipe_of_every_method_satisfies_the_schema(method: Method) -> None:
     given = {"name": method.name, **NEEDED.get(method.name, {})}
     section = method.options.model_validate(given).model_dump(mode="json")
-    assert [error.message for error in RECIPE.iter_errors(changed({"method": section}))] == []
-    assert not RECIPE.is_valid(changed({"method": {**section, "no-such-option": 1}}))
+    assert [error.message for error in of_recipes().iter_errors(changed({"method": section}))] == []
+    assert not of_recipes().is_valid(changed({"method": {**section, "no-such-option": 1}}))
 
 
 RIGHT: list[dict[str, Any]] = [
@@ -132,14 +143,14 @@ WRONG: list[dict[str, Any]] = [
 @pytest.mark.parametrize("changes", RIGHT, ids=json.dumps)
 def test_what_the_program_accepts_satisfies_the_schema(changes: dict[str, Any]) -> None:
     validate(changed(changes), read_method)
-    assert [error.message for error in RECIPE.iter_errors(changed(changes))] == []
+    assert [error.message for error in of_recipes().iter_errors(changed(changes))] == []
 
 
 @pytest.mark.parametrize("changes", WRONG, ids=str)
 def test_what_the_program_refuses_does_not_satisfy_the_schema(changes: dict[str, Any]) -> None:
     with pytest.raises(UserError):
         validate(changed(changes), read_method)
-    assert not RECIPE.is_valid(changed(changes))
+    assert not of_recipes().is_valid(changed(changes))
 
 
 def test_every_key_with_a_short_form_has_it_in_the_schema() -> None:
@@ -155,7 +166,7 @@ def test_every_key_with_a_short_form_has_it_in_the_schema() -> None:
 
 
 def test_sections_methods_and_keys_are_described_in_the_words_of_the_code() -> None:
-    sections = RECIPE.schema["$defs"]
+    sections = of_recipes().schema["$defs"]
     assert sections["Optimizer"]["description"].startswith("The sites' optimizer; ``state: fresh`` starts it anew")
     assert sections["Federation"]["properties"]["wire"]["description"].startswith("Weights travel as ``fp32`` or")
     assert METHODS["fedma"].title in sections["method-fedma"]["description"]
@@ -181,7 +192,7 @@ def study(**changes: Any) -> dict[str, Any]:
 def test_a_study_that_is_read_satisfies_the_schema(changes: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
     read(tmp_path / "study.yaml")
-    assert [error.message for error in STUDY.iter_errors(study(**changes))] == []
+    assert [error.message for error in of_studies().iter_errors(study(**changes))] == []
 
 
 @pytest.mark.parametrize(
@@ -195,12 +206,12 @@ def test_a_study_that_is_refused_does_not_satisfy_the_schema(changes: dict[str, 
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study(**changes)))
     with pytest.raises(UserError):
         read(tmp_path / "study.yaml")
-    assert not STUDY.is_valid(study(**changes))
+    assert not of_studies().is_valid(study(**changes))
 
 
 def test_the_recipe_in_a_study_is_checked_too() -> None:
-    assert not STUDY.is_valid(study(recipe={"method": {"name": "fedpda"}}))
-    assert not STUDY.is_valid(study(rows={"x": {"set": ["training.rounds"]}}))
+    assert not of_studies().is_valid(study(recipe={"method": {"name": "fedpda"}}))
+    assert not of_studies().is_valid(study(rows={"x": {"set": ["training.rounds"]}}))
 
 
 def test_another_schema_is_a_users_mistake(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -221,4 +232,4 @@ def test_the_command_prints_the_schema(
     assert not ended.value.code
     printed = json.loads(capsys.readouterr().out)
     assert printed["title"].startswith(title)
-    assert printed == (STUDY if words else RECIPE).schema
+    assert printed == (of_studies() if words else of_recipes()).schema
