@@ -49,11 +49,12 @@ class Recorded:
 
 
 ALIKE = (
-    *("fedprox-vit-h", "moon-vit-h", "fedavg-vit-h", "fedyogi", "distillation"),
+    *("fedprox-vit-h", "moon-vit-h", "fedavg-vit-h", "fedyogi", "distillation", "pooled"),
     *("privacyface-global", "privacyface-naive", "privacyface-without-noise", "privacyface-fedface"),
+    "privacyface-local",
 )
 """Methods that share all code with another one of the list but a loss, a rule of Adam's, a mechanism that has tests of
-its own, or whose data is merged."""
+its own, or whose data is merged or whose sites stay alone."""
 
 
 @pytest.fixture(

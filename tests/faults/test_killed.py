@@ -65,12 +65,19 @@ def test_killed_at_random_moments(machine: Machine, whole: Whole, tmp_path: Path
         assert settled(out) == whole.files
 
 
+@pytest.fixture(scope="module")
+def short(machine: Machine, sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    """A run of one round that was left alone."""
+    content = tree(sets, training__rounds=1, evaluation__every=0)
+    out, began = tmp_path_factory.mktemp("short") / "whole", time.monotonic()
+    assert machine.run(content, out).how == FINISHED
+    return Whole(content, settled(out), time.monotonic() - began)
+
+
 @pytest.mark.parametrize("operation", range(1, 9))
 def test_killed_at_one_of_the_first_file_operations(
-    operation: int, machine: Machine, sets: Mapping[str, Path], tmp_path: Path
+    operation: int, machine: Machine, short: Whole, tmp_path: Path
 ) -> None:
-    content = tree(sets, training__rounds=1, evaluation__every=0)
-    assert machine.run(content, tmp_path / "whole").how == FINISHED
-    assert machine.run(content, tmp_path / "run", kill_at=operation).how == KILLED
-    assert machine.run(content, tmp_path / "run").how == FINISHED
-    assert settled(tmp_path / "run") == settled(tmp_path / "whole")
+    assert machine.run(short.content, tmp_path / "run", kill_at=operation).how == KILLED
+    assert machine.run(short.content, tmp_path / "run").how == FINISHED
+    assert settled(tmp_path / "run") == short.files

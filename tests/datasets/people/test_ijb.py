@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.datasets.people.spoilt import spoilt
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.templates import read_lists
@@ -67,15 +68,6 @@ def test_lists_lie_beside_the_set_as_numbers(copy: tuple[str, Path], tmp_path: P
         imported(kind, source, tmp_path / "set")
 
 
-def changed(tmp_path: Path, file: str, old: str, new: str) -> Path:
-    pretend_dataset("ijb-c", tmp_path / "IJBC")
-    path = tmp_path / "IJBC" / "meta" / f"ijbc_{file}"
-    content = path.read_bytes().decode()
-    assert old in content
-    path.write_bytes(content.replace(old, new, 1).encode())
-    return tmp_path / "IJBC"
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "word"),
     [
@@ -98,7 +90,7 @@ def changed(tmp_path: Path, file: str, old: str, new: str) -> Path:
 def test_lists_that_contradict_themselves_or_each_other_are_refused(
     file: str, old: str, new: str, word: str, tmp_path: Path
 ) -> None:
-    source = changed(tmp_path, file, old, new)
+    source = spoilt("ijb-c", tmp_path / "IJBC", f"meta/ijbc_{file}", old, new)
     if "template 2 is of" in word:
         word = "line 1.*1 and 2 are one person"  # the pair says so, and nothing else names template 2
     with pytest.raises(UserError, match=word):
@@ -107,14 +99,16 @@ def test_lists_that_contradict_themselves_or_each_other_are_refused(
 
 
 def test_lists_with_a_line_for_each_image_of_a_template_and_further_columns_are_read(tmp_path: Path) -> None:
-    source = changed(tmp_path, "1N_gallery_G1.csv", "1,100\r\n", '"1","100",a.jpg\r\n1,100,b.jpg\r\n')
+    source = spoilt(
+        "ijb-c", tmp_path / "IJBC", "meta/ijbc_1N_gallery_G1.csv", "1,100\r\n", '"1","100",a.jpg\r\n1,100,b.jpg\r\n'
+    )
     made = LAYOUTS["ijb-c"].scan(LAYOUTS["ijb-c"], source)
     assert made.templates is not None
     assert made.templates.galleries["g1"].tolist() == [[1, 100], [3, 101]]
 
 
 def test_crops_that_are_missing_or_in_no_list_are_counted_and_whom_no_list_names_is_somebody(tmp_path: Path) -> None:
-    source = changed(tmp_path, "1N_probe_mixed.csv", "6,102\r\n", "")
+    source = spoilt("ijb-c", tmp_path / "IJBC", "meta/ijbc_1N_probe_mixed.csv", "6,102\r\n", "")
     crops = source / "loose_crop"
     (crops / "4.jpg").rename(crops / "10.jpg")
     (source / "meta" / "ijbc_1N_gallery_G2.csv").unlink()

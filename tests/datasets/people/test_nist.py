@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.datasets.people.spoilt import spoilt
 
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.templates import read_lists
@@ -62,15 +63,6 @@ def test_lists_lie_beside_the_set_and_pairs_say_who_is_one_person(made: Path) ->
     }
 
 
-def changed(tmp_path: Path, file: str, old: str, new: str) -> Path:
-    pretend_dataset("ijb-b-nist", tmp_path / "IJBB")
-    path = tmp_path / "IJBB" / "protocol" / f"ijbb_{file}"
-    content = path.read_bytes().decode()
-    assert old in content
-    path.write_bytes(content.replace(old, new, 1).encode())
-    return tmp_path / "IJBB"
-
-
 @pytest.mark.parametrize(
     ("file", "old", "new", "word"),
     [
@@ -85,14 +77,14 @@ def changed(tmp_path: Path, file: str, old: str, new: str) -> Path:
 def test_tables_that_cannot_be_right_are_refused_with_the_line(
     file: str, old: str, new: str, word: str, tmp_path: Path
 ) -> None:
-    source = changed(tmp_path, file, old, new)
+    source = spoilt("ijb-b-nist", tmp_path / "IJBB", f"protocol/ijbb_{file}", old, new)
     with pytest.raises(UserError, match=word):
         import_people(LAYOUTS["ijb-b-nist"], source, tmp_path / "set", name="I", size=112)
     assert not (tmp_path / "set").exists()
 
 
 def test_faces_without_a_box_or_a_picture_are_counted(tmp_path: Path) -> None:
-    source = changed(tmp_path, "1N_gallery_S2.csv", "FACE_WIDTH", "FACE_WIDTH")
+    source = spoilt("ijb-b-nist", tmp_path / "IJBB", "protocol/ijbb_1N_gallery_S2.csv", "FACE_WIDTH", "FACE_WIDTH")
     table = source / "protocol" / "ijbb_1N_gallery_S2.csv"
     head, line = table.read_text().splitlines()
     fields = line.split(",")
