@@ -1,7 +1,10 @@
 """Drawings and TensorBoard files: what they hold, and that they can be drawn again."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from statistics import NormalDist
 
@@ -63,6 +66,23 @@ def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Pat
     distance = np.linalg.norm(place[:, None] - place[None], axis=-1)
     np.fill_diagonal(distance, np.inf)
     assert (group[distance.argmin(axis=1)] == group).mean() > 0.95
+
+
+THREADS = """
+import os, numpy as np
+from fedvisage.report.embedding import project
+before = len(os.listdir("/proc/self/task"))
+project(np.random.default_rng(0).standard_normal((60, 8), dtype=np.float32))
+print(len(os.listdir("/proc/self/task")) - before)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted where Linux lists them")
+def test_points_are_placed_in_one_thread_however_many_there_may_be() -> None:
+    """Two on a busy machine wait for each other a thousand times: 30 s for what one does in one."""
+    words = [sys.executable, "-c", THREADS]
+    done = subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "4"}, capture_output=True, text=True, check=True)
+    assert int(done.stdout) == 0
 
 
 def test_a_line_parts_a_sets_classes_where_they_can_be_parted() -> None:

@@ -82,6 +82,8 @@ def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
         page.get_by_label("Key of the service").fill(KEY)
         page.keyboard.press("Enter")
         ready(page)
+        assert page.get_by_label("Key of the service").is_hidden()
+        assert page.evaluate("document.activeElement.id") == "camera", "the keyboard goes on from there"
         assert show(page, filmed["bonafide"]).startswith("Living")
 
 

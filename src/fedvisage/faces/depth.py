@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 from torch import Tensor
 
 from fedvisage.faces.synthetic.conditions import Conditions, draw_conditions
@@ -77,6 +76,8 @@ def fit_pose(points: Points) -> Conditions:
     def misfit(pose: NDArray[np.float64]) -> NDArray[np.float64]:
         missed = placed(around, pose) - target
         return np.concatenate([(missed / (2 * spread * STRAY)).ravel(), pose[:2] / USUAL])
+
+    from scipy.optimize import least_squares  # here, because a run on sets that are there never comes to this
 
     eyes = target[1] - target[0]
     start = np.array([0.0, 0.0, np.arctan2(eyes[1], eyes[0]), 2 * spread, *target.mean(axis=0)])

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE
 from sklearn.svm import SVC
+from threadpoolctl import threadpool_limits
 
 from fedvisage.report.drawing import INK, canvas, colour, key, styled, svg
 from fedvisage.report.run_files import Features
@@ -84,11 +85,15 @@ def sample(count: int) -> NDArray[np.int64]:
 
 
 def project(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Place the points in two dimensions: principal components first, then t-SNE from a fixed start."""
+    """Place the points in two dimensions: principal components first, then t-SNE from a fixed start.
+
+    In one thread: several meet in every step of t-SNE, and where others compute beside them they wait for each other.
+    """
     components = min(50, *values.shape)
     reduced = PCA(components, svd_solver="full").fit_transform(values.astype(np.float64))
     perplexity = min(30.0, (len(values) - 1) / 3)
-    placed = TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(reduced)
+    with threadpool_limits(limits=1):
+        placed = TSNE(perplexity=perplexity, init="pca", random_state=SEED).fit_transform(reduced)
     return np.asarray(placed, dtype=np.float32)
 
 

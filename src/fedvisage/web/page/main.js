@@ -32,9 +32,16 @@ async function begin() {
     at("here").disabled = true;
     at("there").checked = true;
   }
-  at("service").hidden = !page.service?.keys;
+  askForKey(page.service?.keys);
   if (page.service?.keys) view.state("refused", "Give a key of the service to begin.");
   else await open();
+}
+
+/** Show where the service's key is written, or hide it and let the keyboard go on from the camera's button. */
+function askForKey(wanted) {
+  const within = at("service").contains(document.activeElement);
+  at("service").hidden = !wanted;
+  if (within && !wanted) at("camera").focus();
 }
 
 async function open() {
@@ -53,6 +60,7 @@ async function open() {
   if (!people.size || models.recognition?.digest !== people.digest) forget();
   view.models(models, page, remote);
   view.enable(true, { recognises: Boolean(models.recognition) });
+  askForKey(false);
   view.state("ready", "Ready: start the camera or choose a picture.");
 }
 
@@ -188,6 +196,7 @@ async function embeddingNow() {
 }
 
 function told(error) {
+  if (error instanceof Refused && error.code === "unauthorised") askForKey(true);
   view.state("refused", error instanceof Refused ? error.message : `This is a defect of the page: ${error.message ?? error}`);
 }
 
