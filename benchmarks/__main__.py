@@ -38,6 +38,7 @@ from benchmarks import (
     split,
     startup,
     transport,
+    waiting,
     whole,
 )
 from benchmarks.measurement import Measurement
@@ -62,6 +63,7 @@ MEASURES = (
     pipeline.measure_start,
     precision.measure,
     precision.measure_layout,
+    waiting.measure,
     memory.measure,
     memory.measure_activations,
     overhead.measure,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +35,29 @@ def test_every_library_of_linear_algebra_has_the_threads_that_a_process_was_give
     assert libraries, "NumPy has one"
     assert {library["num_threads"] for library in libraries} == {count}
     assert torch.get_num_threads() == count
+
+
+STARTED = """
+import os, sys
+from fedvisage.cli import main
+
+sys.argv = ["fedvisage", "--version"]
+try:
+    main()
+except SystemExit:
+    print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
+def test_threads_of_the_command_line_sleep_while_they_wait_unless_they_are_told_otherwise(
+    given: dict[str, str], policy: str
+) -> None:
+    """What OpenMP looks at when it is loaded is there before torch is."""
+    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    words = [sys.executable, "-c", STARTED]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{policy} False"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fedvisage.cli.options import ending_on_sigterm
 from fedvisage.cli.verbs import Verbs
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.version import VERSION
+from fedvisage.workers.machine import let_threads_sleep
 
 app = typer.Typer(
     help="Federated learning for faces, where the faces never leave their owners.",
@@ -51,6 +52,7 @@ def main() -> None:
 
     Ctrl-C is such an end, and so is SIGTERM, but with 143.
     """
+    let_threads_sleep(os.environ)  # before anything is loaded that has threads
     with ending_on_sigterm():
         _run()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from pathlib import Path
 
 SYSTEM = Path("/")
@@ -20,6 +21,15 @@ def use_threads(count: int) -> None:
 
     torch.set_num_threads(count)
     threadpool_limits(limits=count, user_api="blas")
+
+
+def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
+    """Have threads sleep while they wait for each other, unless the environment says otherwise; for processes to come.
+
+    OpenMP's threads spin at the end of every loop that they share. Where other programs compute, they spin on the very
+    cores that the slowest of them waits for, and a step takes several times as long.
+    """
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def cores(system: Path = SYSTEM) -> int:
