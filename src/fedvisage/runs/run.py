@@ -8,10 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
-from fedvisage.data.crops import CropRecord
-from fedvisage.errors import UserError
 from fedvisage.federation.account import figures_of
-from fedvisage.federation.compatible import check_protection
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Method
@@ -20,15 +17,15 @@ from fedvisage.federation.record.checkpoint import generations_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
-from fedvisage.files import check_weights, json_text, locked, needing_room, read_json, sweep, write_json
+from fedvisage.files import json_text, locked, needing_room, read_json, sweep, write_json
 from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
-from fedvisage.recipe import Federation, Recipe
-from fedvisage.recipe.weights import named_weights
+from fedvisage.recipe import Recipe
 from fedvisage.runs import environment
 from fedvisage.runs import train as training
 from fedvisage.runs.abreast import Crew, gathered, swept, without_workers
 from fedvisage.runs.abreast import Wire as Wire
+from fedvisage.runs.checks import check_files, check_fits, checked_overlap, crops_trained_on
 from fedvisage.runs.directory import (
     DATA,
     ENVIRONMENT,
@@ -47,9 +44,8 @@ from fedvisage.runs.snapshots import judged
 from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
 from fedvisage.tasks.crops import check_alike
-from fedvisage.tasks.opened import Opened, check_entries, verify_sets
-from fedvisage.tasks.overlap import OVERLAP, USER, check_apart, look_for_overlap
-from fedvisage.tasks.recognition.benchmarks import check_unseen
+from fedvisage.tasks.opened import Opened, verify_sets
+from fedvisage.tasks.overlap import OVERLAP
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
 from fedvisage.tracking.telling import telling
@@ -145,7 +141,7 @@ def _run(
     task = task_of(method)
     unfinished = not (out / METRICS).exists()  # a finished run needs no data any more
     if unfinished and recipe.data.public is not None:  # which is made next
-        _check_files(recipe, whole=opening is None)
+        check_files(recipe, whole=opening is None)
     recipe = as_begun(task.filled(recipe, cache, reporter), out)
     done = finished(out, recipe, resume)
     if done is not None:
@@ -154,16 +150,16 @@ def _run(
     if (warning := method.warning(recipe)) is not None:
         reporter.say(f"warning: {warning}")
     setup = set_up(recipe, method)
-    _check_fits(setup)
+    check_fits(setup)
     if unfinished:
-        _check_files(recipe, whole=opening is None)
+        check_files(recipe, whole=opening is None)
     if verify:
         verify_sets(recipe.data.entries, cache, reporter.say)
     if training is None:
         crew.start(recipe, method, wire is LocalTransport, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter)
     check_alike(data.crops, allow_mixed_crops)
-    overlap = _checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
+    overlap = checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     choice = decided(setup, cache, reporter.say)
     recipe = settled(recipe, choice)
@@ -181,7 +177,7 @@ def _run(
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
         trained = (training or _here(wire, crew))(setup, out, data, reporter)
-        if crops := _crops_trained_on(data):
+        if crops := crops_trained_on(data):
             model.save_settings(out, replace(trained.saved, crops=crops))
         metrics = {**_judge(setup, out, trained, data), **_costs(out, crew)}
         write_json(out / METRICS, metrics)
@@ -200,74 +196,9 @@ def _surroundings(setup: Setup, choice: Choice | None, crew: Crew) -> dict[str, 
     return seen if choice is None else {**seen, "seconds_of_a_step": choice.seconds}
 
 
-def _crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
-    """Return the kinds of crops that training saw, each once; only here sets and model are at hand."""
-    known = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
-    return tuple(dict.fromkeys(one for one in known if one is not None))
-
-
 def _whole(task: Task, recipe: Recipe, method: Method, cache: Path, say: Say) -> Opened:
     """Open all data of a recipe."""
     return task.open(recipe, method, cache, say)
-
-
-def _checked_overlap(
-    data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, mixed: bool, say: Say
-) -> dict[str, Any]:
-    """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
-    allowed = allowed or ((out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True)
-    overlap = look_for_overlap(data.places, cache, say)
-    for line in check_apart(overlap, allowed, recipe.data.user_name):
-        say(f"note: {line}")
-    told = overlap.as_json(allowed)
-    if data.benchmarks:
-        trained_on = {place: views for place, views in data.places.items() if place != USER}
-        told["benchmarks"] = check_unseen(data.benchmarks, trained_on, _crops_trained_on(data), cache, say,
-                                          allow_mixed_crops=mixed, allow_overlap=allowed)  # fmt: skip
-    return told
-
-
-def _check_files(recipe: Recipe, whole: bool) -> None:
-    """Refuse sets and weights that are not there or no such files, before anything is written, made or opened."""
-    ours = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
-    check_entries(ours)
-    for place, path in named_weights(recipes.tree_of(recipe)).items():
-        if whole or place[:2] == ("training", "start"):
-            check_weights(Path(path), ".".join(("recipe", *place)))
-
-
-def _check_fits(setup: Setup) -> None:
-    """Refuse options that this method would have to ignore."""
-    recipe, method = setup.recipe, setup.method
-    if method.pooled and recipe.federation != Federation():
-        raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
-    if method.pooled and recipe.training.batch.per_site:
-        raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
-    check_protection(recipe, method)
-    noised = method.noised(recipe)  # this also refuses settings under which noise would protect nothing
-    if recipe.privacy.epsilon is not None and not (method.releases or noised):
-        raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
-    setup.task.check(recipe, method)
-    method.check(recipe)
-    if recipe.training.server_optimizer is not None and not method.steps_at_server:
-        raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
-    if recipe.training.l2sp is not None and not method.pulls:
-        raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
-    _check_parts(recipe, method)
-    if recipe.evaluation.features and method.features is None:
-        raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
-
-
-def _check_parts(recipe: Recipe, method: Method) -> None:
-    """Refuse batches in parts where the loss looks at a batch as a whole."""
-    if recipe.training.micro_batch is None:
-        return
-    if not method.accumulates:
-        raise UserError("recipe.training.micro_batch", f"{method.name} looks at a batch as a whole; leave it out, and "
-                        "set training.batch to what fits")  # fmt: skip
-    if getattr(recipe.method, "sampled_classes", None) is not None:
-        raise UserError("recipe.training.micro_batch", "and method.sampled_classes, which draws classes for a whole "
-                        "batch, do not go together; leave one of them out")  # fmt: skip
 
 
 def _here(wire: Wire, crew: Crew) -> Training:
