@@ -15,7 +15,7 @@ import torch
 from tests.conftest import THREADS
 from threadpoolctl import threadpool_info
 
-from fedvisage.workers.machine import cores, free_memory, use_threads
+from fedvisage.workers.machine import WAITING, cores, free_memory, use_threads
 
 MEMINFO = "MemTotal:       100 kB\nMemFree:         10 kB\nMemAvailable:    40 kB\n"
 
@@ -45,19 +45,26 @@ sys.argv = ["fedvisage", "--version"]
 try:
     main()
 except SystemExit:
-    print(os.environ["OMP_WAIT_POLICY"], "torch" in sys.modules)
+    print(os.environ.get("OMP_WAIT_POLICY"), os.environ.get("GOMP_SPINCOUNT"), "torch" in sys.modules)
 """
 
 
-@pytest.mark.parametrize(("given", "policy"), [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE")])
-def test_threads_of_the_command_line_sleep_while_they_wait_unless_they_are_told_otherwise(
-    given: dict[str, str], policy: str
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({}, "None 30000"),
+        ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE None"),
+        ({"GOMP_SPINCOUNT": "infinity"}, "None infinity"),
+    ],
+)
+def test_threads_of_the_command_line_that_wait_sleep_sooner_unless_they_are_told_otherwise(
+    given: dict[str, str], said: str
 ) -> None:
     """What OpenMP looks at when it is loaded is there before torch is."""
-    environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | given
+    environment = {name: value for name, value in os.environ.items() if name not in WAITING} | given
     words = [sys.executable, "-c", STARTED]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"{policy} False"
+    assert done.stdout.splitlines()[-1] == f"{said} False"
 
 
 @pytest.mark.parametrize(
