@@ -74,7 +74,7 @@ def test_a_run_is_in_the_status_while_it_goes_on(
     assert list((tmp_path / "seen/tensorboard").glob("events.*"))
     assert "tracking" not in next(federation.server.path.parents[1].glob("runs/seen-*/recipe.yaml")).read_text()
     words = " ".join(observer.told)
-    assert words.index("submitted") < words.index("waiting for A, B, C") < words.index("started")
+    assert words.index("submitted") < words.index("waiting for A, B, C to start") < words.index("started")
     assert not [one for one in status_of(federation.operator.path, WAIT).runs if one.run == run.run], "it is over"
 
 
