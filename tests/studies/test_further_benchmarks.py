@@ -14,7 +14,7 @@ from tests.toy import tree, unheard
 
 from fedvisage.errors import UserError
 from fedvisage.studies import conduct, read
-from fedvisage.studies.figures import benchmark_of, value_of
+from fedvisage.studies.figures import benchmark_of, heading, value_of
 from fedvisage.studies.smoke import smoke
 
 PAPER = {"source": "A paper", "columns": ["pairs.south.accuracy"], "rows": {"FedAvg": {"U": [91.5]}}}
@@ -70,8 +70,8 @@ def test_figures_of_benchmarks_are_columns_beside_the_users(study: dict[str, Any
     assert found == measured
     head, line = (tmp_path / "out" / "table.md").read_text().splitlines()[4:7:2]
     titles = [cell.strip() for cell in head.split("|")]
-    assert titles.count("PAIRS.SOUTH.ACCURACY (paper)") == 2, "one of them beside a figure of another name"
-    assert line.split("|")[titles.index("PAIRS.SOUTH.ACCURACY (paper)")].strip() == "91.50"
+    assert titles.count("pairs south accuracy (paper)") == 2, "one of them beside a figure of another name"
+    assert line.split("|")[titles.index("pairs south accuracy (paper)")].strip() == "91.50"
 
 
 def test_a_benchmarks_figure_is_that_of_the_sites_own_model_where_a_list_is_of_its_group() -> None:
@@ -117,3 +117,18 @@ def test_at_smoke_size_benchmarks_are_rendered_people(study: dict[str, Any], tmp
     tiny = smoke(read(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path)))
     assert {*tiny.benchmarks} == {*study["benchmarks"]}
     assert all(entry.startswith("synth: people ") for entry in tiny.benchmarks.values())
+
+
+@pytest.mark.parametrize(
+    ("figure", "above"),
+    [
+        ("hter", "HTER"),
+        ("heldout.eer", "held-out EER"),
+        ("personal.local.tar@1e-3", "personal local TAR@1e-3"),
+        ("group.African.accuracy", "group African accuracy"),
+        ("ijb-c.rank@1", "ijb-c rank@1"),
+        ("megabytes_up", "MB up"),
+    ],
+)
+def test_columns_are_headed_by_words_and_the_abbreviations_of_the_field(figure: str, above: str) -> None:
+    assert heading(figure) == above

@@ -294,7 +294,7 @@ def test_benchmarks_below_a_root_are_imported_and_their_figures_are_columns(tmp_
     made = json.loads((tmp_path / "out" / "table.json").read_text())["rows"]["ArcFace, conventional"]["average"]
     assert {f"rfw.{race}.accuracy" for race in ("african", "asian", "caucasian", "indian")} <= {*made}
     head = (tmp_path / "out" / "table.md").read_text()
-    assert "IJB-B.TAR@1E-4 (paper)" in head
+    assert "ijb-b TAR@1e-4 (paper)" in head
     assert "58.62" in head
 
 

@@ -127,7 +127,7 @@ def test_what_runs_cost_stands_in_its_own_units_with_nothing_printed_beside(
     ledger = (tmp_path / "out" / "cells" / "fedpad-A-seed0" / "ledger.jsonl").read_text().splitlines()
     sent = sum(line["bytes"] for line in map(json.loads, ledger) if line["direction"] == "up")
     head, _, line = lines_of(tmp_path)
-    assert head[3:] == ["EER", "MEGABYTES_UP", "EER (paper)"]
+    assert head[3:] == ["EER", "MB up", "EER (paper)"]
     assert float(line[4]) == pytest.approx(sent / 1e6, abs=0.006)
     assert "costs in their own units" in (tmp_path / "out" / "table.md").read_text()
 

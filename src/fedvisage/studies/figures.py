@@ -54,8 +54,17 @@ HEADINGS: Mapping[str, str] = {
     "published.hter_target_eer": "HTER at the user's EER threshold (as published)",
     "published.hter_train_eer": "HTER at the training scores' EER threshold (as published)",
     "published.tpr_bona_fide_1pct": "bona fide accepted at 1 % of attacks (as published)",
+    "tpr_at_fpr_1pct": "TPR at FPR 1 %",
+    "apcer_pooled": "pooled APCER",
+    "seconds": "seconds",
+    "peak_rss_mb": "peak memory (MB)",
+    "megabytes_up": "MB up",
+    "megabytes_down": "MB down",
+    "steps_per_epoch": "steps per epoch",
 }
 """Columns whose names do not say enough."""
+WORDS = ("accuracy", "rank")
+"""Measures that are no abbreviations."""
 
 Attacks = Literal["hter", "eer", "auc", "tpr_at_fpr_1pct", "bpcer", "apcer_pooled", "acer"]
 _OWN = (_RATE, _PUBLISHED, _GROUP, _IMPOSTORS, _HELDOUT)
@@ -128,7 +137,12 @@ def _of_group(metrics: Mapping[str, Any], group: str) -> float | None:
 
 def heading(figure: str) -> str:
     """Return what stands above a figure's column."""
-    return HEADINGS.get(figure, figure.upper())
+    if figure in HEADINGS:
+        return HEADINGS[figure]
+    *whose, what = figure.split(".")
+    measure, *rate = what.split("@")
+    words = ["held-out" if word == "heldout" else word for word in whose]
+    return " ".join([*words, "@".join([measure if measure in WORDS else measure.upper(), *rate])])
 
 
 def scale(figure: str) -> float:
