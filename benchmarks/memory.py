@@ -29,6 +29,7 @@ from fedvisage.runs.environment import peak_rss_mb
 from fedvisage.methods import read_method
 from fedvisage.progress import Reporter
 from fedvisage.runs.run import run
+from fedvisage.tasks.checks import Checks
 count, path, out = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])
 tree = {
     "method": {"name": "fedpad"},
@@ -36,7 +37,7 @@ tree = {
     "input": {"size": 64},
     "training": {"rounds": 1, "local": {"batches": 1}, "batch": 8, "optimizer": {"state": "kept"}},
 }
-run(recipes.validate(tree, read_method), out, out, Reporter(Console(), quiet=True), allow_overlap=True)
+run(recipes.validate(tree, read_method), out, out, Reporter(Console(), quiet=True), checks=Checks(allow_overlap=True))
 print(peak_rss_mb())
 """
 

@@ -33,6 +33,7 @@ from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
 from fedvisage.progress import Reporter
 from fedvisage.runs.run import run_and_report
+from fedvisage.tasks.checks import Checks
 
 class Timing(Reporter):
     '''Remembers when the first batch was begun, and when each round's line was written.'''
@@ -45,7 +46,7 @@ class Timing(Reporter):
 path, out, cache, *changes = sys.argv[1:]
 timing = Timing(Console(), quiet=True)
 recipe = recipes.load(Path(path), changes, read_method)
-metrics = run_and_report(recipe, Path(out), Path(cache), timing, allow_overlap=True)
+metrics = run_and_report(recipe, Path(out), Path(cache), timing, checks=Checks(allow_overlap=True))
 print(json.dumps({"first": timing.first, "last": timing.rounds, "end": time.time(), "training": metrics["seconds"],
                   "mib": metrics["peak_rss_mb"]}))
 """

@@ -15,6 +15,7 @@ from fedvisage.data.prepared import PreparedSet, Writer
 from fedvisage.errors import UserError
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.starting import check_own_sets
+from fedvisage.tasks.checks import Checks
 
 
 def kit(directory: Path) -> Kit:
@@ -46,7 +47,7 @@ def test_held_out_pictures_that_also_train_are_refused_unless_allowed(sets: Mapp
         check_own_sets(kit(tmp_path), own, None, None, heard.append)
     assert "held-out" in caught.value.place
     assert "secret" not in str(caught.value)
-    check_own_sets(kit(tmp_path), own, None, None, heard.append, allow_overlap=True)
+    check_own_sets(kit(tmp_path), own, None, None, heard.append, Checks(allow_overlap=True))
     assert len(heard) == 1
     assert "4 of 16" in heard[0]
 

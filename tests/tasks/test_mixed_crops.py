@@ -19,6 +19,7 @@ from fedvisage.datasets.importers.cropping import record_of
 from fedvisage.errors import UserError
 from fedvisage.runs.rejudge import evaluate
 from fedvisage.runs.run import run
+from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished import open_model
 
 FACE, WHOLE = record_of("face"), record_of("none")
@@ -84,7 +85,7 @@ def test_public_people_that_were_cropped_otherwise_are_refused_by_name(
 
 def test_who_allows_it_gets_the_bytes_that_came_before(cropped: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = recipe_of(with_user(cropped, "W"))
-    run(recipe, tmp_path / "mixed", tmp_path, silent(), allow_mixed_crops=True)
+    run(recipe, tmp_path / "mixed", tmp_path, silent(), checks=Checks(allow_mixed_crops=True))
     settings = json.loads((cropped["W"] / "set.json").read_text())
     shutil.copytree(cropped["W"], tmp_path / "bare")
     settings.pop("crop")
@@ -108,7 +109,7 @@ def test_a_model_is_not_judged_on_other_crops_unless_that_is_allowed(
     with pytest.raises(UserError, match=r"model was trained on .*--allow-mixed-crops") as caught:
         evaluate(model, str(cropped["W"]), tmp_path)
     assert caught.value.place == str(cropped["W"])
-    assert evaluate(model, str(cropped["W"]), tmp_path, allow_mixed_crops=True)["user"] == "W"
+    assert evaluate(model, str(cropped["W"]), tmp_path, checks=Checks(allow_mixed_crops=True))["user"] == "W"
 
 
 def test_the_command_line_takes_the_option_and_notes_stand_beside_the_result(

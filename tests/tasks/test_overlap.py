@@ -20,6 +20,7 @@ from fedvisage.progress import unheard
 from fedvisage.report.page import write_report
 from fedvisage.runs.rejudge import evaluate
 from fedvisage.runs.run import run
+from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished import open_model
 from fedvisage.tasks.overlap import OVERLAP, USER, look_for_overlap
 
@@ -74,7 +75,7 @@ def test_a_user_with_a_sites_pictures_under_other_names_is_refused(
 def test_what_is_allowed_is_said_kept_and_in_the_report(sets: Mapping[str, Path], tmp_path: Path) -> None:
     user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
     content, out = with_user(sets, user), tmp_path / "run"
-    toy(content, out, allow_overlap=True)
+    toy(content, out, checks=Checks(allow_overlap=True))
     kept = json.loads((out / OVERLAP).read_text())
     assert kept["allowed"] is True
     assert kept["shared"] == [{"place": "data.user", "with": "data.sites.B", "exact": 12, "near": 0}]
@@ -91,7 +92,7 @@ def test_sets_that_share_nothing_run_as_before_and_the_report_says_that_it_was_l
 ) -> None:
     content = tree(sets, **QUICK)
     toy(content, tmp_path / "first")
-    toy(content, tmp_path / "second", allow_overlap=True, verify=True)
+    toy(content, tmp_path / "second", checks=Checks(allow_overlap=True, verify=True))
     assert settled(tmp_path / "first") == settled(tmp_path / "second")
     assert json.loads((tmp_path / "first" / OVERLAP).read_text())["shared"] == []
     page = write_report(tmp_path / "first").read_text()
@@ -114,7 +115,7 @@ def test_two_sites_with_the_same_set_are_refused(sets: Mapping[str, Path], tmp_p
     with pytest.raises(UserError, match="with site C") as caught:
         toy(content, tmp_path / "run")
     assert caught.value.place == "data.sites.B"
-    toy(content, tmp_path / "run", allow_overlap=True)
+    toy(content, tmp_path / "run", checks=Checks(allow_overlap=True))
 
 
 def test_who_is_held_out_at_a_site_must_not_train_there_under_another_name(
@@ -184,7 +185,7 @@ def test_a_finished_model_is_not_judged_on_what_it_was_trained_on(sets: Mapping[
     user = mixed(tmp_path / "mine", [(sets["U"], 12), (sets["B"], 12)])
     with pytest.raises(UserError, match="12 of 24 pictures with site B"):
         evaluate(model, str(user), cache)
-    evaluate(model, str(user), cache, tmp_path / "judged", allow_overlap=True, say=heard.append)
+    evaluate(model, str(user), cache, tmp_path / "judged", checks=Checks(allow_overlap=True), say=heard.append)
     assert "12 of 24 pictures with site B" in heard[0]
     assert json.loads((tmp_path / "judged" / OVERLAP).read_text())["elsewhere"]["data.user"]["exact"] == 12
     fresh = make_set(tmp_path / "fresh", "F", 99)

@@ -22,6 +22,7 @@ from fedvisage.cli.options import (
     say,
 )
 from fedvisage.errors import UserError
+from fedvisage.tasks.checks import Checks
 
 if TYPE_CHECKING:
     from fedvisage.nvflare.status import Status
@@ -108,9 +109,8 @@ def site(
 
     front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
-    start_site(
-        kit, data, state, public, front, verbose=verbose, allow_overlap=allow_overlap, verify=verify, weights=weights
-    )
+    checks = Checks(allow_overlap=allow_overlap, verify=verify)
+    start_site(kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights)
 
 
 @app.command()

@@ -27,6 +27,7 @@ from fedvisage.cli.options import (
 )
 from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
+from fedvisage.tasks.checks import Checks
 
 FRAMES = 10
 """How many frames of a presentation are judged, unless it is said."""
@@ -146,8 +147,8 @@ def evaluate(
     note(*opened.notices)
     others = named_benchmarks(benchmark or [])
     figures = rejudge(
-        opened, data, cache, out, benchmarks=others, allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
-        verify=verify, say=note, course=course,
+        opened, data, cache, out, benchmarks=others,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=note, course=course,
     )  # fmt: skip
     _say(figures, summary(figures), as_json)
 

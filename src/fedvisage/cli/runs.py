@@ -28,6 +28,7 @@ from fedvisage.cli.options import (
 )
 from fedvisage.datasets.cache import CACHE
 from fedvisage.errors import UserError
+from fedvisage.tasks.checks import Checks
 
 app = typer.Typer()
 
@@ -95,19 +96,15 @@ def run(
     loaded = load(locate(recipe, verb="run"), overrides or [], read_method)
     where = out or Path("runs") / f"{recipe.stem}-seed{loaded.runtime.seed}"
     course = reporter(quiet, log_format)
+    checks = Checks(allow_mixed_crops, allow_overlap, verify)
     with interruptible(CONTINUES):
         if on == "local":
-            figures = run_and_report(
-                loaded, where, cache, course, resume=resume, allow_mixed_crops=allow_mixed_crops,
-                allow_overlap=allow_overlap, verify=verify,
-            )  # fmt: skip
+            figures = run_and_report(loaded, where, cache, course, resume=resume, checks=checks)
         else:
             from fedvisage.nvflare.commands import run_over_nvflare
 
             figures = run_over_nvflare(
-                loaded, where, cache, course, resume=resume, kit=kit, wait=wait, patience=patience,
-                allow_mixed_crops=allow_mixed_crops,
-                allow_overlap=allow_overlap, verify=verify,
+                loaded, where, cache, course, resume=resume, kit=kit, wait=wait, patience=patience, checks=checks
             )  # fmt: skip
     if figures["user"] is not None:
         say(*summary(figures))
@@ -164,8 +161,7 @@ def study(
     with interruptible(CONTINUES):
         conduct(
             path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
-            root=root, sets=sets, blind=blind, allow_mixed_crops=allow_mixed_crops,
-            allow_overlap=allow_overlap,
+            root=root, sets=sets, blind=blind, checks=Checks(allow_mixed_crops, allow_overlap),
         )  # fmt: skip
     say((where / f"{'blind' if blind else 'table'}.md").read_text(encoding="utf-8"))
 

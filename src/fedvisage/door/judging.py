@@ -11,6 +11,7 @@ from fedvisage.datasets.cache import CACHE
 from fedvisage.door.runs import Run
 from fedvisage.federation.method import Method
 from fedvisage.runs.rejudge import evaluate as judge
+from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.finished import FinishedModel, open_model
 
 
@@ -49,8 +50,8 @@ def evaluate(
     entry, where = None if data is None else str(data), None if out is None else Path(out)
     others = {name: str(one) for name, one in (benchmarks or {}).items()}
     return judge(
-        opened, entry, Path(cache), where, benchmarks=others, allow_mixed_crops=allow_mixed_crops,
-        allow_overlap=allow_overlap, verify=verify, say=_warn,
+        opened, entry, Path(cache), where, benchmarks=others,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=_warn,
     )  # fmt: skip
 
 

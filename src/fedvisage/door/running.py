@@ -22,6 +22,7 @@ from fedvisage.recipe import Recipe
 from fedvisage.runs.recount import recount as recount_run
 from fedvisage.runs.run import Wire, run_and_report
 from fedvisage.shipped import locate
+from fedvisage.tasks.checks import Checks
 
 Given = Recipe | str | Path | Mapping[str, Any]
 """A recipe: read already, a file or a shipped name, or its content as plain values."""
@@ -76,8 +77,7 @@ def run(
     reporter = Reporter(Console(highlight=False), quiet=quiet)
     run_and_report(
         chosen, where, Path(cache), reporter, method=method, resume=resume, wire=transport,
-        allow_mixed_crops=allow_mixed_crops,
-        allow_overlap=allow_overlap, verify=verify,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify),
     )  # fmt: skip
     return Run(where, method)
 

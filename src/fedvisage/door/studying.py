@@ -13,6 +13,7 @@ from fedvisage.datasets.cache import CACHE
 from fedvisage.progress import Reporter
 from fedvisage.shipped import locate
 from fedvisage.studies import conduct
+from fedvisage.tasks.checks import Checks
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,6 @@ def study(
     table = conduct(
         file, where, Path(cache), say, changes=changes, smoke=smoke, workers=workers,
         root=None if root is None else Path(root), sets=None if sets is None else Path(sets),
-        allow_mixed_crops=allow_mixed_crops, allow_overlap=allow_overlap,
+        checks=Checks(allow_mixed_crops, allow_overlap),
     )  # fmt: skip
     return Studied(where, table)

@@ -26,6 +26,7 @@ from fedvisage.nvflare.starting import check_own_sets, kept_in, prepare_server, 
 from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run_and_report
+from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import Opened
 from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.task import Trained
@@ -41,16 +42,11 @@ def run_over_nvflare(
     kit: Path | None,
     wait: float,
     patience: float = PATIENCE,
-    allow_mixed_crops: bool = False,
-    allow_overlap: bool = False,
-    verify: bool = False,
+    checks: Checks = USUAL,
 ) -> dict[str, Any]:
     """Run a recipe with the federation that a kit belongs to, or rehearse it on this machine."""
     check_travels(recipe)
-    carried = partial(
-        run_and_report, recipe, out, cache, reporter, resume=resume, allow_mixed_crops=allow_mixed_crops,
-        allow_overlap=allow_overlap, verify=verify,
-    )  # fmt: skip
+    carried = partial(run_and_report, recipe, out, cache, reporter, resume=resume, checks=checks)
     if kit is None:
         return carried(training=train_in_rehearsal)
     check_real(recipe)
@@ -88,15 +84,14 @@ def start_site(
     front: Front,
     *,
     verbose: bool,
-    allow_overlap: bool = False,
-    verify: bool = False,
+    checks: Checks = USUAL,
     weights: Path | None = None,
 ) -> None:
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
     _check_papers(papers_in(opened.path, at_server=False), opened.name, opened.name, front)
     with front.stoppable(), held(opened.path, kept_in(opened, state)):
-        check_own_sets(opened, data, state, public, front.say, allow_overlap=allow_overlap, verify=verify)
+        check_own_sets(opened, data, state, public, front.say, checks)
         prepare_site(opened, str(data.resolve()), state, _entry(public), weights)
         wait_for_admission(opened, front.say)
         serve_quietly(opened, front, verbose=verbose)

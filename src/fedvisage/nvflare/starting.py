@@ -17,6 +17,7 @@ from fedvisage.nvflare import hardening
 from fedvisage.nvflare.kits import ANEW, Kit, own_settings
 from fedvisage.nvflare.tidying import STORE, tidy
 from fedvisage.progress import Say
+from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.overlap import HELD_OUT, PUBLIC, check_apart, look_for_overlap
 
 
@@ -51,9 +52,7 @@ def check_own_sets(
     state: Path | None,
     public: Path | None,
     say: Say,
-    *,
-    allow_overlap: bool = False,
-    verify: bool = False,
+    checks: Checks = USUAL,
 ) -> None:
     """Refuse a site's sets if bytes were changed, or if pictures are at two places of this machine.
 
@@ -62,14 +61,14 @@ def check_own_sets(
     cache, places = checked_in(kept_in(kit, state)), {}
     for path in (data, *(() if public is None else (public,))):
         found = PreparedSet.open(path)
-        check_bytes(path, cache, whole=verify, say=say)
+        check_bytes(path, cache, whole=checks.verify, say=say)
         if path == public:
             places[PUBLIC] = [View.of(found)]
         else:
             trained = View.of(found, "train")
             places["--data"] = [trained]
             places[f"--data{HELD_OUT}"] = [View.of(found, split) for split in SPLITS if split != "train"]
-    for line in check_apart(look_for_overlap(places, cache, say), allow_overlap):
+    for line in check_apart(look_for_overlap(places, cache, say), checks.allow_overlap):
         say(f"note: {line}")
 
 

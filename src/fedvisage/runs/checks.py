@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from fedvisage.files import check_weights, read_json
 from fedvisage.progress import Say
 from fedvisage.recipe import Federation, Recipe
 from fedvisage.recipe.weights import named_weights
+from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.opened import Opened, check_entries
 from fedvisage.tasks.overlap import OVERLAP, USER, check_apart, look_for_overlap
 from fedvisage.tasks.recognition.benchmarks import check_unseen
@@ -63,11 +65,10 @@ def _check_parts(recipe: Recipe, method: Method) -> None:
                         "batch, do not go together; leave one of them out")  # fmt: skip
 
 
-def checked_overlap(
-    data: Opened, recipe: Recipe, out: Path, cache: Path, allowed: bool, mixed: bool, say: Say
-) -> dict[str, Any]:
+def checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, checks: Checks, say: Say) -> dict[str, Any]:
     """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
-    allowed = allowed or ((out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True)
+    began = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
+    allowed = checks.allow_overlap or began
     overlap = look_for_overlap(data.places, cache, say)
     for line in check_apart(overlap, allowed, recipe.data.user_name):
         say(f"note: {line}")
@@ -75,7 +76,7 @@ def checked_overlap(
     if data.benchmarks:
         trained_on = {place: views for place, views in data.places.items() if place != USER}
         told["benchmarks"] = check_unseen(data.benchmarks, trained_on, crops_trained_on(data), cache, say,
-                                          allow_mixed_crops=mixed, allow_overlap=allowed)  # fmt: skip
+                                          replace(checks, allow_overlap=allowed))  # fmt: skip
     return told
 
 

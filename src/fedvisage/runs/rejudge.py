@@ -16,6 +16,7 @@ from fedvisage.errors import UserError
 from fedvisage.files import write_json
 from fedvisage.progress import Say, unheard
 from fedvisage.runs.directory import DATA, METRICS
+from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.crops import check_for_model, notice_of_set
 from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.opened import Benchmark, check_entry, verify_sets
@@ -32,9 +33,7 @@ class _Judging:
 
     model: FinishedModel
     cache: Path
-    allow_mixed_crops: bool
-    allow_overlap: bool
-    verify: bool
+    checks: Checks
     say: Say
     course: Say
 
@@ -46,23 +45,20 @@ def evaluate(
     out: Path | None = None,
     *,
     benchmarks: Mapping[str, str] | None = None,
-    allow_mixed_crops: bool = False,
-    allow_overlap: bool = False,
-    verify: bool = False,
+    checks: Checks = USUAL,
     say: Say = unheard,
     course: Say = unheard,
 ) -> dict[str, Any]:
     """Judge a model on a set, its own user's unless one is named; with ``out``, write figures and scores there.
 
     With ``benchmarks``, data entries by name, it is judged on these, and on a set besides if one is named.
-    The sets must have been cropped as those were that the model was trained on, unless ``allow_mixed_crops``.
-    Pictures of a named set that the model was trained on are refused unless ``allow_overlap``, as far as the sets of
-    its sites are at hand; with ``verify`` every byte of the set is read and compared with its digest.
+    Unless ``checks`` allow it, sets are refused that were cropped otherwise than those that the model was trained on,
+    and so are pictures of a named set that it was trained on, as far as the sets of its sites are at hand.
     ``say`` takes what to know of the result, ``course`` what is done meanwhile.
     """
     if out is not None and out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(str(out), "is not empty; give a new directory, so that no result is written over")
-    how = _Judging(model, cache, allow_mixed_crops, allow_overlap, verify, say, course)
+    how = _Judging(model, cache, checks, say, course)
     figures: dict[str, Any] = {"method": model.recipe.method.name, "user": None, "seed": model.recipe.runtime.seed}
     digests: dict[str, str] = {}
     overlap: dict[str, Any] = {}
@@ -94,21 +90,21 @@ def _on_set(
     source, meant = without_selection(name)
     path = resolve(source, how.cache, workers=recipe.runtime.threads, say=how.course)
     prepared = PreparedSet.open(path)
-    check_bytes(path, how.cache, whole=how.verify, say=how.say)
+    check_bytes(path, how.cache, whole=how.checks.verify, say=how.say)
     if prepared.size != recipe.input.size:
         raise UserError(entry, f"images are {prepared.size}×{prepared.size}, the model wants {recipe.input.size}")
     task.check_set(prepared, recipe, entry)
     for line in notice_of_set(prepared.crop, entry):
         how.say(line)
     if data is not None:
-        check_for_model(model.saved.crops, prepared.crop, entry, how.allow_mixed_crops)
+        check_for_model(model.saved.crops, prepared.crop, entry, how.checks.allow_mixed_crops)
     view = View.of(prepared, None if data or recipe.data.user_split == "all" else recipe.data.user_split)
     view = select(share_of(view, part), meant, entry)
     if data is not None:  # of its own user's it was known when it was trained
         found = look_for_overlap({**_trained_on(model, how.cache), USER: (view,)}, how.cache, how.say).about(USER)
-        for line in check_apart(found, how.allow_overlap, prepared.name):
+        for line in check_apart(found, how.checks.allow_overlap, prepared.name):
             how.say(line)
-        overlap |= found.as_json(how.allow_overlap)
+        overlap |= found.as_json(how.checks.allow_overlap)
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     figures = {"user": prepared.name, **task.rejudge(model.scorer, model.saved, view, prepared.name, out)}
@@ -122,11 +118,11 @@ def _opened(benchmarks: Mapping[str, str], how: _Judging, overlap: dict[str, Any
     for name, entry in benchmarks.items():
         check_entry(entry, f"{PLACE}{name}", model.recipe.input.size)
     found = model.setup.task.open_benchmarks(benchmarks, model.recipe, how.cache, how.course)
-    if how.verify:
+    if how.checks.verify:
         verify_sets([one.entry for one in found.values()], how.cache, how.say)
     overlap["benchmarks"] = check_unseen(
         found, _trained_on(model, how.cache), model.saved.crops, how.cache, how.say,
-        allow_mixed_crops=how.allow_mixed_crops, allow_overlap=how.allow_overlap,
+        how.checks,
     )  # fmt: skip
     return found
 

@@ -43,6 +43,7 @@ from fedvisage.runs.layout import Choice, as_begun, decided, settled
 from fedvisage.runs.snapshots import judged
 from fedvisage.tasks import model
 from fedvisage.tasks.catalogue import task_of
+from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.crops import check_alike
 from fedvisage.tasks.opened import Opened, verify_sets
 from fedvisage.tasks.overlap import OVERLAP
@@ -70,15 +71,12 @@ def run_and_report(
     wire: Wire = LocalTransport,
     training: Training | None = None,
     opening: Opening | None = None,
-    allow_mixed_crops: bool = False,
-    allow_overlap: bool = False,
-    verify: bool = False,
+    checks: Checks = USUAL,
 ) -> dict[str, Any]:
     """Run a recipe and write its report; return the figures."""
     metrics = run(
         recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
-        allow_mixed_crops=allow_mixed_crops,
-        allow_overlap=allow_overlap, verify=verify,
+        checks=checks,
     )  # fmt: skip
     if not (out / REPORT).exists():
         from fedvisage.report.page import write_report  # with what draws, which no step should wait for
@@ -100,23 +98,20 @@ def run(
     wire: Wire = LocalTransport,
     training: Training | None = None,
     opening: Opening | None = None,
-    allow_mixed_crops: bool = False,
-    allow_overlap: bool = False,
-    verify: bool = False,
+    checks: Checks = USUAL,
 ) -> dict[str, Any]:
     """Train and judge what a recipe says, and return the figures; everything lies in ``out`` afterwards.
 
     ``method`` is the recipe's, unless one is handed in. The sites are in this process, behind the transport that
-    ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here. Sets that were
-    cropped in different ways are refused, unless ``allow_mixed_crops``. Pictures of the user's that are also trained
-    on, or of one site that are also another's, are refused unless ``allow_overlap``; with ``verify`` every byte of the
-    sets is read and compared with its digest.
+    ``wire`` makes, unless ``training`` says otherwise; ``opening`` says whose data is opened here, and ``checks`` what
+    is refused of it: sets that were cropped in different ways, pictures of the user's that are also trained on, or of
+    one site that are also another's.
     """
     workers, recipe = recipe.runtime.workers, without_workers(recipe)
     with telling(recipe, out, reporter) as trackers, gathered(workers) as crew:
         metrics = _run(
             recipe, out, cache, reporter, method or find(recipe.method), resume, wire, training, opening,
-            allow_mixed_crops, allow_overlap, verify, crew,
+            checks, crew,
         )  # fmt: skip
         trackers.finish(metrics)
     return metrics
@@ -132,9 +127,7 @@ def _run(
     wire: Wire,
     training: Training | None,
     opening: Opening | None,
-    allow_mixed_crops: bool,
-    allow_overlap: bool,
-    verify: bool,
+    checks: Checks,
     crew: Crew,
 ) -> dict[str, Any]:
     """Train and judge, once all is settled."""
@@ -153,13 +146,13 @@ def _run(
     check_fits(setup)
     if unfinished:
         check_files(recipe, whole=opening is None)
-    if verify:
+    if checks.verify:
         verify_sets(recipe.data.entries, cache, reporter.say)
     if training is None:
         crew.start(recipe, method, wire is LocalTransport, reporter.say)
     data = (opening or _whole)(task, recipe, method, cache, reporter)
-    check_alike(data.crops, allow_mixed_crops)
-    overlap = checked_overlap(data, recipe, out, cache, allow_overlap, allow_mixed_crops, reporter.say)
+    check_alike(data.crops, checks.allow_mixed_crops)
+    overlap = checked_overlap(data, recipe, out, cache, checks, reporter.say)
     digests = {**data.digests, **start_digest(recipe)}
     choice = decided(setup, cache, reporter.say)
     recipe = settled(recipe, choice)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import as_completed
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,16 +25,9 @@ from fedvisage.studies.grid import Cell, cells_of, changed, groups_of
 from fedvisage.studies.page import render
 from fedvisage.studies.roots import Root, on_root
 from fedvisage.studies.table import markdown, summarise
+from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import check_entries
 from fedvisage.workers.processes import starting, worker_processes
-
-
-@dataclass(frozen=True)
-class Allowed:
-    """What is refused of a cell's sets unless somebody allows it."""
-
-    mixed_crops: bool
-    overlap: bool
 
 
 def conduct(
@@ -50,8 +43,7 @@ def conduct(
     root: Path | None = None,
     sets: Path | None = None,
     blind: bool = False,
-    allow_mixed_crops: bool = False,
-    allow_overlap: bool = False,
+    checks: Checks = USUAL,
 ) -> dict[str, Any]:
     """Run what is missing of a study, and write its table; different users and seeds may run side by side.
 
@@ -59,8 +51,7 @@ def conduct(
     one name and recipe can share them. Below ``root`` lie datasets, as they are distributed or prepared; what lacks is
     imported into ``sets``, which is beside ``out`` unless said (``studies.roots``). ``blind`` shows figures of the
     sites' held-out images alone, and writes them into ``blind.md``: choices are made by those, and the user's stay
-    unread. ``allow_mixed_crops`` takes sets that were cropped in different ways, ``allow_overlap`` pictures that are
-    at two places.
+    unread. ``checks`` say what of sets is not refused.
     """
     study = changed(read(path), changes)
     if blind:
@@ -72,13 +63,12 @@ def conduct(
         cells = on_root(study, cells, Root(root, sets or out.parent / "sets", workers, few=smoke), say)
     elif sets is not None:
         raise UserError("--sets", "is where datasets below a root are imported to; give --root, too")
-    allowed = Allowed(allow_mixed_crops, allow_overlap)
     for cell in cells:
         if not (cell.out / METRICS).exists():
             _check_data(cell)
     groups = groups_of(cells)
     results: list[dict[str, Any]] = []
-    for cell, metrics in _finished_cells(groups, cache, workers, allowed, say):
+    for cell, metrics in _finished_cells(groups, cache, workers, checks, say):
         figures = {name: value_of(metrics, name) for name in study.figures}
         if blind:
             metrics = {name: value for name, value in metrics.items() if name != "members"}  # figures of the user's
@@ -105,17 +95,17 @@ def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> st
 
 
 def _finished_cells(
-    groups: list[list[Cell]], cache: Path, workers: int, allowed: Allowed, say: Say
+    groups: list[list[Cell]], cache: Path, workers: int, checks: Checks, say: Say
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
     """Run groups of cells, each group's in order (a row may be judged from another), and yield them as they end."""
     if workers == 1:
-        yield from ((cell, _run_cell(cell, cache, allowed, say)) for group in groups for cell in group)
+        yield from ((cell, _run_cell(cell, cache, checks, say)) for group in groups for cell in group)
         return
     for entry in sorted({entry for group in groups for cell in group for entry in cell.recipe.data.entries}):
         resolve(without_selection(without_part(entry)[0])[0], cache, workers=workers, say=say)
     with worker_processes(workers) as pool:
         with starting():
-            running = [pool.submit(_run_group, group, cache, allowed) for group in groups]
+            running = [pool.submit(_run_group, group, cache, checks) for group in groups]
         for done in as_completed(running):
             yield from done.result()
 
@@ -128,9 +118,9 @@ def _check_data(cell: Cell) -> None:
         raise UserError(f"{cell.row}, user {cell.user}: {error.place}", error.message) from error
 
 
-def _run_group(group: list[Cell], cache: Path, allowed: Allowed) -> list[tuple[Cell, dict[str, Any]]]:
+def _run_group(group: list[Cell], cache: Path, checks: Checks) -> list[tuple[Cell, dict[str, Any]]]:
     """Run a group in a process beside others, which together use the cores already: its sites get none of their own."""
-    return [(cell, _run_cell(_without_workers(cell), cache, allowed)) for cell in group]
+    return [(cell, _run_cell(_without_workers(cell), cache, checks)) for cell in group]
 
 
 def _without_workers(cell: Cell) -> Cell:
@@ -138,11 +128,11 @@ def _without_workers(cell: Cell) -> Cell:
     return replace(cell, resolved={**cell.resolved, "runtime": runtime})
 
 
-def _run_cell(cell: Cell, cache: Path, allowed: Allowed, say: Say = unheard) -> dict[str, Any]:
+def _run_cell(cell: Cell, cache: Path, checks: Checks, say: Say = unheard) -> dict[str, Any]:
     training = None if cell.trained is None else adopting(cell.trained)
     name = f"{cell.row} user {cell.user} seed {cell.seed}"
     reporter = say.part(name) if isinstance(say, Reporter) else Reporter(Console(), quiet=True)
     return run(
         cell.recipe, cell.out, cache, reporter, resume=True, training=training,
-        allow_mixed_crops=allowed.mixed_crops, allow_overlap=allowed.overlap,
+        checks=checks,
     )  # fmt: skip

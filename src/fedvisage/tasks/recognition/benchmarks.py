@@ -25,6 +25,7 @@ from fedvisage.metrics.similarity import labelled
 from fedvisage.metrics.spread import spread_of
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import Recipe
+from fedvisage.tasks.checks import Checks
 from fedvisage.tasks.crops import check_for_model
 from fedvisage.tasks.opened import Benchmark, open_set
 from fedvisage.tasks.overlap import USER, Places, check_apart, look_for_overlap
@@ -72,22 +73,20 @@ def check_unseen(
     crops: Iterable[CropRecord],
     cache: Path,
     say: Say,
-    *,
-    allow_mixed_crops: bool,
-    allow_overlap: bool,
+    checks: Checks,
 ) -> dict[str, Any]:
     """Refuse benchmarks that were cropped otherwise, or whose pictures are trained on; return what is in common."""
     found, known = {}, tuple(crops)
     for name, one in benchmarks.items():
-        check_for_model(known, one.crop, f"{PLACE}{name}", allow_mixed_crops)
+        check_for_model(known, one.crop, f"{PLACE}{name}", checks.allow_mixed_crops)
         overlap = look_for_overlap({**trained_on, USER: (one.view,)}, cache, say).about(USER)
         try:
-            lines = check_apart(overlap, allow_overlap, name)
+            lines = check_apart(overlap, checks.allow_overlap, name)
         except UserError as error:
             raise UserError(f"{PLACE}{name}", error.message) from None
         for line in lines:
             say(f"note: {line}")
-        found[name] = overlap.as_json(allow_overlap)
+        found[name] = overlap.as_json(checks.allow_overlap)
     return found
 
 
