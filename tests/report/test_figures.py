@@ -14,6 +14,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tests.report.making import make_run, user_scores
 
 from fedvisage.report import curves, similarities
+from fedvisage.report.drawing import canvas, key, styled
 from fedvisage.report.embedding import boundary, project, sample, tsne_figure
 from fedvisage.report.run_files import Features, read_run
 from fedvisage.tracking.tensorboard import write_events
@@ -35,6 +36,19 @@ def test_normal_deviates_are_finite_at_the_ends() -> None:
     assert np.isfinite(found).all()
     assert found[1] == 0
     assert found[2] == pytest.approx(NormalDist().inv_cdf(1 - 1e-5))
+
+
+@pytest.mark.parametrize("words", ["a", "some words", "a name of twenty-five letters", "w" * 60])
+def test_legends_are_as_wide_as_their_figures_at_most(words: str) -> None:
+    with styled():
+        figure, axes = canvas()
+        lines = [axes.plot([0, 1], [0, 1])[0] for _ in range(5)]
+        key(figure, lines, [words] * 5, 4)
+        figure.draw_without_rendering()
+    (legend,) = figure.legends
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width
+    assert (box.height > 45) == (len(words) > 20), "more than two rows, one above the other only where they do not fit side by side"
 
 
 def test_many_sites_are_drawn_quietly_with_their_mean() -> None:

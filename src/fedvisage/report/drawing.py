@@ -13,6 +13,7 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -81,8 +82,13 @@ def canvas(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
 
 
 def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 3) -> None:
-    """Put the legend under the axes, where it hides no data."""
-    figure.legend(handles, [printable(label) for label in labels], loc="outside lower center", ncols=columns)
+    """Put the legend under the axes, where it hides no data, in as many columns as there is room for."""
+    names, renderer = [printable(label) for label in labels], FigureCanvasAgg(figure).get_renderer()
+    for count in range(columns, 0, -1):
+        legend = figure.legend(handles, names, loc="outside lower center", ncols=count)
+        if count == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
+            return
+        legend.remove()
 
 
 def mark(axes: Axes, x: float, y: float, marker: str, index: int) -> None:

@@ -48,7 +48,8 @@ def differences(study: Study, results: Sequence[Mapping[str, Any]]) -> Table | N
     first, *others = study.rows
     rows = [{"row": row, **_paired(study, results, first, row)} for row in others]
     titles = {"row": "method", **{figure: heading(figure) for figure in study.figures}}
-    return table(f"Difference to {first}, paired over user and seed", rows, titles, note=INTERVAL) if rows else None
+    note = INTERVAL if len(study.users) * len(study.seeds) > 1 else ""  # one pair has no interval
+    return table(f"Difference to {first}, paired over user and seed", rows, titles, note=note) if rows else None
 
 
 def _paired(study: Study, results: Sequence[Mapping[str, Any]], first: str, row: str) -> dict[str, str]:
