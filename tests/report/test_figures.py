@@ -48,7 +48,7 @@ def test_legends_are_as_wide_as_their_figures_at_most(words: str) -> None:
     (legend,) = figure.legends
     box = legend.get_window_extent()
     assert 0 <= box.x0 < box.x1 <= figure.bbox.width
-    assert (box.height > 45) == (len(words) > 20), "more than two rows, one above the other only where they do not fit side by side"
+    assert (box.height > 45) == (len(words) > 20), "more than two rows where they do not fit side by side"
 
 
 def test_many_sites_are_drawn_quietly_with_their_mean() -> None:

@@ -13,7 +13,6 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -83,10 +82,10 @@ def canvas(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
 
 def key(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], columns: int = 3) -> None:
     """Put the legend under the axes, where it hides no data, in as many columns as there is room for."""
-    names, renderer = [printable(label) for label in labels], FigureCanvasAgg(figure).get_renderer()
+    names = [printable(label) for label in labels]
     for count in range(columns, 0, -1):
         legend = figure.legend(handles, names, loc="outside lower center", ncols=count)
-        if count == 1 or legend.get_window_extent(renderer).width <= figure.bbox.width:
+        if count == 1 or legend.get_window_extent().width <= figure.bbox.width:
             return
         legend.remove()
 
