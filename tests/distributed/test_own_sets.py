@@ -62,7 +62,7 @@ def test_a_sets_own_people_among_the_public_ones_are_refused(sets: Mapping[str, 
 def test_changed_bytes_are_refused_at_the_start_whenever_they_changed(tmp_path: Path) -> None:
     own = make_set(tmp_path / "own", "mine", 3)
     check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print)
-    check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print, verify=True)
+    check_own_sets(kit(tmp_path), own, tmp_path / "state", None, print, Checks(verify=True))
     with (own / IMAGES).open("r+b") as file:
         file.seek(-9, 2)
         file.write(b"12345678")
