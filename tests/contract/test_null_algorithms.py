@@ -19,8 +19,9 @@ from fedvisage.nn.norms import Borrowed
 
 ARCH = {"timm": {"arch": "mobilenetv3_small_050"}}
 KINDS = ("vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")
-PARAMETERS = [pytest.param(kind, marks=pytest.mark.slow) if kind in ("iresnet18", "timm-embedding") else kind
-              for kind in KINDS]  # fmt: skip
+ALIKE = ("vit-h", "iresnet18", "timm-embedding")
+"""Networks that algorithms meet as they meet the others of their task."""
+PARAMETERS = [pytest.param(kind, marks=pytest.mark.slow) if kind in ALIKE else kind for kind in KINDS]
 NULL: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     ("fedavg", {"training__server_optimizer": {"name": "sgd", "lr": 1.0}},
      {"training__server_optimizer": {"name": "sgd", "lr": 0.5}}),

@@ -50,7 +50,7 @@ def test_fedface_without_spreadout_trains_the_backbone_of_fedavg(sets: Mapping[s
     )
 
 
-@pytest.mark.parametrize("name", ["fedfr", "distillation", "conventional"])
+@pytest.mark.parametrize("name", ["fedfr", pytest.param("distillation", marks=pytest.mark.slow), "conventional"])
 def test_a_sample_as_large_as_all_classes_is_no_sample(name: str, sets: Mapping[str, Path], tmp_path: Path) -> None:
     kept = {"optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "state": "kept"}, "rounds": 2, "batch": 2}
     changes = {f"training__{key}": value for key, value in kept.items()}
