@@ -105,6 +105,7 @@ def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
     section = page[page.index("<h2>Differences") : page.index("<h2>Figures")]
     assert "Difference to rate 0.001" in section
     assert len(re.findall(r"<tr><td", section)) == 2
+    assert "bootstrap interval" in section
 
 
 def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -119,5 +120,7 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
     conduct(tmp_path / "study.yaml", tmp_path / "out", tmp_path / "cache", unheard)
     assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))
     page = (tmp_path / "out" / "study.html").read_text()
+    assert "Difference to FedAvg" in page
+    assert "bootstrap interval" not in page, "one pair has none"
     panel = page[page.index("ROC at user U") :]
     assert all(row in panel for row in ("FedAvg", "again", "TAR"))
