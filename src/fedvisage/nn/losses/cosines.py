@@ -4,10 +4,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
+LEAST = 1e-12
+"""The length that a centre counts as having at least, so that one of no length has cosine 0."""
+
 
 def cosines(features: Tensor, centres: Tensor) -> Tensor:
-    """Return batch × classes; a row of `centres` is a class (the papers write classes as columns)."""
-    return normalize(features) @ normalize(centres).T
+    """Return batch × classes; a row of `centres` is a class (the papers write classes as columns).
+
+    Products are divided by the centres' lengths, and not the centres: of a hundred thousand of them, each copy and its
+    gradient would take as long as the products.
+    """
+    lengths = torch.linalg.vector_norm(centres, dim=1).clamp_min(LEAST)
+    return normalize(features) @ centres.T / lengths
 
 
 def angle(cosine: Tensor) -> Tensor:
