@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fedvisage.nn.losses.arcface import arcface
 from fedvisage.nn.losses.cosface import cosface
+from fedvisage.nn.losses.cosines import cosines
 from fedvisage.nn.losses.margin_binary import NOBODY, margin_binary, stretched
 from fedvisage.nn.losses.sampled import sample_classes
 
@@ -173,3 +174,15 @@ def test_cosface_and_arcface_agree_with_pytorch_metric_learning() -> None:
     ):
         theirs.W.data = centres.T.clone()
         torch.testing.assert_close(theirs(features, labels), ours, rtol=1e-6, atol=1e-6)
+
+
+def test_a_centre_without_length_has_cosine_zero_and_gradients_that_are_numbers() -> None:
+    features = torch.tensor(FEATURES, requires_grad=True)
+    centres = torch.tensor(np.vstack([CENTRES, np.zeros(5)]), requires_grad=True)
+    found = cosines(features, centres)
+    found.sum().backward()  # type: ignore[no-untyped-call]
+    assert found[:, -1].tolist() == [0.0] * len(FEATURES)
+    assert features.grad is not None
+    assert centres.grad is not None
+    assert features.grad.isfinite().all()
+    assert centres.grad.isfinite().all()

@@ -14,7 +14,7 @@ def cosines(features: Tensor, centres: Tensor) -> Tensor:
     Products are divided by the centres' lengths, and not the centres: of a hundred thousand of them, each copy and its
     gradient would take as long as the products.
     """
-    lengths = torch.linalg.vector_norm(centres, dim=1).clamp_min(LEAST)
+    lengths: Tensor = torch.linalg.vector_norm(centres, dim=1).clamp_min(LEAST)
     return normalize(features) @ centres.T / lengths
 
 
