@@ -25,7 +25,6 @@ from fedvisage.runs import environment
 from fedvisage.runs import train as training
 from fedvisage.runs.abreast import Crew, gathered, swept, without_workers
 from fedvisage.runs.abreast import Wire as Wire
-from fedvisage.runs.ahead import loading
 from fedvisage.runs.checks import check_files, check_fits, checked_overlap, crops_trained_on
 from fedvisage.runs.directory import (
     DATA,
@@ -75,13 +74,12 @@ def run_and_report(
     checks: Checks = USUAL,
 ) -> dict[str, Any]:
     """Run a recipe and write its report; return the figures."""
-    with loading(reporter):
-        metrics = run(
-            recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
-            checks=checks,
-        )  # fmt: skip
+    metrics = run(
+        recipe, out, cache, reporter, method=method, resume=resume, wire=wire, training=training, opening=opening,
+        checks=checks,
+    )  # fmt: skip
     if not (out / REPORT).exists():
-        from fedvisage.report.page import write_report  # with what draws, which no first step should wait for
+        from fedvisage.report.page import write_report  # with what draws, which no step should wait for
 
         use_threads(recipe.runtime.threads)  # those of the libraries that have just come, too
         write_events(out)
