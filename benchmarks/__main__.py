@@ -54,6 +54,7 @@ MEASURES = (
     startup.measure,
     data.measure_rendering,
     data.measure_reading,
+    data.measure_path,
     detector.measure,
     imports.measure,
     imports.measure_memory,

@@ -13,7 +13,7 @@ from fedvisage.data.batches import Positions, View
 from fedvisage.data.rows import Texts
 from fedvisage.nn.augment import augment, only_mirrored
 from fedvisage.nn.degrade import degrade
-from fedvisage.nn.inputs import as_float, colour_channels
+from fedvisage.nn.inputs import as_float, seen
 from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Recipe
 from fedvisage.streams import torch_rng
@@ -91,7 +91,7 @@ def read(
         images, depth, donors = mixed.images, mixed.depth, mixed.donors
         labels = torch.where(donors >= 0, torch.zeros_like(labels), labels)
         species = np.where(donors >= 0, species[donors], species)
-    ready = colour_channels(compute.bring(images), recipe.input.colour).contiguous(memory_format=compute.layout)
+    ready = seen(compute.bring(images), recipe.input.colour, compute.layout)
     known = None if classes is None else torch.from_numpy(classes)
     return Batch(
         images=ready,

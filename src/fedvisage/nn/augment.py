@@ -7,10 +7,10 @@ screen from skin. What blurs on purpose is in `degrade`.
 from __future__ import annotations
 
 import torch
-from kornia.enhance import adjust_hue
 from torch import Generator, Tensor
 
 from fedvisage.nn.ahead import brought
+from fedvisage.nn.hsv import turned
 from fedvisage.recipe import Augment
 
 GREY = (0.299, 0.587, 0.114)
@@ -53,14 +53,14 @@ def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:
         images = images * _factor(images, options.brightness, generator)
     if options.contrast:
         mean = _grey(images).mean(dim=(-2, -1), keepdim=True)
-        images = mean + (images - mean) * _factor(images, options.contrast, generator)
+        images = images.sub(mean).mul_(_factor(images, options.contrast, generator)).add_(mean)
     if options.saturation:
         grey = _grey(images)
-        images = grey + (images - grey) * _factor(images, options.saturation, generator)
+        images = images.sub(grey).mul_(_factor(images, options.saturation, generator)).add_(grey)
     images = images.clamp(0, 1)
     if options.hue:
-        angle = (2 * torch.rand(len(images), generator=generator) - 1) * options.hue * 2 * torch.pi
-        images = adjust_hue(images, brought(angle, images.device).to(images))
+        turns = (2 * torch.rand(len(images), generator=generator) - 1) * options.hue
+        images = turned(images, brought(turns, images.device).to(images))
     return images
 
 

@@ -8,6 +8,7 @@ import torch
 from kornia.color import rgb_to_hsv
 from torch import Tensor
 
+from fedvisage.nn.hsv import with_hsv
 from fedvisage.nn.precision import LAYOUT
 
 CHANNELS = {"rgb": 3, "rgb+hsv": 6}
@@ -19,7 +20,10 @@ def as_float(images: Tensor) -> Tensor:
 
 
 def colour_channels(images: Tensor, colour: str) -> Tensor:
-    """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1] (FedPAD's six channels)."""
+    """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1] (FedPAD's six channels).
+
+    With gradients, and in operations that every exporter knows; :func:`seen` gives the same numbers sooner.
+    """
     if colour == "rgb":
         return images
     hsv = rgb_to_hsv(images)
@@ -27,6 +31,11 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
     return torch.cat([images, hsv], dim=1)
 
 
+def seen(images: Tensor, colour: str, layout: torch.memory_format) -> Tensor:
+    """Turn RGB images in [0, 1] into a network's input, which has no gradient."""
+    return images.contiguous(memory_format=layout) if colour == "rgb" else with_hsv(images, layout)
+
+
 def prepare(images: Tensor, colour: str, device: torch.device, layout: torch.memory_format = LAYOUT) -> Tensor:
     """Turn stored uint8 images into a network's input."""
-    return colour_channels(as_float(images.to(device)), colour).contiguous(memory_format=layout)
+    return seen(as_float(images.to(device)), colour, layout)

@@ -1,0 +1,93 @@
+"""Hue, saturation and value, worked on a few images at a time, against kornia and the standard library."""
+
+from __future__ import annotations
+
+import colorsys
+import math
+
+import pytest
+import torch
+from kornia.color import rgb_to_hsv
+from kornia.enhance import adjust_hue
+from torch import Generator, Tensor
+
+from fedvisage.nn import hsv
+from fedvisage.nn.hsv import turned, with_hsv
+
+LAYOUTS = [torch.contiguous_format, torch.channels_last]
+
+
+def colours(kind: str, count: int = 9, side: int = 31) -> Tensor:
+    drawn = torch.rand(count, 3, side, side, generator=Generator().manual_seed(0))
+    stored = (255 * drawn).round() / 255
+    return {
+        "any": drawn,
+        "stored": stored,
+        "few, often equal": (3 * drawn).round() / 3,
+        "dark": drawn * 1e-3,
+        "grey": drawn[:, :1].expand(-1, 3, -1, -1),
+        "black": torch.zeros_like(drawn),
+        "nearly red": torch.cat(
+            [torch.ones_like(drawn[:, :1]), torch.zeros_like(drawn[:, :1]), drawn[:, :1] * 1e-8], 1
+        ),
+    }[kind]
+
+
+KINDS = ["any", "stored", "few, often equal", "dark", "grey", "black", "nearly red"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=["first", "last"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_six_channels_are_kornias(kind: str, layout: torch.memory_format) -> None:
+    images = colours(kind)
+    expected = rgb_to_hsv(images)
+    expected[:, 0] /= 2 * math.pi
+    made = with_hsv(images.contiguous(memory_format=layout), layout)
+    assert made.is_contiguous(memory_format=layout)
+    torch.testing.assert_close(made, torch.cat([images, expected], 1), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_turned_hues_are_kornias(kind: str) -> None:
+    images, turns = colours(kind), torch.linspace(-0.5, 0.5, 9)
+    expected = adjust_hue(images.double(), 2 * math.pi * turns.double())
+    torch.testing.assert_close(turned(images, turns).double(), expected, rtol=0, atol=1e-6)
+
+
+def test_turned_hues_are_the_standard_librarys() -> None:
+    images, turn = colours("any", 1, 5), 0.25
+    found = turned(images, torch.tensor([turn]))[0].flatten(1).T.tolist()
+    for before, after in zip(images[0].flatten(1).T.tolist(), found, strict=True):
+        hue, saturation, value = colorsys.rgb_to_hsv(*before)
+        assert after == pytest.approx(colorsys.hsv_to_rgb((hue + turn) % 1, saturation, value), abs=1e-6)
+
+
+def test_no_turn_and_a_whole_one_change_nothing() -> None:
+    images = colours("any")
+    for turns in (0.0, 1.0, -1.0):
+        torch.testing.assert_close(turned(images, torch.full((9,), turns)), images, rtol=0, atol=2e-6)
+
+
+def test_how_many_images_are_worked_on_together_changes_no_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    images, turns = colours("any"), torch.linspace(-0.5, 0.5, 9)
+    found = []
+    for pixels in (1, 4 * 31 * 31, 1 << 30):
+        monkeypatch.setattr(hsv, "PIXELS", pixels)
+        found.append((with_hsv(images, torch.channels_last), turned(images, turns)))
+    for six, hues in found[1:]:
+        assert torch.equal(six, found[0][0])
+        assert torch.equal(hues, found[0][1])
+
+
+def test_no_images_are_no_images() -> None:
+    assert with_hsv(torch.empty(0, 3, 8, 8), torch.channels_last).shape == (0, 6, 8, 8)
+    assert turned(torch.empty(0, 3, 8, 8), torch.empty(0)).shape == (0, 3, 8, 8)
+
+
+@pytest.mark.parametrize("pixels", [1, 1 << 30])
+def test_images_that_are_given_stay_as_they_were(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hsv, "PIXELS", pixels)
+    images = colours("any")
+    with_hsv(images, torch.channels_last)
+    turned(images, torch.full((9,), 0.2))
+    assert torch.equal(images, colours("any"))
