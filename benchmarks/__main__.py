@@ -112,6 +112,12 @@ recipe says what was chosen, `environment.json` the times (`seconds_of_a_step`),
 network, batch, image size, threads, processor and version. [Why so](decisions/0011-layout.md).
 """
 VERDICT = {True: "holds", False: "**missed**", None: "cannot be told here"}
+NO_BOUND = "none"
+"""How the bound of a row begins that is a figure to know."""
+
+
+def _verdict(result: Measurement) -> str:
+    return "–" if result.bound.startswith(NO_BOUND) else VERDICT[result.holds]
 
 
 def name_of(measure: Callable[[Path], Measurement]) -> str:
@@ -146,7 +152,7 @@ def _measure(names: list[str]) -> None:
     with tempfile.TemporaryDirectory() as cache:
         for measure in chosen:
             result = measure(Path(cache))
-            rows.append(f"| {result.claim} | {result.bound} | {result.measured} | {VERDICT[result.holds]} |")
+            rows.append(f"| {result.claim} | {result.bound} | {result.measured} | {_verdict(result)} |")
             print(rows[-1], flush=True)
     if names:
         return

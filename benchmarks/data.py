@@ -97,12 +97,19 @@ def measure_path(cache: Path) -> Measurement:
     def read() -> Tensor:
         return as_float(view.batch(rng.choice(len(view), count, replace=False)).images)
 
+    def ours_of(images: Tensor) -> Tensor:
+        return seen(augment(images, None, EVERYTHING, Generator().manual_seed(0))[0], "rgb+hsv", LAYOUT)
+
+    def theirs_of(images: Tensor) -> Tensor:
+        return _with_kornia(images, EVERYTHING, Generator().manual_seed(0))
+
     def ours() -> Tensor:
-        return seen(augment(read(), None, EVERYTHING, Generator().manual_seed(0))[0], "rgb+hsv", LAYOUT)
+        return ours_of(read())
 
     def theirs() -> Tensor:
-        return _with_kornia(read(), EVERYTHING, Generator().manual_seed(0))
+        return theirs_of(read())
 
+    torch.testing.assert_close(ours_of(images := read()), theirs_of(images), rtol=0, atol=1e-5)
     house, plain = in_turn(9, lambda: processor_seconds(ours), lambda: processor_seconds(theirs))
     rates = [count / median(seconds) for seconds in (house, plain)]
     return Measurement(

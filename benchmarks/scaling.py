@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from statistics import median
+from typing import IO
 
 from benchmarks.measurement import Measurement, in_turn, middle
 from fedvisage.workers.machine import cores
@@ -64,14 +65,19 @@ def seconds_of(programs: int) -> float:
         ]
         pipes = [(program.stdin, program.stdout) for program in running]
         for _, said in pipes:
-            assert said is not None
-            assert said.readline() == "ready\n"
+            _hear(said, "ready\n")
         began = time.perf_counter()
         for told, _ in pipes:
             assert told is not None
             told.write("\n")
             told.flush()
         for _, said in pipes:
-            assert said is not None
-            assert said.readline() == "done\n"
+            _hear(said, "done\n")
         return time.perf_counter() - began
+
+
+def _hear(said: IO[str] | None, word: str) -> None:
+    """Wait until a program says a word."""
+    heard = said.readline() if said else ""
+    if heard != word:
+        raise RuntimeError(f"a program said {heard!r} instead of {word!r}")

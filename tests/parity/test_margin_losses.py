@@ -176,9 +176,10 @@ def test_cosface_and_arcface_agree_with_pytorch_metric_learning() -> None:
         torch.testing.assert_close(theirs(features, labels), ours, rtol=1e-6, atol=1e-6)
 
 
-def test_a_centre_without_length_has_cosine_zero_and_gradients_that_are_numbers() -> None:
-    features = torch.tensor(FEATURES, requires_grad=True)
-    centres = torch.tensor(np.vstack([CENTRES, np.zeros(5)]), requires_grad=True)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_centre_without_length_has_cosine_zero_and_gradients_that_are_numbers(dtype: torch.dtype) -> None:
+    features = torch.tensor(FEATURES, dtype=dtype, requires_grad=True)
+    centres = torch.tensor(np.vstack([CENTRES, np.zeros(5)]), dtype=dtype, requires_grad=True)
     found = cosines(features, centres)
     found.sum().backward()  # type: ignore[no-untyped-call]
     assert found[:, -1].tolist() == [0.0] * len(FEATURES)

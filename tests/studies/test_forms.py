@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import html
 import io
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ import yaml
 from tests.toy import tree, unheard
 
 from fedvisage.studies import conduct
+from fedvisage.studies.drawings import curves_over_rows
+from fedvisage.studies.file import read
 from fedvisage.studies.forms import as_csv, as_latex, as_table, notes_of, rows_of
 
 TEXT = """# A title
@@ -98,6 +101,16 @@ def test_the_page_draws_all_methods_in_one_panel_and_a_curve_over_what_rows_set(
     assert all(f"rate {rate}" in page[page.index(course) : page.index("ROC at user U")] for rate in (0.001, 0.01, 0.1))
     assert all(f"rate {rate}" in panel for rate in (0.001, 0.01, 0.1))
     assert "rate …" in page
+
+
+def test_a_curve_tells_of_the_spread_over_seeds_where_there_are_several(conducted: Path) -> None:
+    study, table = read(conducted.parent / "study.yaml"), json.loads((conducted / "table.json").read_text())
+    for seeds, said in (
+        (study.seeds, "Mean over users, with one standard deviation over seeds."),
+        ([0], "Mean over users."),
+    ):
+        found = curves_over_rows(study.model_copy(update={"seeds": seeds}), table)
+        assert [what for _, what, _ in found] == [said, said]
 
 
 def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:

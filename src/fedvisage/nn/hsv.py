@@ -1,7 +1,8 @@
 """Hue, saturation and value of images, and turned hues: a few images at a time, so that all planes stay in the cache.
 
 The same numbers as kornia's `rgb_to_hsv` and `adjust_hue`, several times as fast on a processor: there a choice by a
-mask (`torch.where`) takes ten times as long as a product with ones and zeros. Nothing here has gradients.
+mask (`torch.where`) takes ten times as long as a product with ones and zeros. Nothing here has gradients, and numbers
+are of 32 bits or more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 PIXELS = 1 << 16
-"""Pixels that a processor works on at a time; other devices take a batch whole."""
+"""Pixels that a processor works on at a time, if an image has no more; other devices take a batch whole."""
 EPS = 1e-8
 TURN = 2 * math.pi
 

@@ -31,6 +31,7 @@ def colour_channels(images: Tensor, colour: str) -> Tensor:
     return torch.cat([images, hsv], dim=1)
 
 
+@torch.no_grad()
 def seen(images: Tensor, colour: str, layout: torch.memory_format) -> Tensor:
     """Turn RGB images in [0, 1] into a network's input, which has no gradient."""
     return images.contiguous(memory_format=layout) if colour == "rgb" else with_hsv(images, layout)

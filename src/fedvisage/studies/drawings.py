@@ -125,7 +125,8 @@ def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
         series = {kind: points for kind, points in series.items() if len(points) >= FEWEST_POINTS}
         if series:
             title = f"{heading(figure)} over what rows set"
-            what = "Mean over users, with one standard deviation over seeds."
+            spread = ", with one standard deviation over seeds" if len(study.seeds) > 1 else ""
+            what = f"Mean over users{spread}."
             name = f"over-{figure.replace('.', '-')}"
             found.append((title, what, curves.over_values(series, (" / ".join(series), heading(figure)), name)))
     return found
