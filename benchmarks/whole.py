@@ -41,7 +41,6 @@ class Timing(Reporter):
     def batch(self, site, done, of):
         self.first = self.first or time.time()
     def ended_round(self, row, total):
-        super().ended_round(row, total)
         self.rounds = time.time()
 
 path, out, cache, *changes = sys.argv[1:]

@@ -244,18 +244,19 @@ def rewrite(made: Path, name: str, content: bytes) -> None:
     (made / "set.json").write_text(json.dumps(manifest))
 
 
-def refused(made: Path, name: str, message: str) -> None:
+def refusal(made: Path, message: str) -> Path:
+    """Open a set that is refused with these words, and return the place that the error names."""
     with pytest.raises(UserError, match=message) as caught:
         PreparedSet.open(made)
-    assert caught.value.place == str(made / name)
+    return Path(caught.value.place)
 
 
 def test_a_missing_directory_is_named(tmp_path: Path) -> None:
-    refused(tmp_path / "none", "", "no such directory")
+    assert refusal(tmp_path / "none", "no such directory") == tmp_path / "none"
 
 
 def test_a_directory_that_is_no_prepared_set_is_named(tmp_path: Path) -> None:
-    refused(tmp_path, "set.json", "not a prepared set; make one with")
+    assert refusal(tmp_path, "not a prepared set; make one with") == tmp_path / "set.json"
 
 
 @pytest.mark.parametrize(
@@ -273,13 +274,13 @@ def test_a_forged_set_json_is_refused(made: Path, text: str | None, message: str
     if text is None:
         text = (made / "set.json").read_text().replace('"count": 20', '"count": -20')
     (made / "set.json").write_text(text)
-    refused(made, "set.json", message)
+    assert refusal(made, message) == made / "set.json"
 
 
 def test_a_name_that_would_act_on_a_terminal_is_refused(made: Path) -> None:
     text = (made / "set.json").read_text().replace('"name": "T"', '"name": "\\u001b[2J"')
     (made / "set.json").write_text(text)
-    refused(made, "set.json", "cannot be shown")
+    assert refusal(made, "cannot be shown") == made / "set.json"
 
 
 @pytest.mark.parametrize("name", ["", "x" * 201, "a\x1bb", "\udcff"])
@@ -294,43 +295,43 @@ def test_points_that_are_not_finite_are_refused(tmp_path: Path) -> None:
         out.add(pixels(1), points=np.zeros((1, 5, 2), np.float32), **row())  # type: ignore[arg-type]
     np.save(tmp_path / "other.npy", np.full((1, 5, 2), np.nan, np.float32))
     rewrite(tmp_path / "T", "points.npy", (tmp_path / "other.npy").read_bytes())
-    refused(tmp_path / "T", "points.npy", "not finite")
+    assert refusal(tmp_path / "T", "not finite") == tmp_path / "T" / "points.npy"
 
 
 def test_a_file_name_that_leads_out_of_the_set_is_refused(made: Path) -> None:
     text = (made / "set.json").read_text().replace("images.npy", "../images.npy")
     (made / "set.json").write_text(text)
-    refused(made, "set.json", "files")
+    assert refusal(made, "files") == made / "set.json"
 
 
 def test_a_truncated_file_is_refused(made: Path) -> None:
     whole = (made / "images.npy").read_bytes()
     (made / "images.npy").write_bytes(whole[:-1])
-    refused(made, "images.npy", f"has {len(whole) - 1} bytes where set.json promises {len(whole)}")
+    assert refusal(made, f"has {len(whole) - 1} bytes where set.json promises {len(whole)}") == made / "images.npy"
 
 
 def test_a_missing_file_is_refused(made: Path) -> None:
     (made / "rows.csv").unlink()
-    refused(made, "rows.csv", "missing")
+    assert refusal(made, "missing") == made / "rows.csv"
 
 
 def test_a_link_out_of_the_set_is_refused(made: Path, tmp_path: Path) -> None:
     shutil.move(made / "images.npy", tmp_path / "elsewhere.npy")
     (made / "images.npy").symlink_to(tmp_path / "elsewhere.npy")
-    refused(made, "images.npy", "is a link")
+    assert refusal(made, "is a link") == made / "images.npy"
 
 
 def test_arrays_of_another_type_or_shape_are_refused(made: Path, tmp_path: Path) -> None:
     for array in (np.zeros((20, 8, 8, 3), np.float32), np.zeros((19, 8, 8, 3), np.uint8)):
         np.save(tmp_path / "other.npy", array)
         rewrite(made, "images.npy", (tmp_path / "other.npy").read_bytes())
-        refused(made, "images.npy", "expected uint8 20×8×8×3")
+        assert refusal(made, "expected uint8 20×8×8×3") == made / "images.npy"
 
 
 def test_an_array_of_pickles_is_refused_without_being_loaded(made: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "other.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
     rewrite(made, "images.npy", (tmp_path / "other.npy").read_bytes())
-    refused(made, "images.npy", "not an array that can be mapped")
+    assert refusal(made, "not an array that can be mapped") == made / "images.npy"
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,7 @@ def test_an_array_of_pickles_is_refused_without_being_loaded(made: Path, tmp_pat
 )
 def test_a_forged_array_header_is_refused(made: Path, header: bytes) -> None:
     rewrite(made, "images.npy", header)
-    refused(made, "images.npy", "not an array that can be mapped")
+    assert refusal(made, "not an array that can be mapped") == made / "images.npy"
 
 
 @pytest.mark.parametrize(
@@ -358,7 +359,7 @@ def test_forged_rows_are_refused(made: Path, old: str, new: str, message: str) -
     text = (made / "rows.csv").read_text()
     assert old in text
     rewrite(made, "rows.csv", text.replace(old, new, 1).encode("utf-8", "surrogateescape"))
-    refused(made, "rows.csv", message)
+    assert refusal(made, message) == made / "rows.csv"
 
 
 def test_a_changed_byte_is_found_when_digests_are_verified(made: Path) -> None:
