@@ -93,15 +93,17 @@ def test_sampled_public_images_count_in_a_sites_weight_where_they_should(
     assert told == {"local": len(site.data), "sampled": len(site.data) + len(site.public)}
 
 
-def spread_out(centres: dict[str, np.ndarray], sampled: int | None) -> tuple[dict[str, np.ndarray], float]:
-    """Return the centres as FedFace's server moves them, and the length of its step."""
+def spread_out(
+    centres: dict[str, np.ndarray], sampled: int | None, number: int = 1, schedule: str = "constant"
+) -> tuple[dict[str, np.ndarray], float]:
+    """Return the centres as FedFace's server moves them, and the length of its step at the full rate."""
     content = {
         "method": {"name": "fedface", "network": {"name": "sphere20", "width": 8, "embedding": 8},
                    "spreadout": {"weight": 3.0, "margin": 0.9, "sampled": sampled}},
         "data": {"sites": {"A": "nowhere"}}, "input": {"colour": "rgb"},
-        "training": {"rounds": 4, "optimizer": {"name": "sgd", "lr": 0.02}},
+        "training": {"rounds": 4, "optimizer": {"name": "sgd", "lr": 0.02}, "schedule": {"name": schedule}},
     }  # fmt: skip
-    server: Any = SimpleNamespace(recipe=recipe_of(content), round=1, rng=lambda *purpose: torch_rng(0, *purpose))
+    server: Any = SimpleNamespace(recipe=recipe_of(content), round=number, rng=lambda *purpose: torch_rng(0, *purpose))
     told = {name: torch.from_numpy(rows) for name, rows in centres.items()}
     found = fedface.spread(server, told, server.recipe.options(fedface.Options).spreadout)
     return {name: rows.numpy() for name, rows in found.items()}, 3.0 * 0.02
@@ -121,6 +123,16 @@ def test_fedfaces_server_steps_down_the_regulariser_and_drives_sites_centres_apa
     slope = gradient_by_differences(lambda rows: spreadout_by_loops(rows, owners, 0.9), stacked)
     np.testing.assert_allclose(np.concatenate(list(found.values())), stacked - length * slope, rtol=1e-5, atol=1e-8)
     assert closeness(found) < closeness(centres)
+
+
+def test_fedfaces_server_steps_at_the_rate_to_which_the_schedule_has_fallen() -> None:
+    """In the third round of four a cosine is at ½(1 + cos π/2), half of what it began with."""
+    centres = {"A": np.array([[1.0, 0.2, 0.1, 0.0]]), "B": np.array([[0.9, 0.0, 0.3, 0.1]])}
+    full, _ = spread_out(centres, None, number=3)
+    fallen, _ = spread_out(centres, None, number=3, schedule="cosine")
+    for name, before in centres.items():
+        np.testing.assert_allclose(fallen[name] - before, (full[name] - before) / 2, rtol=1e-6)
+        assert np.abs(full[name] - before).max() > 1e-3
 
 
 def test_of_each_site_as_many_centres_as_are_sampled_are_moved_and_the_others_stay() -> None:
