@@ -92,14 +92,15 @@ def drawn(number: int, name: str) -> int:
     return int(torch.randint(1, 3, (1,), generator=torch_rng(0, "server", number, "block", name)))
 
 
-def trained_joined(content: dict[str, Any], unify_every: int) -> dict[str, Tensor]:
-    """Train FedSIS as §3.3 says it, without a split."""
+def trained_joined(content: dict[str, Any], unify_every: int, batches: int) -> dict[str, Tensor]:
+    """Train FedSIS as §3.3 says it, without a split; blocks step down the mean over all batches of a round."""
     net, models = first_models(content)
     for number in range(1, ROUNDS + 1):
         for name, model in models.items():
-            backward(model, name, number - 1, drawn(number, name))
-            descend(model.head, model.tokenizer, net["adapter"])
-        descend(net["blocks"], scale=1 / len(models))
+            for index in range(batches):
+                backward(model, name, (number - 1) * batches + index, drawn(number, name))
+                descend(model.head, model.tokenizer, net["adapter"])
+        descend(net["blocks"], scale=1 / (len(models) * batches))
         if number % unify_every == 0 or number == ROUNDS:
             for part in ("tokenizer", "head"):
                 mean = averaged(models, part)
@@ -141,15 +142,17 @@ def test_averaged_encoders_are_those_of_a_loop(sets: Mapping[str, Path], tmp_pat
         torch.testing.assert_close(value, expected[key], rtol=1e-4, atol=1e-6, msg=key)
 
 
-@pytest.mark.parametrize("unify_every", [1, 2])
-def test_split_training_is_joint_training(sets: Mapping[str, Path], tmp_path: Path, unify_every: int) -> None:
+@pytest.mark.parametrize(("unify_every", "batches"), [(1, 1), (2, 1), (2, 2)])
+def test_split_training_is_joint_training(
+    sets: Mapping[str, Path], tmp_path: Path, unify_every: int, batches: int
+) -> None:
     """Every weight after three rounds of three sites, one of them larger; a wrong gradient anywhere would show."""
     found = {**sets, "B": make_set(tmp_path / "B", "B", 7, subjects=9)}
     sgd = {"name": "sgd", "lr": RATE}
-    content = tree(found, "fedsis", training__local={"batches": 1}, training__optimizer=sgd, training__augment={})
+    content = tree(found, "fedsis", training__local={"batches": batches}, training__optimizer=sgd, training__augment={})
     content["method"]["unify_every"] = unify_every
     run_toy(content, tmp_path / "run")
-    expected = trained_joined(content, unify_every)
+    expected = trained_joined(content, unify_every, batches)
     trained = load_file(tmp_path / "run" / "model.safetensors")
     assert trained.keys() == expected.keys()
     for key, value in trained.items():
