@@ -25,6 +25,14 @@ def test_a_single_site_gets_its_own_upload_back_bit_for_bit() -> None:
         assert all(torch.equal(mean.result()[name], value) for name, value in upload.items())
 
 
+def test_sites_count_by_their_weights() -> None:
+    """(1·2 + 3·5 + 6·7) / 10."""
+    mean = Mean()
+    for weight, value in ((1.0, 2.0), (3.0, 5.0), (6.0, 7.0)):
+        mean.add({"w": torch.tensor([value])}, weight)
+    assert mean.result()["w"].item() == np.float32(5.9)
+
+
 def test_adding_does_not_change_what_was_added() -> None:
     first, second = torch.ones(3, dtype=torch.float64), torch.full((3,), 3.0, dtype=torch.float64)
     mean = Mean()

@@ -92,6 +92,14 @@ def test_no_cluster_smaller_than_the_minimum_is_found() -> None:
     assert sanitised((), asked, 5, draws_of(0)).shape == (0, 5)
 
 
+@pytest.mark.parametrize(("minimum", "found"), [(2, 1), (3, 1), (4, 0)])
+def test_a_cluster_of_as_many_as_the_minimum_is_large_enough(minimum: int, found: int) -> None:
+    """Line 6 stops at |S| < T: three people at one place are a cluster of at least two or three, not of four."""
+    together = torch.eye(4, dtype=torch.float64)[[0, 0, 0, 1]]
+    clusters = densest(together, replace(ASKED, margin=0.1, minimum=minimum))
+    assert [one.size for one in clusters] == [3] * found
+
+
 def test_all_class_centres_in_one_cap_leave_nothing_for_a_second_query() -> None:
     assert len(densest(torch.eye(4)[:1].repeat(6, 1), ASKED)) == 1
 
