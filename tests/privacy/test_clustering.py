@@ -94,7 +94,7 @@ def test_no_cluster_smaller_than_the_minimum_is_found() -> None:
 
 @pytest.mark.parametrize(("minimum", "found"), [(2, 1), (3, 1), (4, 0)])
 def test_a_cluster_of_as_many_as_the_minimum_is_large_enough(minimum: int, found: int) -> None:
-    """Line 6 stops at |S| < T: three people at one place are a cluster of at least two or three, not of four."""
+    """Line 6 asks for |S| ≥ T: three people at one place are a cluster of at least two or three, not of four."""
     together = torch.eye(4, dtype=torch.float64)[[0, 0, 0, 1]]
     clusters = densest(together, replace(ASKED, margin=0.1, minimum=minimum))
     assert [one.size for one in clusters] == [3] * found
