@@ -27,6 +27,20 @@ def test_the_two_readings_of_tpr_differ_where_one_class_has_the_outlier() -> Non
     assert pad.tpr_at_fpr(scores, 0.01) == 0.0
 
 
+def test_attacks_of_all_species_are_one_class_in_the_published_rate() -> None:
+    """One mask above all bona fide images is no more than 1 % of 101 attacks, but all of its own species."""
+    scores = scores_of([1.0, 2.0], {"print": [-1.0] * 100, "mask": [5.0]})
+    assert published(scores, None)["tpr_bona_fide_1pct"] == 1.0
+    assert pad.bpcer_at_apcer(scores, 0.01) == 1.0
+
+
+def test_of_equally_close_errors_the_highest_threshold_is_taken() -> None:
+    """From 1 on half of the attacks are taken as live, from 2 on half of the bona fide as attacks: both differ by half."""
+    found = published(scores_of([1.0, 2.0], {"print": [0.0, 1.0]}), None)
+    assert found["threshold_target_eer"] == 2.0
+    assert found["hter_target_eer"] == 1 / 4
+
+
 @given(two_class_scores)
 def test_hter_at_the_users_own_threshold_is_where_its_errors_are_closest(scores: Scores) -> None:
     found = published(scores, None)
