@@ -35,7 +35,7 @@ def test_attacks_of_all_species_are_one_class_in_the_published_rate() -> None:
 
 
 def test_of_equally_close_errors_the_highest_threshold_is_taken() -> None:
-    """From 1 on half of the attacks are taken as live, from 2 on half of the bona fide as attacks: both differ by half."""
+    """At 1 half of the attacks are taken as live, at 2 half of the bona fide as attacks."""
     found = published(scores_of([1.0, 2.0], {"print": [0.0, 1.0]}), None)
     assert found["threshold_target_eer"] == 2.0
     assert found["hter_target_eer"] == 1 / 4

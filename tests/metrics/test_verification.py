@@ -71,6 +71,15 @@ def test_a_genuine_pair_tied_with_the_impostor_that_must_be_rejected_is_rejected
     assert 0.5 < found.threshold[0.25] <= 0.7
 
 
+def test_a_genuine_pair_at_the_threshold_is_accepted() -> None:
+    """The threshold is the next number above the impostor that must be rejected."""
+    line = np.nextafter(np.float32(0.5), np.float32(1))
+    similarity = np.array([line, 0.7, 0.5], np.float32)
+    found = verify_pairs(similarity, np.array([True, False, False]), (0.5,))
+    assert found.threshold[0.5] == line
+    assert found.tar == {0.5: 1.0}
+
+
 def test_an_identity_with_one_image_is_counted_and_still_meets_impostors() -> None:
     local = labelled(np.eye(4)[[0, 0, 1]], [7, 7, 8])
     found = verify_against(local, labelled(np.eye(4)[[2, 3]], [1, 2]), [0.5])
