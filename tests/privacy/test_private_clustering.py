@@ -66,6 +66,41 @@ def test_a_vector_that_is_too_long_is_clipped() -> None:
     assert float(statistics(wild, CENTRE, ASKED, ADD).norm()) == pytest.approx(sensitivity(ASKED, ADD))
 
 
+def test_vectors_within_the_cap_are_summed_as_they_are() -> None:
+    members = torch.cat([in_cap(6, 0.7, seed=1), in_cap(3, 0.2, seed=2)])
+    told = statistics(members, CENTRE, ASKED, ADD).numpy()
+    np.testing.assert_allclose(told[:-1], members.numpy().sum(axis=0) - 9 * CENTRE.numpy(), rtol=1e-12, atol=1e-12)
+    assert told[-1] == pytest.approx(9 * 0.5 * 2 * math.sin(0.65))
+
+
+def test_the_mean_is_of_the_noisy_sum_and_the_noisy_count_and_of_nothing_else() -> None:
+    """With one candidate there is no choice: all that leaves follows from the two noisy numbers, made by hand here."""
+    asked = replace(ASKED, queries=1, minimum=1)
+    members = in_cap(40, 0.7, seed=1)
+    found = release(members, CENTRE[None], asked, ADD, draws_of(3))
+    sigma = private_charges(asked, ADD, 1, "round 1")[0].sigma
+    noise = draws_of(3).normal((9,)).numpy() * sigma
+    radius = 2 * math.sin(0.65)
+    count = 40 + noise[-1] / (0.5 * radius)
+    mean = CENTRE.numpy() + (members.numpy().sum(axis=0) - 40 * CENTRE.numpy() + noise[:-1]) / count
+    assert abs(count - 40) > 0.5
+    assert float(found.counts[0]) == pytest.approx(count)
+    np.testing.assert_allclose(found.centres[0].numpy(), mean / np.linalg.norm(mean), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_candidate_is_chosen_twice(seed: int) -> None:
+    """At an ε at which choices are all but fair coins; how many class centres each met shows when its noise is known."""
+    asked = replace(ASKED, minimum=1, budget=Budget(1e-3, 1e-4))
+    around = torch.cat([in_cap(30, 0.4), -in_cap(20, 0.4, seed=1)])
+    found = release(around, torch.stack([CENTRE, -CENTRE]), asked, ADD, draws_of(seed))
+    sigma, again, met = private_charges(asked, ADD, 2, "round 1")[1].sigma, draws_of(seed), []
+    for told in found.counts.tolist():
+        again.uniform(2)
+        met.append(told - float(again.normal((9,))[-1]) * sigma / (0.5 * 2 * math.sin(0.65)))
+    assert sorted(round(number) for number in met) == [20, 30]
+
+
 @pytest.mark.parametrize(("how", "steps"), [(ADD, (0, 1)), (REPLACE, (-1, 0, 1))])
 def test_the_choice_of_a_candidate_keeps_its_share_of_epsilon(how: Privately, steps: tuple[int, ...]) -> None:
     """Add or remove one identity: all counts change by 0 or 1 in one direction; exchange one: by up to 1 in either."""
