@@ -90,7 +90,7 @@ def test_the_mean_is_of_the_noisy_sum_and_the_noisy_count_and_of_nothing_else() 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_no_candidate_is_chosen_twice(seed: int) -> None:
-    """At an ε at which choices are all but fair coins; how many class centres each met shows when its noise is known."""
+    """At an ε at which choices are all but fair coins; how many class centres each met shows once noise is known."""
     asked = replace(ASKED, minimum=1, budget=Budget(1e-3, 1e-4))
     around = torch.cat([in_cap(30, 0.4), -in_cap(20, 0.4, seed=1)])
     found = release(around, torch.stack([CENTRE, -CENTRE]), asked, ADD, draws_of(seed))
