@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -41,6 +42,13 @@ def test_a_pass_brings_each_layer_up_once_and_down_once_after_the_start(
         down = [line for line in ledger if (line["site"], line["round"], line["kind"]) == (name, 2, "weights")]
         down = [line for line in down if line["direction"] == "down"]
         assert sum(line["bytes"] for line in down) == 2 * whole - last
+
+
+def test_no_two_exchanges_of_a_run_look_at_the_same_batches() -> None:
+    """Three rounds of two batches an exchange: all of them, each once, in the order of the exchanges."""
+    sites: list[Any] = [SimpleNamespace(round=number, batches_per_round=2) for number in (1, 2, 3)]
+    seen = [batch for site in sites for exchange in range(len(LAYERS)) for batch in fedma._batches(site, exchange)]
+    assert seen == list(range(3 * len(LAYERS) * 2))
 
 
 class LosesB(LocalTransport):

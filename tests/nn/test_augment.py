@@ -73,6 +73,24 @@ def test_brightness_scales_each_image_by_one_factor_in_its_range() -> None:
     assert 1.25 < ratio.max() <= 1.3001
 
 
+def grey(images: Tensor) -> Tensor:
+    """Luma of ITU-R BT.601."""
+    return 0.299 * images[:, :1] + 0.587 * images[:, 1:2] + 0.114 * images[:, 2:]
+
+
+@pytest.mark.parametrize("change", ["contrast", "saturation"])
+def test_contrast_is_about_an_images_mean_grey_and_saturation_about_each_pixels_own(change: str) -> None:
+    """What lies between a pixel and that grey is multiplied by one factor an image, in its range."""
+    source = images() * 0.2 + 0.4  # far enough from black and white that nothing is cut
+    changed = changed_by(source, Augment.model_validate({change: 0.3}), seeded())
+    middle = grey(source).mean(dim=(2, 3), keepdim=True) if change == "contrast" else grey(source)
+    apart = source - middle
+    factor = ((changed - middle) * apart).sum(dim=(1, 2, 3)) / apart.square().sum(dim=(1, 2, 3))
+    torch.testing.assert_close(changed, middle + factor[:, None, None, None] * apart, rtol=0, atol=1e-6)
+    assert 0.7 <= factor.min() < 0.75
+    assert 1.25 < factor.max() <= 1.3001
+
+
 def test_hue_turns_the_colour_and_nothing_else() -> None:
     source = images(8) * 0.8 + 0.1
     changed = changed_by(source, Augment(hue=0.5), seeded())

@@ -7,7 +7,7 @@ import html
 import io
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,8 @@ import yaml
 from tests.toy import tree, unheard
 
 from fedvisage.studies import conduct
-from fedvisage.studies.drawings import curves_over_rows
-from fedvisage.studies.file import read
+from fedvisage.studies.drawings import curves_over_rows, rows_compared
+from fedvisage.studies.file import Study, read
 from fedvisage.studies.forms import as_csv, as_latex, as_table, notes_of, rows_of
 
 TEXT = """# A title
@@ -113,6 +113,44 @@ def test_a_curve_tells_of_the_spread_over_seeds_where_there_are_several(conducte
         assert [what for _, what, _ in found] == [said, said]
 
 
+def a_table(study: Study, rows: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Return what a study's table says of AUC: for each row one figure at each user."""
+    return {"rows": {
+        row: {"users": {user: {"auc": [value, 0.5]} for user, value in zip(study.users, values, strict=True)},
+              "average": {"auc": [sum(values) / len(values), 0.25]}}
+        for row, values in rows.items()
+    }}  # fmt: skip
+
+
+def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_user(conducted: Path) -> None:
+    """Where the points lie is read from the drawing itself, whose axis is linear."""
+    names = ("FedPAD", "FedGPAD", "rate 1", "rate 2", "rate 3")
+    toy = read(conducted.parent / "study.yaml")
+    study = toy.model_copy(update={"rows": dict.fromkeys(names, next(iter(toy.rows.values()))), "users": ["O", "C"]})
+    values = {name: (90.0 - number, 60.0 + number) for number, name in enumerate(names)}
+    found = rows_compared(study, a_table(study, values))
+    assert [title for title, _, _ in found] == ["AUC of each row"], "HTER was not measured"
+    ((_, what, drawing),) = found
+    assert what == "Each user, the mean and one standard deviation over seeds."
+    assert all(name in drawing for name in ("FedPAD", "FedGPAD", "a user", "mean", "AUC"))
+    assert "rate" not in drawing, "these are points of a curve"
+    assert found == rows_compared(study, a_table(study, values)), "twice the same bytes"
+    groups = re.findall(r'<g id="line2d_\d+">(.*?)</g>\s*</g>', drawing, flags=re.DOTALL)
+    points = [[float(x) for x in re.findall(r'<use [^>]*x="([\d.]+)"', group)] for group in groups]
+    two_users = [sorted(xs) for xs in points if len(xs) == 2]
+    assert two_users
+    (low, high), (low_too, high_too) = two_users[:2]
+    scale = (high - low) / 30
+    assert low_too - low == pytest.approx(scale, rel=1e-3)
+    assert high - high_too == pytest.approx(scale, rel=1e-3)
+
+
+def test_one_row_has_nothing_to_stand_beside(conducted: Path) -> None:
+    toy = read(conducted.parent / "study.yaml")
+    study = toy.model_copy(update={"rows": {"FedPAD": next(iter(toy.rows.values()))}})
+    assert rows_compared(study, a_table(study, {"FedPAD": (90.0,)})) == []
+
+
 def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
     page = (conducted / "study.html").read_text()
     section = page[page.index("<h2>Differences") : page.index("<h2>Figures")]
@@ -134,6 +172,7 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
     assert all((tmp_path / "out" / name).exists() for name in ("table.csv", "table.tex"))
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Difference to FedAvg" in page
+    assert "of each row</h3>" in page
     assert "bootstrap interval" not in page, "one pair has none"
     panel = page[page.index("ROC at user U") :]
     assert all(row in panel for row in ("FedAvg", "again", "TAR"))

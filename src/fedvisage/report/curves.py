@@ -24,6 +24,7 @@ from fedvisage.report.drawing import (
     mark_names,
     mark_threshold,
     marks,
+    printable,
     styled,
     svg,
 )
@@ -180,6 +181,24 @@ def over_values(series: Mapping[str, Sequence[tuple[float, float, float]]], labe
             handles.append(axes.errorbar(at, mean, yerr=deviation, **style)[0])  # type: ignore[arg-type]
         axes.set(xlabel=labels[0], ylabel=labels[1])
         key(figure, handles, list(series))
+        return svg(figure, name)
+
+
+def by_row(rows: Mapping[str, Sequence[float]], means: Mapping[str, Sequence[float]], label: str, name: str) -> str:
+    """Draw rows below each other: a hollow point for each user, and the mean filled, with a bar of one deviation."""
+    with styled():
+        figure, axes = canvas((5.2, 1.2 + 0.24 * len(rows)))
+        places = range(len(rows))
+        style = {"color": QUIET, "linestyle": "", "markerfacecolor": "none", "markersize": 4}
+        users = [axes.plot(values, [at] * len(values), marker="o", **style)[0]  # type: ignore[arg-type]
+                 for at, values in zip(places, rows.values(), strict=True)]  # fmt: skip
+        mean, deviation = zip(*(means[row] for row in rows), strict=True)
+        bar = {"color": colour(0), "linestyle": "", "marker": "o", "markersize": 5, "capsize": 2}
+        drawn = axes.errorbar(mean, list(places), xerr=deviation, **bar)[0]  # type: ignore[arg-type]
+        axes.set_yticks(list(places), [printable(row) for row in rows])
+        axes.set(xlabel=label, ylim=(len(rows) - 0.5, -0.5))
+        several = max(map(len, rows.values())) > 1
+        key(figure, [users[0], drawn] if several else [drawn], ["a user", "mean"] if several else ["the user"])
         return svg(figure, name)
 
 

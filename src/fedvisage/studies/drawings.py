@@ -1,7 +1,8 @@
 """A study's figures: the ROC of all its methods in one panel a user, and curves over what rows set and over rounds.
 
 Rows whose names differ in one number, such as ``block 1`` to ``block 12``, or ``FedFR, 40`` to ``FedFR, 1``, are points
-of one curve. So the papers' figures that no table prints come out of the same rows.
+of one curve. So the papers' figures that no table prints come out of the same rows. All others stand below each other,
+with a point for each user, so that a mean that comes of one user is seen to.
 """
 
 from __future__ import annotations
@@ -28,13 +29,15 @@ from fedvisage.tasks.recognition.judge import SIMILARITIES
 MOST_LINES = 8
 """Methods in one panel; of a larger study the first ones."""
 FEWEST_POINTS = 3
+FEWEST_ROWS = 2
 Points = Sequence[tuple[float, float]]
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
 
 def figures(study: Study, cells: Sequence[Cell], table: Mapping[str, Any]) -> list[Figure]:
     """Return all figures that the study has."""
-    return [*curves_over_rows(study, table), *courses(study, cells), *rocs(study, cells)]
+    compared = [*curves_over_rows(study, table), *rows_compared(study, table)]
+    return [*compared, *courses(study, cells), *rocs(study, cells)]
 
 
 def courses(study: Study, cells: Sequence[Cell]) -> list[Figure]:
@@ -112,12 +115,7 @@ def _scores(cell: Cell, metrics: Mapping[str, Any]) -> Scores | None:
 
 def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
     """Return a figure for each column, with a line for each kind of rows that differ in one number."""
-    kinds: dict[str, list[tuple[float, str]]] = {}
-    for row in study.rows:
-        numbers = NUMBER.findall(row)
-        if len(numbers) == 1:
-            kinds.setdefault(NUMBER.sub("…", row), []).append((float(numbers[0].replace(",", "")), row))
-    kinds = {kind: rows for kind, rows in kinds.items() if len(rows) >= FEWEST_POINTS}
+    kinds = kinds_of(study)
     found = []
     for figure in study.figures if kinds else []:
         series = {kind: [(at, *table["rows"][row]["average"][figure]) for at, row in rows
@@ -129,4 +127,32 @@ def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
             what = f"Mean over users{spread}."
             name = f"over-{figure.replace('.', '-')}"
             found.append((title, what, curves.over_values(series, (" / ".join(series), heading(figure)), name)))
+    return found
+
+
+def kinds_of(study: Study) -> dict[str, list[tuple[float, str]]]:
+    """Return the rows whose names differ in one number, enough for a curve, by what their names share."""
+    kinds: dict[str, list[tuple[float, str]]] = {}
+    for row in study.rows:
+        numbers = NUMBER.findall(row)
+        if len(numbers) == 1:
+            kinds.setdefault(NUMBER.sub("…", row), []).append((float(numbers[0].replace(",", "")), row))
+    return {kind: rows for kind, rows in kinds.items() if len(rows) >= FEWEST_POINTS}
+
+
+def rows_compared(study: Study, table: Mapping[str, Any]) -> list[Figure]:
+    """Return a figure for each column, with the rows below each other that are no points of a curve."""
+    curved = {row for rows in kinds_of(study).values() for _, row in rows}
+    rows = [row for row in study.rows if row not in curved]
+    found = []
+    for figure in study.figures:
+        means = {row: table["rows"][row]["average"][figure] for row in rows if figure in table["rows"][row]["average"]}
+        if len(means) < FEWEST_ROWS:
+            continue
+        users = {row: [own[figure][0] for own in table["rows"][row]["users"].values() if figure in own]
+                 for row in means}  # fmt: skip
+        spread = " and one standard deviation over seeds" if len(study.seeds) > 1 else ""
+        what = f"Each user{', the mean' if len(study.users) > 1 else ''}{spread}."
+        drawing = curves.by_row(users, means, heading(figure), f"rows-{figure.replace('.', '-')}")
+        found.append((f"{heading(figure)} of each row", what, drawing))
     return found
