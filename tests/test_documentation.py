@@ -36,6 +36,10 @@ from fedvisage.studies import cells_of, read
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+OWN_FILES = {"mine.yaml", "recipe.yaml", "rows.yaml", "start.yaml"}
+"""Recipes in shown commands that a reader has written or copied before."""
+
+
 def test_the_example_method_trains(sets: Mapping[str, Path], tmp_path: Path) -> None:
     smoothed = example("smoothed").METHOD
     content = tree(sets, smoothed, training__rounds=1)
@@ -224,6 +228,20 @@ def test_every_command_that_the_documentation_shows_exists() -> None:
             assert verb in known, f"{page.name}: fedvisage {verb}"
         for target in re.findall(r"`make ([a-z-]+)`", page.read_text()):
             assert target in targets, f"{page.name}: make {target}"
+
+
+def test_every_study_and_recipe_that_a_shown_command_names_is_shipped() -> None:
+    shown = [
+        (page.name, verb, given)
+        for page in PAGES
+        for verb, given in re.findall(
+            r"^\s*(?:\.venv/bin/)?fedvisage (run|study) ([a-z0-9/.-]+)(?= |$)", page.read_text(), flags=re.MULTILINE
+        )
+    ]
+    assert len(shown) > 50
+    for page, verb, given in shown:
+        if given not in OWN_FILES:
+            assert locate(given, Path("/nowhere"), verb=verb).is_file(), f"{page}: fedvisage {verb} {given}"
 
 
 def test_the_python_of_the_readme_runs(

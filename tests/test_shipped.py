@@ -79,8 +79,9 @@ def test_a_pipe_can_be_a_recipe(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_hostile_name_leads_nowhere(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no shipped recipe or study"):
-        locate(given)
+    for verb in ("", "run", "study"):
+        with pytest.raises(UserError, match="no shipped recipe or study"):
+            locate(given, verb=verb)
     with pytest.raises(UserError, match="no shipped recipe or study"):
         copy_out(given, tmp_path / "copy.yaml")
     assert not list(tmp_path.iterdir())
@@ -101,6 +102,17 @@ def test_a_wrong_name_is_told_what_could_be_meant(given: str, meant: str, call: 
     assert err.startswith(f"fedvisage: {given}: is no file")
     assert meant in err
     assert "Traceback" not in err
+
+
+def test_a_study_is_found_without_the_name_of_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shipped = ROOT / "recipes/studies/table3-demo.yaml"
+    assert locate("table3-demo", verb="study").samefile(shipped)
+    (tmp_path / "table3-demo").write_text("title: mine")
+    assert locate("table3-demo", verb="study").read_text() == "title: mine"
+    for verb in ("", "run"):
+        with pytest.raises(UserError, match=r"studies/table4-demo\?"):
+            locate("table4-demo", verb=verb)
 
 
 def test_a_recipe_is_not_taken_for_a_study_nor_a_study_for_a_recipe(call: Call) -> None:
@@ -179,6 +191,7 @@ def test_a_shell_completes_shipped_names_and_files(tmp_path: Path) -> None:
         "demos/",
     ]
     assert completed("fedvisage study studies/table7", tmp_path) == ["studies/table7", "studies/table7-demo"]
+    assert completed("fedvisage study table7", tmp_path) == ["table7", "table7-demo"]
     assert completed("fedvisage recipes copy paper/vit-h", tmp_path) == ["paper/vit-h", "paper/vit-h-is"]
     assert "completion" not in completed("fedvisage comp", tmp_path)
     assert completed("fedvisage comp", tmp_path) == ["compare"]

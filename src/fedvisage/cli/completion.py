@@ -11,8 +11,10 @@ def recipe_files(incomplete: str) -> list[str]:
 
 
 def study_files(incomplete: str) -> list[str]:
-    """Return the studies that begin so, shipped ones and the user's."""
-    return [name for name in shipped_names(incomplete) if name.startswith("studies/")] + _own_files(incomplete)
+    """Return the studies that begin so, shipped ones, whose folder can be left out, and the user's."""
+    named = [name for name in shipped_names(incomplete) if name.startswith("studies/")]
+    alone = [name.removeprefix("studies/") for name in shipped_names(f"studies/{incomplete}")] if incomplete else []
+    return named + alone + _own_files(incomplete)
 
 
 def shipped_names(incomplete: str) -> list[str]:

@@ -10,6 +10,7 @@ from fedvisage.errors import UserError
 
 ROOT = Path(__file__).parent / "recipes"
 ENDING = ".yaml"
+STUDIES = "studies"
 
 
 @cache
@@ -22,14 +23,16 @@ def locate(given: str | Path, beside: Path = Path(), *, verb: str = "") -> Path:
     """Return the file that is meant: a real one relative to ``beside``, or else the shipped one of this name.
 
     Only what :func:`names` lists is a shipped name, so no name leads out of the package. With a ``verb`` it must be
-    one that the verb runs.
+    one that the verb runs; all studies lie in one folder, which ``study`` need not be told.
     """
     path = beside / given
     if _is_there(path):
         return path
     name = plain(given)
+    if verb == "study" and name not in names() and f"{STUDIES}/{name}" in names():
+        name = f"{STUDIES}/{name}"
     if name in names():
-        right = "study" if name.startswith("studies/") else "run"
+        right = "study" if name.startswith(f"{STUDIES}/") else "run"
         if verb not in ("", right):
             raise UserError(str(given), f"is not for {verb}; call fedvisage {right} {name}")
         return file_of(name)
