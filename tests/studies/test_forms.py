@@ -145,6 +145,22 @@ def test_rows_without_a_number_stand_below_each_other_with_a_point_for_each_user
     assert high - high_too == pytest.approx(scale, rel=1e-3)
 
 
+def test_a_lone_row_of_a_method_and_a_number_is_a_point_beside_the_curves_of_others(conducted: Path) -> None:
+    """As FedFR's Figure 4 has its first model beside two methods; where points lie is read from the drawing."""
+    toy = read(conducted.parent / "study.yaml")
+    values = {"Start, 1": 20.0, "FedAvg, 1": 30.0, "FedAvg, 10": 40.0, "FedAvg, 40": 50.0, "two of 3": 1.0}
+    study = toy.model_copy(update={"rows": dict.fromkeys(values, next(iter(toy.rows.values())))})
+    table = a_table(study, {row: (value,) for row, value in values.items()})
+    ((_, _, drawing),) = curves_over_rows(study, table)
+    assert all(f">{name}</text>" in drawing for name in ("Start", "FedAvg", "number in the row's name"))
+    groups = re.findall(r'<g id="line2d_\d+">(.*?)</g>\s*</g>', drawing, flags=re.DOTALL)
+    pairs = [re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', group) for group in groups]
+    points = [[(float(x), float(y)) for x, y in found] for found in pairs]
+    curve = next(found for found in points if len(found) == 3)
+    assert any(len(found) == 1 and found[0][0] == curve[0][0] and found[0][1] > curve[0][1] for found in points), "below"
+    assert rows_compared(study, table) == [], "the row that is left has nothing to stand beside"
+
+
 def test_one_row_has_nothing_to_stand_beside(conducted: Path) -> None:
     toy = read(conducted.parent / "study.yaml")
     study = toy.model_copy(update={"rows": {"FedPAD": next(iter(toy.rows.values()))}})

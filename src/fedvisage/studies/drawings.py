@@ -30,6 +30,8 @@ MOST_LINES = 8
 """Methods in one panel; of a larger study the first ones."""
 FEWEST_POINTS = 3
 FEWEST_ROWS = 2
+SET_LAST = ", …"
+"""How the names of rows end that are a method and a number."""
 Points = Sequence[tuple[float, float]]
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e-?\d+)?")
 
@@ -120,24 +122,32 @@ def curves_over_rows(study: Study, table: Mapping[str, Any]) -> list[Figure]:
     for figure in study.figures if kinds else []:
         series = {kind: [(at, *table["rows"][row]["average"][figure]) for at, row in rows
                          if figure in table["rows"][row]["average"]] for kind, rows in kinds.items()}  # fmt: skip
-        series = {kind: points for kind, points in series.items() if len(points) >= FEWEST_POINTS}
-        if series:
+        series = {kind: points for kind, points in series.items() if points}
+        if any(len(points) >= FEWEST_POINTS for points in series.values()):
             title = f"{heading(figure)} over what rows set"
             spread = ", with one standard deviation over seeds" if len(study.seeds) > 1 else ""
             what = f"Mean over users{spread}."
             name = f"over-{figure.replace('.', '-')}"
-            found.append((title, what, curves.over_values(series, (" / ".join(series), heading(figure)), name)))
+            of_one = all(kind.endswith(SET_LAST) for kind in series)
+            axis = "number in the row's name" if of_one and len(series) > 1 else " / ".join(series)
+            lines = {kind.removesuffix(SET_LAST): points for kind, points in series.items()} if of_one else series
+            found.append((title, what, curves.over_values(lines, (axis, heading(figure)), name)))
     return found
 
 
 def kinds_of(study: Study) -> dict[str, list[tuple[float, str]]]:
-    """Return the rows whose names differ in one number, enough for a curve, by what their names share."""
+    """Return the rows whose names differ in one number, enough for a curve, by what their names share.
+
+    Beside curves of rows such as ``FedFR, 40`` a lone ``Pre-trained, 1`` is one more kind, of a point or two.
+    """
     kinds: dict[str, list[tuple[float, str]]] = {}
     for row in study.rows:
         numbers = NUMBER.findall(row)
         if len(numbers) == 1:
             kinds.setdefault(NUMBER.sub("…", row), []).append((float(numbers[0].replace(",", "")), row))
-    return {kind: rows for kind, rows in kinds.items() if len(rows) >= FEWEST_POINTS}
+    curved = {kind for kind, rows in kinds.items() if len(rows) >= FEWEST_POINTS}
+    with_lone = any(kind.endswith(SET_LAST) for kind in curved)
+    return {kind: rows for kind, rows in kinds.items() if kind in curved or (with_lone and kind.endswith(SET_LAST))}
 
 
 def rows_compared(study: Study, table: Mapping[str, Any]) -> list[Figure]:
