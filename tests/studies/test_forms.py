@@ -157,7 +157,7 @@ def test_a_lone_row_of_a_method_and_a_number_is_a_point_beside_the_curves_of_oth
     pairs = [re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"', group) for group in groups]
     points = [[(float(x), float(y)) for x, y in found] for found in pairs]
     curve = next(found for found in points if len(found) == 3)
-    assert any(len(found) == 1 and found[0][0] == curve[0][0] and found[0][1] > curve[0][1] for found in points), "below"
+    assert any(len(found) == 1 and found[0][0] == curve[0][0] and found[0][1] > curve[0][1] for found in points)
     assert rows_compared(study, table) == [], "the row that is left has nothing to stand beside"
 
 
