@@ -1,16 +1,15 @@
-"""Comparison of runs: grouping, spread over seeds, pairing, and the sign-flip test."""
+"""Comparison of runs: grouping, spread over seeds, pairing, and the t interval over targets."""
 
 import json
-from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 
-import numpy as np
 import pytest
 import yaml
 
 from fedvisage.errors import UserError
-from fedvisage.report.compare import as_values, compare, sign_flip
+from fedvisage.report.compare import as_values, compare, difference
+from fedvisage.report.compared import lower_is_better
 from fedvisage.report.side_by_side import as_text, legend, narrow, notes
 from fedvisage.studies.figures import value_of
 
@@ -31,7 +30,7 @@ def small_run(
 
 @pytest.fixture
 def grid(tmp_path: Path) -> list[Path]:
-    """Two methods × two users × three seeds; users differ far more than methods."""
+    """Two methods × two targets × three seeds; targets differ far more than methods."""
     return [
         small_run(tmp_path / f"{method}{user}{seed}", method, user, seed, base + 0.01 * seed + gain)
         for method, gain in (("fedpad", 0.0), ("fused", 0.03))
@@ -50,13 +49,93 @@ def test_mean_and_spread_are_over_seeds_not_over_users(grid: list[Path]) -> None
     assert fused.figures["hter"].mean == pytest.approx(fmean(by_seed) + 0.03)
 
 
-def test_differences_are_paired_so_that_users_cancel(grid: list[Path]) -> None:
+def test_differences_are_paired_so_that_targets_cancel(grid: list[Path]) -> None:
     first, second = compare(grid)
     assert first.differences == {}
     found = second.differences["hter"]
     assert (found.mean, found.low, found.high) == pytest.approx((0.03, 0.03, 0.03))
-    assert found.pairs == 6
-    assert found.p == pytest.approx(2 / 2**6)
+    assert (found.targets, found.seeds) == (2, 3)
+
+
+RECORDED = {
+    "hter": {"O": (33.75, 25.68), "C": (30.83, 23.24), "I": (29.17, 21.88), "M": (20.12, 16.74)},
+    "auc": {"O": (78.53, 86.45), "C": (96.19, 96.54), "I": (89.91, 90.94), "M": (96.65, 98.37)},
+}
+"""Table III at demo size by target: HTER of Single and FedPAD, AUC of FedGPAD and FedPAD."""
+T_OF_3 = 3.182446305
+"""The 97.5 % quantile of the t distribution with three degrees of freedom, from a printed table."""
+
+
+@pytest.mark.parametrize(("figure", "low", "high"), [("hter", 3.2, 10.0), ("auc", -8.3, 2.8)])
+def test_the_interval_is_students_t_over_targets(figure: str, low: float, high: float) -> None:
+    gaps = [row - first for row, first in RECORDED[figure].values()]
+    found = difference({target: {0: gap} for target, gap in zip("OCIM", gaps, strict=True)})
+    half = T_OF_3 * stdev(gaps) / 4**0.5
+    assert found is not None
+    assert (found.mean, found.low, found.high) == pytest.approx((fmean(gaps), fmean(gaps) - half, fmean(gaps) + half))
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.06), "as computed from the unrounded figures"
+
+
+def test_more_seeds_of_the_same_targets_do_not_narrow_the_interval(tmp_path: Path) -> None:
+    gains = {"O": 0.08, "C": 0.01, "I": -0.02}
+    found = []
+    for seeds in (2, 9):
+        runs = [small_run(tmp_path / f"{seeds}{name}{user}{seed}", name, user, seed, 0.3 + 0.01 * seed + gain * other)
+                for other, name in enumerate(("fedpad", "fused")) for user, gain in gains.items()
+                for seed in range(seeds)]  # fmt: skip
+        found.append(compare(runs)[1].differences["hter"])
+    assert (found[0].low, found[0].high) == pytest.approx((found[1].low, found[1].high))
+    assert [(one.targets, one.seeds) for one in found] == [(3, 2), (3, 9)]
+
+
+def test_a_target_with_more_seeds_weighs_no_more_than_the_others() -> None:
+    found = difference({"O": {0: 0.1}, "C": {0: 0.3, 1: 0.3, 2: 0.3}})
+    assert found is not None
+    assert found.mean == pytest.approx(0.2)
+    assert (found.targets, found.seeds) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("gaps", "lower", "verdict"),
+    [
+        ((0.02, 0.03, 0.04), False, "holds"),
+        ((0.02, 0.03, 0.04), True, "holds the other way"),
+        ((-0.02, -0.03, -0.04), True, "holds"),
+        ((-0.02, -0.03, -0.04), False, "holds the other way"),
+        ((-0.01, 0.03, 0.04), True, "not shown"),
+        ((0.0, 0.0, 0.0), False, "not shown"),
+    ],
+)
+def test_the_verdict_follows_from_the_interval_and_from_what_is_better(
+    gaps: tuple[float, ...], lower: bool, verdict: str
+) -> None:
+    found = difference({str(target): {0: gap} for target, gap in enumerate(gaps)}, lower_is_better=lower)
+    assert found is not None
+    assert found.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("name", "lower"),
+    [("hter", True), ("eer", True), ("acer", True), ("bpcer", True), ("apcer_pooled", True), ("heldout.eer", True),
+     ("published.hter_target_eer", True), ("published.tpr_bona_fide_1pct", False), ("auc", False),
+     ("tpr_at_fpr_1pct", False), ("heldout.auc", False), ("generic.tar@1e-3", False), ("personal.tpir@1e-2", False),
+     ("generic.ten-folds", False), ("generic.list", False), ("lfw.accuracy", False)],
+)  # fmt: skip
+def test_errors_are_better_low_and_rates_of_success_high(name: str, lower: bool) -> None:
+    assert lower_is_better(name) is lower
+
+
+def test_parts_of_one_set_are_one_target(tmp_path: Path) -> None:
+    runs = []
+    for name, gain in (("fedpad", 0.0), ("fused", 0.05)):
+        for kind in ("print", "replay"):
+            run = small_run(tmp_path / f"{name}{kind}", name, "M", 0, 0.1 + gain)
+            recipe = yaml.safe_load((run / "recipe.yaml").read_text())
+            recipe["data"]["user"] = f"M only: attacks={kind}"
+            (run / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+            runs.append(run)
+    found = compare(runs)[1].differences["hter"]
+    assert (found.mean, found.targets, found.low) == (pytest.approx(0.05), 1, None)
 
 
 def recognised(path: Path, method: str, seed: int, gain: float, public: str = "p") -> Path:
@@ -101,7 +180,8 @@ def test_runs_of_two_tasks_are_not_compared(grid: list[Path], tmp_path: Path) ->
 
 def test_only_common_pairs_are_compared(grid: list[Path]) -> None:
     _, second = compare(grid[:-2])  # fused lacks user O's seeds 1 and 2
-    assert second.differences["hter"].pairs == 4
+    found = second.differences["hter"]
+    assert (found.targets, found.seeds) == (2, 1)
 
 
 def test_recipes_of_one_method_are_told_apart_by_what_differs(tmp_path: Path) -> None:
@@ -121,24 +201,14 @@ def test_one_seed_has_no_spread(tmp_path: Path) -> None:
     assert row.figures["hter"].std is None
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_sign_flip_counts_every_pattern(seed: int) -> None:
-    values = np.random.default_rng(seed).normal(0.3, 1, 7)
-    patterns = [abs(sum(s * v for s, v in zip(signs, values, strict=True))) for signs in product((1, -1), repeat=7)]
-    expected = sum(total >= abs(values.sum()) - 1e-12 for total in patterns) / len(patterns)
-    assert sign_flip(values, np.random.default_rng(0)) == pytest.approx(expected)
-
-
-def test_sampled_sign_flips_agree_with_the_normal_limit() -> None:
-    values = np.array([1.0, -1.0] * 20)  # sum 0: every pattern is at least as far
-    assert sign_flip(values, np.random.default_rng(0)) == 1
-    assert sign_flip(np.full(40, 1.0), np.random.default_rng(0)) < 0.001
-
-
 def test_printing_gives_markdown_or_json(grid: list[Path]) -> None:
     rows = compare(grid)
-    assert "| fused | 6 | +3.00 [+3.00, +3.00], p = 0.031 |" in as_text(rows)
-    assert json.loads(json.dumps(as_values(rows)))[1]["differences"]["hter"]["pairs"] == 6
+    said = as_text(rows)
+    assert "| fused | 2 | 3 | +3.00 [+3.00, +3.00], holds the other way |" in said
+    assert "95 % t interval over targets" in said
+    value = json.loads(json.dumps(as_values(rows)))[1]["differences"]["hter"]
+    assert (value["targets"], value["seeds"], value["verdict"]) == (2, 3, "holds the other way")
+    assert "over 2 targets, 3 seeds" in next(one.caption for one in narrow(rows, 80) if "ifference" in one.caption)
 
 
 def test_a_directory_without_figures_is_refused(tmp_path: Path) -> None:
@@ -204,15 +274,17 @@ def test_a_run_that_is_given_twice_counts_once(tmp_path: Path) -> None:
     assert compare([run, copy])[0].runs == 2
 
 
-def test_from_one_pair_follow_neither_interval_nor_p(tmp_path: Path) -> None:
-    rows = compare([small_run(tmp_path / name, name, "M", 0, hter) for name, hter in (("fedpad", 0.1), ("fused", 0.2))])
+def test_one_target_has_neither_interval_nor_verdict_however_many_seeds(tmp_path: Path) -> None:
+    rows = compare([small_run(tmp_path / f"{name}{seed}", name, "M", seed, hter)
+                    for name, hter in (("fedpad", 0.1), ("fused", 0.2)) for seed in range(5)])  # fmt: skip
     found = rows[1].differences["hter"]
-    assert (found.mean, found.low, found.high, found.p, found.pairs) == (pytest.approx(0.1), None, None, None, 1)
-    assert "| fused | 1 | +10.00 – |" in as_text(rows)
-    assert "fewer than two pairs" in as_text(rows)
-    (difference,) = (one for one in narrow(rows, 80) if one.caption.startswith("Difference"))
-    assert difference.rows == (("HTER %", "+10.00", "–", "–", "1"),)
-    assert "fewer than two pairs" in difference.note
+    assert (found.mean, found.low, found.high, found.verdict) == (pytest.approx(0.1), None, None, None)
+    assert (found.targets, found.seeds) == (1, 5)
+    assert "| fused | 1 | 5 | +10.00 – |" in as_text(rows)
+    assert "one target" in as_text(rows)
+    (shown,) = (one for one in narrow(rows, 80) if one.caption.startswith("Difference"))
+    assert shown.rows == (("HTER %", "+10.00", "–", "–"),)
+    assert "one target" in shown.note
 
 
 def test_runs_of_one_pair_are_averaged_before_they_are_paired(tmp_path: Path) -> None:

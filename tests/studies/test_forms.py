@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from fedvisage.studies import conduct
 from fedvisage.studies.drawings import curves_over_rows, rows_compared
 from fedvisage.studies.file import Study, read
 from fedvisage.studies.forms import as_csv, as_latex, as_table, notes_of, rows_of
+from fedvisage.studies.page import differences
 
 TEXT = """# A title
 
@@ -172,7 +174,26 @@ def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
     section = page[page.index("<h2>Differences") : page.index("<h2>Figures")]
     assert "Difference to rate 0.001" in section
     assert len(re.findall(r"<tr><td", section)) == 2
-    assert "bootstrap interval" in section
+    assert "one target" in section, "the study has one, so its two seeds give no interval"
+    assert "t interval over targets" not in section
+    shown = (conducted / "differences.md").read_text()
+    assert "one target" in shown
+    assert [line.split(" | ")[0] for line in shown.splitlines() if " 2 | " in line] == ["| rate 0.01", "| rate 0.1"]
+
+
+def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_first(conducted: Path) -> None:
+    study = read(conducted.parent / "study.yaml").model_copy(
+        update={"users": ["O", "C", "I"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "seconds"]}
+    )
+    gains = {"O": (-0.04, -0.02), "C": (-0.05, -0.05), "I": (-0.01, -0.03)}  # by seed; means -0.03, -0.05, -0.02
+    results = [{"row": row, "user": user, "seed": seed, "hter": 0.2 + (gain if row == "other" else 0), "seconds": 9.0}
+               for row in study.rows for user, both in gains.items() for seed, gain in enumerate(both)]  # fmt: skip
+    (line,) = differences(study, results).rows  # type: ignore[union-attr]
+    half = 4.302652730 * stdev([3, 5, 2]) / 3**0.5  # the quantile with two degrees of freedom, from a printed table
+    assert line == ("other", "3", "2", f"-3.33 [{-10 / 3 - half:+.2f}, {-10 / 3 + half:+.2f}], not shown",
+                    "+0.00 [+0.00, +0.00], not shown")  # fmt: skip
+    faster = [{**one, "seconds": 5.0 if one["row"] == "other" else 9.0} for one in results]
+    assert differences(study, faster).rows[0][-1].endswith("holds"), "what costs less is better"  # type: ignore[union-attr]
 
 
 def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_path: Path) -> None:
@@ -189,6 +210,6 @@ def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_
     page = (tmp_path / "out" / "study.html").read_text()
     assert "Difference to FedAvg" in page
     assert "of each row</h3>" in page
-    assert "bootstrap interval" not in page, "one pair has none"
+    assert "one target" in page, "one benchmark has no interval"
     panel = page[page.index("ROC at user U") :]
     assert all(row in panel for row in ("FedAvg", "again", "TAR"))

@@ -153,7 +153,7 @@ def study(
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
     from fedvisage.shipped import locate
-    from fedvisage.studies import conduct
+    from fedvisage.studies.conduct import DIFFERENCES, conduct
 
     path = locate(study, verb="study")
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
@@ -163,7 +163,8 @@ def study(
             path, where, cache, course, changes=changes or (), smoke=smoke, runs=runs, workers=workers,
             root=root, sets=sets, blind=blind, checks=Checks(allow_mixed_crops, allow_overlap),
         )  # fmt: skip
-    say((where / f"{'blind' if blind else 'table'}.md").read_text(encoding="utf-8"))
+    for name in ("blind.md",) if blind else ("table.md", DIFFERENCES):
+        say((where / name).read_text(encoding="utf-8"))
 
 
 @app.command("compare")
@@ -172,7 +173,7 @@ def compare_runs(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, with a row a method.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare runs: mean ± std over seeds, and differences paired over user and seed."""
+    """Compare runs: mean ± std over seeds, and differences to the first with a t interval over targets."""
     from fedvisage.report.compare import as_values, compare
     from fedvisage.report.side_by_side import as_text, legend, narrow, notes
 

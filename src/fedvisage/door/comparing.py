@@ -15,7 +15,7 @@ from fedvisage.report.side_by_side import as_text
 
 @dataclass(frozen=True)
 class Comparisons:
-    """What runs come to: mean ± std over seeds, and differences paired over user and seed."""
+    """A comparison: mean ± std over seeds, and differences to the first group with t intervals over targets."""
 
     rows: tuple[Comparison, ...]
 

@@ -1,32 +1,27 @@
-"""Runs side by side: mean ± standard deviation over seeds, and differences paired over user and seed.
+"""Compare runs: mean ± standard deviation over seeds, and differences to the first group over targets.
 
-Runs belong together when their recipes differ in nothing but the seed, the title and whose data it was. Users differ
-much more than methods do, so a method is compared with the first one pair by pair: judged on the same data, trained at
-the same sites with the same seed. The test flips the signs of the differences: if the methods were alike, either sign
-would be as likely.
+Runs belong to one group when their recipes differ only in seed, title and data. Targets differ far more than methods,
+so a difference is taken between runs of the same sites, target and seed. Seeds of one target share its images: their
+differences are averaged, and the interval is Student's t over targets. The verdict follows from the interval alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import product
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
-
 from fedvisage.errors import UserError
-from fedvisage.report.compared import sheets_of
+from fedvisage.report.compared import lower_is_better, sheets_of
 from fedvisage.report.labels import Label, labels_of
-from fedvisage.report.members import Judged, Member, Settings, names_of, read_members
-from fedvisage.streams import numpy_rng
+from fedvisage.report.members import Judged, Member, Pair, Settings, names_of, read_members
 
-EXACT_UP_TO = 12  # pairs: 4096 sign patterns
-FEWEST_PAIRS = 2  # for an interval, or for a test
-RESAMPLES = 10_000
-CLOSE = 1e-12
+FEWEST_TARGETS = 2  # for an interval
+CONFIDENCE = 0.95
+CLOSE = 1e-12  # rounding of means; a bound this near zero excludes nothing
+HOLDS, NOT_SHOWN, OTHER_WAY = "holds", "not shown", "holds the other way"
 
 
 @dataclass(frozen=True)
@@ -39,16 +34,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Difference:
-    """Mean paired difference to the first group, its 95 % bootstrap interval, and the sign-flip test's p.
+    """Mean difference to the first group over targets, its 95 % t interval, and the verdict on "better than the first".
 
-    One pair has neither interval nor p.
+    With one target there is neither interval nor verdict. ``seeds`` is the smallest number of seeds of a target.
     """
 
     mean: float
     low: float | None
     high: float | None
-    p: float | None
-    pairs: int
+    verdict: str | None
+    targets: int
+    seeds: int
 
 
 @dataclass(frozen=True)
@@ -132,41 +128,45 @@ def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
 
 
 def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
-    """Return the differences other − first over the pairs that both have."""
+    """Return the difference other − first over the targets that both have, from the seeds that both have there."""
     base, compared = _by_pair(first, figure), _by_pair(other, figure)
-    return difference([compared[pair] - base[pair] for pair in sorted(compared) if pair in base], figure)
+    gaps: dict[str, dict[int, list[float]]] = {}
+    for pair in sorted(compared.keys() & base.keys()):
+        gaps.setdefault(pair.target, {}).setdefault(pair.seed, []).append(compared[pair] - base[pair])
+    by_target = {target: {seed: fmean(values) for seed, values in seeds.items()} for target, seeds in gaps.items()}
+    return difference(by_target, lower_is_better=lower_is_better(figure))
 
 
-def difference(of_pairs: Sequence[float], figure: str) -> Difference | None:
-    """Return the mean of differences with its interval and test; from one pair follows nothing but itself."""
-    values = np.array(of_pairs)
-    if len(values) == 0:
+def difference(by_target: Mapping[str, Mapping[int, float]], *, lower_is_better: bool = False) -> Difference | None:
+    """Return the mean over targets of differences by seed, with the t interval over targets and the verdict."""
+    means = [fmean(by_seed.values()) for by_seed in by_target.values()]
+    if not means:
         return None
-    if len(values) < FEWEST_PAIRS:
-        return Difference(float(values.mean()), None, None, None, len(values))
-    rng = numpy_rng(0, "compare", figure)
-    means = values[rng.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Difference(float(values.mean()), float(low), float(high), sign_flip(values, rng), len(values))
+    mean, targets, seeds = fmean(means), len(means), min(map(len, by_target.values()))
+    if targets < FEWEST_TARGETS:
+        return Difference(mean, None, None, None, targets, seeds)
+    from scipy.special import stdtrit  # here, because importing scipy takes long and most commands do not need it
+
+    quantile = float(stdtrit(targets - 1, (1 + CONFIDENCE) / 2))
+    half = quantile * stdev(means) / targets**0.5
+    low, high = mean - half, mean + half
+    return Difference(mean, low, high, _verdict(low, high, lower_is_better), targets, seeds)
 
 
-def _by_pair(group: Sequence[Member], figure: str) -> dict[tuple[tuple[str, ...], str, int], float]:
+def _verdict(low: float, high: float, lower_is_better: bool) -> str:
+    """Return whether the interval shows that a row is better than the first one."""
+    if low <= CLOSE and high >= -CLOSE:
+        return NOT_SHOWN
+    return HOLDS if (high < 0) == lower_is_better else OTHER_WAY
+
+
+def _by_pair(group: Sequence[Member], figure: str) -> dict[Pair, float]:
     """Return a figure by what it is paired by: the mean, where several runs of a group share that."""
-    values: dict[tuple[tuple[str, ...], str, int], list[float]] = {}
+    values: dict[Pair, list[float]] = {}
     for member in group:
         if figure in member.figures and member.judged(figure).digest:
             values.setdefault(member.pair(figure), []).append(member.figures[figure])
-    return {pair: fmean(found) for pair, found in values.items()}
-
-
-def sign_flip(values: np.ndarray[Any, np.dtype[np.float64]], rng: np.random.Generator) -> float:
-    """Return the share of sign patterns whose mean is at least as far from zero: exact for few pairs."""
-    if len(values) <= EXACT_UP_TO:
-        signs = np.array(list(product((1.0, -1.0), repeat=len(values))))
-        return float(np.mean(np.abs(signs @ values) >= abs(values.sum()) - CLOSE))
-    signs = rng.choice((1.0, -1.0), size=(RESAMPLES, len(values)))
-    hits = int((np.abs(signs @ values) >= abs(values.sum()) - CLOSE).sum())
-    return (hits + 1) / (RESAMPLES + 1)
+    return {pair: fmean(figures) for pair, figures in values.items()}
 
 
 def as_values(rows: Sequence[Comparison]) -> list[dict[str, Any]]:

@@ -15,6 +15,9 @@ TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
 _TITLES = {"tar": "TAR % at FAR", "tpir": "TPIR % at FPIR"}
 _ACCURACY = {"ten-folds": "ten folds %", "list": "listed pairs %"}
 
+ERRORS = frozenset({"hter", "eer", "acer", "bpcer", "apcer_pooled", "hter_target_eer", "hter_train_eer"})
+"""Last words of the figures of which less is better."""
+
 Columns = dict[str, str]
 
 
@@ -26,6 +29,11 @@ def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:
         else {name: metrics.get(name) for name in ATTACKS}
     )
     return {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+
+
+def lower_is_better(figure: str) -> bool:
+    """Return whether a figure is an error rate; all others are rates of success."""
+    return figure.rpartition(".")[2] in ERRORS
 
 
 def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedvisage.data.selection import without_selection
 from fedvisage.errors import UserError
@@ -35,10 +35,23 @@ SHOWN_DIGITS = 6
 
 @dataclass(frozen=True)
 class Judged:
-    """The data that figures follow from: a name for people, and what tells it from other data (empty: unknown)."""
+    """The data that figures follow from: a name for readers, and a digest that identifies it (empty: unknown).
+
+    ``target`` is the digest of the whole set, of which the data may be a part: parts of one set are one target.
+    """
 
     name: str
     digest: str
+    target: str = ""
+
+
+class Pair(NamedTuple):
+    """What two runs share that are paired: the target, the seed, the data judged on, and the sites."""
+
+    target: str
+    seed: int
+    digest: str
+    sites: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -61,9 +74,10 @@ class Member:
         """Return the data that a figure was judged on."""
         return self.people if figure.startswith(f"{PERSONAL}.") else self.user
 
-    def pair(self, figure: str) -> tuple[tuple[str, ...], str, int]:
-        """Return what another run must share to be paired with this one: sites, data judged on, seed."""
-        return self.sites, self.judged(figure).digest, self.seed
+    def pair(self, figure: str) -> Pair:
+        """Return what another run must share to be paired with this one."""
+        judged = self.judged(figure)
+        return Pair(judged.target, self.seed, judged.digest, self.sites)
 
 
 def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
@@ -131,7 +145,7 @@ def _user(metrics: Row, recipe: Row, digests: Row) -> Judged:
     selection = without_selection(str(data.get("user") or ""))[1]
     pairs = _section(evaluation, "recognition").get("pairs")
     meant = [repr(selection), str(data.get("user_split") or "all"), str(pairs or "")]
-    return Judged(name, f"{digest} {hashlib.sha256(json_key(meant).encode()).hexdigest()}")
+    return Judged(name, f"{digest} {hashlib.sha256(json_key(meant).encode()).hexdigest()}", str(digest))
 
 
 def _people(metrics: Row, digests: Row) -> Judged:
@@ -140,7 +154,8 @@ def _people(metrics: Row, digests: Row) -> Judged:
     found = [digests.get(f"{SITE}{name}") for name in sites]
     if not found or None in found:
         return Judged("the sites", "")
-    return Judged("the sites", " ".join([*sorted(map(str, found)), str(digests.get(PUBLIC, ""))]))
+    people = " ".join([*sorted(map(str, found)), str(digests.get(PUBLIC, ""))])
+    return Judged("the sites", people, people)
 
 
 def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:

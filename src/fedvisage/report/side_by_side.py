@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fedvisage.report.compare import FEWEST_PAIRS, Comparison, Difference, Figure
+from fedvisage.report.compare import FEWEST_TARGETS, HOLDS, NOT_SHOWN, OTHER_WAY, Comparison, Difference, Figure
 from fedvisage.report.compared import Columns, sheets_of
 from fedvisage.report.tables import MISSING, Table, markdown, table
 
-INTERVAL = "95 % bootstrap interval of the mean"
-TEST = "p: sign-flip test; with n pairs it cannot be below 2/2ⁿ."
-TOO_FEW = f"{MISSING}: no interval and no p from fewer than two pairs."
-LEAST_P = 0.001  # smaller ones are said to be no larger than this
+INTERVAL = (
+    "95 % t interval over targets; the seeds of a target share its data and are averaged first. Verdict on “better than"
+    f" {{first}}”: {HOLDS}, {NOT_SHOWN} or {OTHER_WAY}."
+)
+ONE_TARGET = (
+    f"{MISSING}: one target, so there is no interval over targets and no verdict; seeds are no further targets."
+)
 GAP = 3  # between columns on a terminal
 LABEL_WIDTH = 16  # longer labels are broken into lines
 
@@ -43,15 +46,15 @@ def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Tabl
     figures = [_group(row) | {name: _figure(figure) for name, figure in row.figures.items()} for row in rows]
     sheet = [table(_about(about, "Mean ± standard deviation over seeds"), figures, titles | columns)]
     differences = [
-        {"label": row.label, "pairs": max(difference.pairs for difference in here.values())}
-        | {name: _difference(difference) for name, difference in here.items()}
+        {"label": row.label, **counts_of(here.values())}
+        | {name: difference_cell(difference) for name, difference in here.items()}
         for row in rows
         if (here := _of(row, columns))
     ]
     if differences:
-        note = " ".join([f"In brackets: {INTERVAL}.", TEST, *_too_few(rows)])
-        titles = {"label": "method", "pairs": "pairs"}
-        sheet.append(table(_about(about, _difference_to(rows)), differences, titles | columns, note=note))
+        titles = {"label": "method", "targets": "targets", "seeds": "seeds"}
+        caption, note = _about(about, _difference_to(rows)), _note(rows, columns)
+        sheet.append(table(caption, differences, titles | columns, note=note))
     return sheet
 
 
@@ -69,8 +72,7 @@ def narrow(rows: Sequence[Comparison], width: int) -> list[Table]:
             if here := _of(row, columns):
                 made.append(_differences(row.label, _about(about, _difference_to(rows)), here, columns))
     if any(row.differences for row in rows):
-        note = " ".join([f"Interval: {INTERVAL}.", TEST, *_too_few(rows)])
-        made[-1] = replace(made[-1], note=note)  # once, for all of them
+        made[-1] = replace(made[-1], note=_note(rows))  # once, for all of them
     return made
 
 
@@ -80,13 +82,14 @@ def _differences(label: str, caption: str, here: dict[str, Difference], columns:
             "figure": columns[name],
             "mean": f"{100 * one.mean:+.2f}",
             "interval": None if one.low is None or one.high is None else _between(one.low, one.high),
-            "p": None if one.p is None else f"{one.p:.3f}" if one.p >= LEAST_P else f"≤ {LEAST_P:g}",
-            "pairs": one.pairs,
+            "verdict": one.verdict,
         }
         for name, one in here.items()
     ]
-    titles = {"figure": label, "mean": "difference", "interval": "95 % interval", "p": "p", "pairs": "pairs"}
-    return table(caption, cells, titles)
+    titles = {"figure": label, "mean": "difference", "interval": "95 % interval", "verdict": "verdict"}
+    counts = [f"{count} {noun.removesuffix('s') if count == '1' else noun}"
+              for noun, count in counts_of(here.values()).items()]  # fmt: skip
+    return table(f"{caption}, over {', '.join(counts)}", cells, titles)
 
 
 def _fitting(rows: Sequence[Comparison], columns: Columns, width: int) -> Iterable[list[tuple[int, Comparison]]]:
@@ -112,13 +115,30 @@ def _of(row: Comparison, columns: Columns) -> dict[str, Difference]:
     return {name: row.differences[name] for name in columns if name in row.differences}
 
 
-def _too_few(rows: Sequence[Comparison]) -> list[str]:
-    few = any(one.pairs < FEWEST_PAIRS for row in rows for one in row.differences.values())
-    return [TOO_FEW] if few else []
+def counts_of(differences: Iterable[Difference]) -> dict[str, str]:
+    """Return over how many targets differences are, and how many seeds a target has at least."""
+    known = list(differences)
+    return {"targets": _range(one.targets for one in known), "seeds": _range(one.seeds for one in known)}
+
+
+def _range(numbers: Iterable[int]) -> str:
+    counts = sorted(set(numbers))
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+
+
+def explained(differences: Iterable[Difference], first: str) -> str:
+    """Return what intervals, verdicts and dashes mean, as far as they occur."""
+    several = {one.targets >= FEWEST_TARGETS for one in differences}
+    return " ".join([INTERVAL.format(first=first)] * (True in several) + [ONE_TARGET] * (False in several))
+
+
+def _note(rows: Sequence[Comparison], columns: Columns | None = None) -> str:
+    shown = [one for row in rows for name, one in row.differences.items() if columns is None or name in columns]
+    return explained(shown, rows[0].label)
 
 
 def _difference_to(rows: Sequence[Comparison]) -> str:
-    return f"Difference to {rows[0].label}, paired over user and seed, in per cent points"
+    return f"Difference to {rows[0].label} in per cent points"
 
 
 def _about(about: str, text: str) -> str:
@@ -131,12 +151,13 @@ def _figure(figure: Figure) -> str:
     return f"{100 * figure.mean:.2f}{spread}"
 
 
-def _difference(difference: Difference) -> str:
-    if difference.low is None or difference.high is None or difference.p is None:
-        return f"{100 * difference.mean:+.2f} {MISSING}"
-    p = f"p = {difference.p:.3f}" if difference.p >= LEAST_P else f"p ≤ {LEAST_P:g}"
-    return f"{100 * difference.mean:+.2f} {_between(difference.low, difference.high)}, {p}"
+def difference_cell(gap: Difference, scale: float = 100) -> str:
+    """Return a difference with its interval and verdict; a dash stands for both where there is one target."""
+    mean = f"{scale * gap.mean:+.2f}"
+    if gap.low is None or gap.high is None:
+        return f"{mean} {MISSING}"
+    return f"{mean} {_between(gap.low, gap.high, scale)}, {gap.verdict}"
 
 
-def _between(low: float, high: float) -> str:
-    return f"[{100 * low:+.2f}, {100 * high:+.2f}]"
+def _between(low: float, high: float, scale: float = 100) -> str:
+    return f"[{scale * low:+.2f}, {scale * high:+.2f}]"

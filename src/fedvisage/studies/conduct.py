@@ -15,6 +15,7 @@ from fedvisage.datasets.sources import resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_atomically, write_json
 from fedvisage.progress import Reporter, Say, unheard
+from fedvisage.report.tables import markdown as as_markdown
 from fedvisage.runs.directory import METRICS
 from fedvisage.runs.run import adopting, run
 from fedvisage.studies import smoke as small
@@ -22,12 +23,15 @@ from fedvisage.studies.figures import BLIND, scale, value_of
 from fedvisage.studies.file import Study, read
 from fedvisage.studies.forms import as_csv, as_latex
 from fedvisage.studies.grid import Cell, cells_of, changed, groups_of
-from fedvisage.studies.page import render
+from fedvisage.studies.page import differences, render
 from fedvisage.studies.roots import Root, on_root
 from fedvisage.studies.table import markdown, summarise
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import check_entries
 from fedvisage.workers.processes import starting, worker_processes
+
+DIFFERENCES = "differences.md"
+"""Each row's difference to the first, with interval and verdict."""
 
 
 def conduct(
@@ -45,7 +49,7 @@ def conduct(
     blind: bool = False,
     checks: Checks = USUAL,
 ) -> dict[str, Any]:
-    """Run what is missing of a study, and write its table; different users and seeds may run side by side.
+    """Run what is missing of a study, and write its tables; different users and seeds may run side by side.
 
     ``changes`` are made in every cell's recipe, after its row's. ``runs`` is where the cells lie: studies with rows of
     one name and recipe can share them. Below ``root`` lie datasets, as they are distributed or prepared; what lacks is
@@ -81,8 +85,10 @@ def conduct(
     write_json(out / f"{name}.json", table)
     write_atomically(out / f"{name}.md", text.encode())
     if not blind:  # a page shows curves of the user
+        gaps = differences(study, results)
         for file, form in (("table.csv", as_csv(text)), ("table.tex", as_latex(text)),
-                           ("study.html", render(study, text, table, results, cells, out))):  # fmt: skip
+                           (DIFFERENCES, "" if gaps is None else as_markdown(gaps)),
+                           ("study.html", render(study, text, table, gaps, cells, out))):  # fmt: skip
             write_atomically(out / file, form.encode())
     return table
 

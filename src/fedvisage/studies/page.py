@@ -8,24 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.report.compare import Difference, difference
+from fedvisage.report.compared import lower_is_better
 from fedvisage.report.page import NAME as REPORT
 from fedvisage.report.page import colours, environment, themed
-from fedvisage.report.tables import MISSING, Table, table
+from fedvisage.report.side_by_side import counts_of, difference_cell, explained
+from fedvisage.report.tables import Table, table
 from fedvisage.runs.directory import METRICS
 from fedvisage.studies.drawings import figures
-from fedvisage.studies.figures import heading, scale
+from fedvisage.studies.figures import COSTS, heading, scale
 from fedvisage.studies.file import Study
 from fedvisage.studies.forms import as_table, notes_of
 from fedvisage.studies.grid import Cell
 
-INTERVAL = "In brackets: 95 % bootstrap interval of the mean. p: sign-flip test; with n pairs it cannot be below 2/2ⁿ."
-
 
 def render(
-    study: Study, text: str, summary: Mapping[str, Any], results: Sequence[Mapping[str, Any]], cells: Sequence[Cell],
-    out: Path,
+    study: Study, text: str, summary: Mapping[str, Any], gaps: Table | None, cells: Sequence[Cell], out: Path,
 ) -> str:  # fmt: skip
-    """Return the page's HTML; ``text`` is the table in Markdown, and cells are linked as they lie from ``out``."""
+    """Return the page's HTML from the table in Markdown and the differences; links to cells start at ``out``."""
     drawn = [(title, what, themed(drawing, title)) for title, what, drawing in figures(study, cells, summary)]
     return (
         environment()
@@ -36,7 +35,7 @@ def render(
             colours=colours(),
             table=as_table(text),
             notes=notes_of(text),
-            differences=differences(study, results),
+            differences=gaps,
             figures=drawn,
             cells=[(f"{cell.row}, user {cell.user}, seed {cell.seed}", _link(cell, out)) for cell in cells],
         )
@@ -44,33 +43,31 @@ def render(
 
 
 def differences(study: Study, results: Sequence[Mapping[str, Any]]) -> Table | None:
-    """Return how far each row lies from the first, paired over user and seed; None where there is one row."""
+    """Return the difference of each row to the first, over targets; None where there is one row."""
     first, *others = study.rows
-    rows = [{"row": row, **_paired(study, results, first, row)} for row in others]
-    titles = {"row": "method", **{figure: heading(figure) for figure in study.figures}}
-    note = INTERVAL if len(study.users) * len(study.seeds) > 1 else ""  # one pair has no interval
-    return table(f"Difference to {first}, paired over user and seed", rows, titles, note=note) if rows else None
+    gaps = {row: _paired(study, results, first, row) for row in others}
+    rows = [{"row": row, **counts_of(known.values()), **{name: difference_cell(gap, 1) for name, gap in known.items()}}
+            for row, known in gaps.items() if known]  # fmt: skip
+    titles = {"row": "method", "targets": "targets", "seeds": "seeds"} | {name: heading(name) for name in study.figures}
+    note = explained([gap for known in gaps.values() for gap in known.values()], first)
+    return table(f"Difference to {first}", rows, titles, note=note) if rows else None
 
 
-def _paired(study: Study, results: Sequence[Mapping[str, Any]], first: str, row: str) -> dict[str, str]:
+def _paired(study: Study, results: Sequence[Mapping[str, Any]], first: str, row: str) -> dict[str, Difference]:
     found = {}
     for figure in study.figures:
-        values = [
+        base, other = (
             {(one["user"], one["seed"]): scale(figure) * one[figure]
              for one in results if one["row"] == name and one.get(figure) is not None}
             for name in (first, row)
-        ]  # fmt: skip
-        gap = difference(
-            [values[1][pair] - base for pair, base in sorted(values[0].items()) if pair in values[1]], figure
-        )
-        found[figure] = MISSING if gap is None else _said(gap)
+        )  # fmt: skip
+        gaps: dict[str, dict[int, float]] = {}
+        for user, seed in sorted(base.keys() & other.keys()):
+            gaps.setdefault(user, {})[seed] = other[user, seed] - base[user, seed]
+        gap = difference(gaps, lower_is_better=figure in COSTS or lower_is_better(figure))
+        if gap is not None:
+            found[figure] = gap
     return found
-
-
-def _said(gap: Difference) -> str:
-    if gap.low is None or gap.high is None or gap.p is None:
-        return f"{gap.mean:+.2f}"
-    return f"{gap.mean:+.2f} [{gap.low:+.2f}, {gap.high:+.2f}], p {gap.p:.2g}"
 
 
 def _link(cell: Cell, out: Path) -> str:
