@@ -196,6 +196,18 @@ def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_
     assert differences(study, faster).rows[0][-1].endswith("holds"), "what costs less is better"  # type: ignore[union-attr]
 
 
+def test_held_out_figures_have_no_interval_because_targets_share_the_sites(conducted: Path) -> None:
+    study = read(conducted.parent / "study.yaml").model_copy(
+        update={"users": ["O", "C"], "rows": dict.fromkeys(("first", "other")), "figures": ["hter", "heldout.eer"]}
+    )
+    results = [{"row": row, "user": user, "seed": 0, "hter": 0.1, "heldout.eer": 0.1 * (row == "first")}
+               for row in study.rows for user in study.users]  # fmt: skip
+    shown = differences(study, results)
+    assert shown is not None
+    assert shown.rows == (("other", "1–2", "1", "+0.00 [+0.00, +0.00], not shown", "-10.00 –"),)
+    assert "the same sites train for several targets" in shown.note
+
+
 def test_a_study_of_recognition_has_all_forms_too(sets: Mapping[str, Path], tmp_path: Path) -> None:
     recipe = tree(sets, "fedavg", training__rounds=1, training__local={"batches": 1})
     people = recipe.pop("data")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedvisage.report.compare import Difference, difference
@@ -15,10 +16,13 @@ from fedvisage.report.side_by_side import counts_of, difference_cell, explained
 from fedvisage.report.tables import Table, table
 from fedvisage.runs.directory import METRICS
 from fedvisage.studies.drawings import figures
-from fedvisage.studies.figures import COSTS, heading, scale
+from fedvisage.studies.figures import BLIND, COSTS, heading, scale
 from fedvisage.studies.file import Study
 from fedvisage.studies.forms import as_table, notes_of
 from fedvisage.studies.grid import Cell
+
+SITES = "the sites"
+HELD_OUT = "Held-out figures have no interval either: the same sites train for several targets."
 
 
 def render(
@@ -49,7 +53,9 @@ def differences(study: Study, results: Sequence[Mapping[str, Any]]) -> Table | N
     rows = [{"row": row, **counts_of(known.values()), **{name: difference_cell(gap, 1) for name, gap in known.items()}}
             for row, known in gaps.items() if known]  # fmt: skip
     titles = {"row": "method", "targets": "targets", "seeds": "seeds"} | {name: heading(name) for name in study.figures}
-    note = explained([gap for known in gaps.values() for gap in known.values()], first)
+    notes = [explained([gap for known in gaps.values() for gap in known.values()], first)]
+    notes += [HELD_OUT] * bool(set(BLIND) & set(study.figures))
+    note = " ".join(notes)
     return table(f"Difference to {first}", rows, titles, note=note) if rows else None
 
 
@@ -61,10 +67,12 @@ def _paired(study: Study, results: Sequence[Mapping[str, Any]], first: str, row:
              for one in results if one["row"] == name and one.get(figure) is not None}
             for name in (first, row)
         )  # fmt: skip
-        gaps: dict[str, dict[int, float]] = {}
+        gaps: dict[str, dict[int, list[float]]] = {}
         for user, seed in sorted(base.keys() & other.keys()):
-            gaps.setdefault(user, {})[seed] = other[user, seed] - base[user, seed]
-        gap = difference(gaps, lower_is_better=figure in COSTS or lower_is_better(figure))
+            target = SITES if figure in BLIND else user
+            gaps.setdefault(target, {}).setdefault(seed, []).append(other[user, seed] - base[user, seed])
+        by_target = {target: {seed: fmean(values) for seed, values in seeds.items()} for target, seeds in gaps.items()}
+        gap = difference(by_target, lower_is_better=figure in COSTS or lower_is_better(figure))
         if gap is not None:
             found[figure] = gap
     return found
