@@ -69,7 +69,7 @@ T_OF_3 = 3.182446305
 @pytest.mark.parametrize(("figure", "low", "high"), [("hter", 3.2, 10.0), ("auc", -8.3, 2.8)])
 def test_the_interval_is_students_t_over_targets(figure: str, low: float, high: float) -> None:
     gaps = [row - first for row, first in RECORDED[figure].values()]
-    found = difference({target: {0: gap} for target, gap in zip("OCIM", gaps, strict=True)})
+    found = difference([(target, 0, gap) for target, gap in zip("OCIM", gaps, strict=True)])
     half = T_OF_3 * stdev(gaps) / 4**0.5
     assert found is not None
     assert (found.mean, found.low, found.high) == pytest.approx((fmean(gaps), fmean(gaps) - half, fmean(gaps) + half))
@@ -89,7 +89,7 @@ def test_more_seeds_of_the_same_targets_do_not_narrow_the_interval(tmp_path: Pat
 
 
 def test_a_target_with_more_seeds_weighs_no_more_than_the_others() -> None:
-    found = difference({"O": {0: 0.1}, "C": {0: 0.3, 1: 0.3, 2: 0.3}})
+    found = difference([("O", 0, 0.1), ("C", 0, 0.2), ("C", 1, 0.3), ("C", 2, 0.4)])
     assert found is not None
     assert found.mean == pytest.approx(0.2)
     assert (found.targets, found.seeds) == (2, 1)
@@ -109,7 +109,7 @@ def test_a_target_with_more_seeds_weighs_no_more_than_the_others() -> None:
 def test_the_verdict_follows_from_the_interval_and_from_what_is_better(
     gaps: tuple[float, ...], lower: bool, verdict: str
 ) -> None:
-    found = difference({str(target): {0: gap} for target, gap in enumerate(gaps)}, lower_is_better=lower)
+    found = difference([(str(target), 0, gap) for target, gap in enumerate(gaps)], lower_is_better=lower)
     assert found is not None
     assert found.verdict == verdict
 

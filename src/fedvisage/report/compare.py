@@ -7,7 +7,7 @@ differences are averaged, and the interval is Student's t over targets. The verd
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, stdev
@@ -130,16 +130,16 @@ def over_seeds(group: Sequence[Member], figure: str) -> Figure | None:
 def paired(first: Sequence[Member], other: Sequence[Member], figure: str) -> Difference | None:
     """Return the difference other − first over the targets that both have, from the seeds that both have there."""
     base, compared = _by_pair(first, figure), _by_pair(other, figure)
-    gaps: dict[str, dict[int, list[float]]] = {}
-    for pair in sorted(compared.keys() & base.keys()):
-        gaps.setdefault(pair.target, {}).setdefault(pair.seed, []).append(compared[pair] - base[pair])
-    by_target = {target: {seed: fmean(values) for seed, values in seeds.items()} for target, seeds in gaps.items()}
-    return difference(by_target, lower_is_better=lower_is_better(figure))
+    gaps = [(pair.target, pair.seed, compared[pair] - base[pair]) for pair in sorted(compared.keys() & base.keys())]
+    return difference(gaps, lower_is_better=lower_is_better(figure))
 
 
-def difference(by_target: Mapping[str, Mapping[int, float]], *, lower_is_better: bool = False) -> Difference | None:
-    """Return the mean over targets of differences by seed, with the t interval over targets and the verdict."""
-    means = [fmean(by_seed.values()) for by_seed in by_target.values()]
+def difference(gaps: Iterable[tuple[str, int, float]], *, lower_is_better: bool = False) -> Difference | None:
+    """Return the mean over targets of gaps by target and seed, with the t interval over targets and the verdict."""
+    by_target: dict[str, dict[int, list[float]]] = {}
+    for target, seed, gap in gaps:
+        by_target.setdefault(target, {}).setdefault(seed, []).append(gap)
+    means = [fmean(map(fmean, by_seed.values())) for by_seed in by_target.values()]
     if not means:
         return None
     mean, targets, seeds = fmean(means), len(means), min(map(len, by_target.values()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from fedvisage.report.compare import Difference, difference
@@ -67,12 +66,9 @@ def _paired(study: Study, results: Sequence[Mapping[str, Any]], first: str, row:
              for one in results if one["row"] == name and one.get(figure) is not None}
             for name in (first, row)
         )  # fmt: skip
-        gaps: dict[str, dict[int, list[float]]] = {}
-        for user, seed in sorted(base.keys() & other.keys()):
-            target = SITES if figure in BLIND else user
-            gaps.setdefault(target, {}).setdefault(seed, []).append(other[user, seed] - base[user, seed])
-        by_target = {target: {seed: fmean(values) for seed, values in seeds.items()} for target, seeds in gaps.items()}
-        gap = difference(by_target, lower_is_better=figure in COSTS or lower_is_better(figure))
+        gaps = [(SITES if figure in BLIND else user, seed, other[user, seed] - base[user, seed])
+                for user, seed in sorted(base.keys() & other.keys())]  # fmt: skip
+        gap = difference(gaps, lower_is_better=figure in COSTS or lower_is_better(figure))
         if gap is not None:
             found[figure] = gap
     return found
