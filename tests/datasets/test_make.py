@@ -21,6 +21,7 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import Importing, import_dataset
 from fedvisage.datasets.kinds import IMPORTERS, all_kinds, describe_kinds, pretend_dataset
 from fedvisage.datasets.make import synthesise_set
+from fedvisage.datasets.rendered import ON_REAL_PRINTS
 from fedvisage.datasets.scanners.catalogue import SCANNERS
 from fedvisage.datasets.scanners.example import Clip
 from fedvisage.datasets.scanners.item import Choices
@@ -53,6 +54,28 @@ def test_an_import_prints_its_report(tmp_path: Path) -> None:
     said = import_dataset("folder", tmp_path / "f", tmp_path / "set", unheard, name="", options=options)
     assert any("24 images of 4 subjects from 24 files" in line for line in said)
     assert PreparedSet.open(tmp_path / "set").name == "f"
+
+
+def test_simulated_attacks_end_with_what_they_are_worth_on_real_ones(tmp_path: Path) -> None:
+    for number in range(4):
+        save(tmp_path / "portraits" / f"person{number}" / "0.png", picture(number, 32, 32))
+    options = ["--domain", "O", "--size", "32", "--frames", "1", "--crop", "none", "--workers", "1", "--quiet"]
+    ended = CliRunner().invoke(
+        app, ["data", "synth", str(tmp_path / "set"), "--from", str(tmp_path / "portraits"), *options]
+    )
+    assert ended.exit_code == 0, ended.output
+    assert ended.stdout.endswith(f"\nwarning: {ON_REAL_PRINTS}\n")
+    assert "an AUC of 0.37 on real prints, worse than chance" in ON_REAL_PRINTS
+    rendered = CliRunner().invoke(
+        app, ["data", "synth", str(tmp_path / "O"), *options[:6], "--subjects", "2", "--quiet"]
+    )
+    assert rendered.exit_code == 0, rendered.output
+    assert ON_REAL_PRINTS not in rendered.stdout, "that set has no photographs"
+
+
+def test_the_help_of_simulated_attacks_does_not_recommend_them() -> None:
+    said = " ".join(CliRunner().invoke(app, ["data", "synth", "--help"]).stdout.split())
+    assert "AUC of 0.37" in said
 
 
 def test_the_importer_of_the_documentation_fits_in_and_believes_no_path(

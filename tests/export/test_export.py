@@ -65,6 +65,7 @@ def test_the_directory_is_what_a_hub_takes(pad_run: Path, pad: Path) -> None:
     card = ModelCard.load(pad / "README.md")
     assert card.data.library_name == "fedvisage"
     assert {one.metric_type for one in card.data.eval_results} >= {"hter", "auc"}
+    assert "AUC of 0.37 on real prints" in card.content, "the card warns of simulated attacks"
     ours, theirs = load_file(pad / "model.safetensors"), load_file(pad_run / "model.safetensors")
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)

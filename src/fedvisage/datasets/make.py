@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedvisage.datasets.importing import check_apart, warnings_of_import
+from fedvisage.datasets.rendered import ON_REAL_PRINTS
 from fedvisage.datasets.show import show_set
 from fedvisage.progress import Say, in_steps
 
@@ -56,7 +57,8 @@ def synthesise_set(
             reading=reading,
             progress=progress,
         )
-    return [*report.lines(), *warnings_of_import(destination, report), *show_set(destination)]
+    warnings = warnings_of_import(destination, report)
+    return [*report.lines(), *warnings, *show_set(destination), f"warning: {ON_REAL_PRINTS}"]
 
 
 def synthesise_people(

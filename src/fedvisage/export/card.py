@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedvisage.datasets.rendered import ON_REAL_PRINTS
 from fedvisage.device.config import GRAPH, INT8_GRAPH, Config, Description
 from fedvisage.errors import UserError
 from fedvisage.tasks.finished import FinishedModel
@@ -22,6 +23,11 @@ _OUTPUT = {
     "pad": "`score` (probability of a living face) and `logit`, N each",
     "recognition": "`embedding`, N×D, of unit length",
 }
+
+_SIMULATED = (
+    f"It is not recorded here whether the sites' attacks were real: {ON_REAL_PRINTS}. Evaluate the model on real"
+    " attacks with your own camera before you use it."
+)
 
 
 def card(model: FinishedModel, config: Config, figures: Mapping[str, Any], notices: Sequence[str]) -> str:
@@ -101,6 +107,7 @@ def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
         "## Limits",
         "- The sites' data are private and not described here. Error rates for groups of people are not known.",
         "- A decision is a probability, no proof. Do not let it alone refuse or admit anybody.",
+        *([f"- {_SIMULATED}"] if one.task == "pad" else []),
         *([f"- {notice}" for notice in notices]),
         "",
         "## Digests",
