@@ -1,0 +1,64 @@
+"""Recipes of paper size have the hyper-parameters that the papers print."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedvisage as fv
+from fedvisage.recipe.evaluation import Adapt
+
+FOLDER = Path(__file__).parents[2] / "recipes" / "paper"
+PRINTED: dict[str, dict[str, Any]] = {
+    "fedpad": {  # §IV-A4
+        "input.size": 256, "training.local.epochs": 3, "training.batch.default": 64,
+        "training.optimizer.name": "adam", "training.optimizer.lr": 1e-2, "method.weight": "uniform",
+    },
+    "fedgpad": {  # §IV-A4 and Algorithm 2; a batch of 16 is read as 16 of each class
+        "input.size": 256, "training.local.batches": 1, "training.batch.default": 32, "training.sampling": "balanced",
+        "training.optimizer.name": "adam", "training.optimizer.lr": 1e-2, "training.optimizer.state": "fresh",
+    },
+    "fedsis": {  # §4.2, benchmark 1
+        "training.rounds": 200, "training.batch.default": 6, "training.optimizer.name": "adam",
+        "training.optimizer.lr": 1e-6, "training.optimizer.weight_decay": 1e-6, "method.unify_every": 10,
+        "method.network.width": 768, "method.network.depth": 12, "method.network.heads": 12,
+        "method.inference.draws": 1, "method.inference.blocks": "sampled",
+    },
+    "fedfr": {  # "Implementation Details"
+        "input.size": 112, "training.rounds": 30, "training.local.epochs": 4, "training.optimizer.name": "sgd",
+        "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4, "method.scale": 30.0,
+        "method.margin": 0.4, "method.hard_negatives": 0.4, "method.cosface": 1.0, "method.contrast.weight": 5.0,
+        "method.contrast.temperature": 0.5, "method.customisation.weight": 10.0, "method.customisation.balance": 0.7,
+        "method.customisation.exponent": 3.0, "method.network.name": "sphere64", "method.network.embedding": 512,
+    },
+    "privacyface": {  # §4.1
+        "input.size": 112, "training.rounds": 10, "training.batch.default": 512, "training.optimizer.name": "sgd",
+        "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4, "training.optimizer.momentum": 0.0,
+        "method.rho": 1.3, "method.minimum": 512, "method.queries": 1, "method.epsilon": 1.0,
+        "method.public_identities": 100, "method.network.name": "iresnet18", "method.network.embedding": 512,
+    },
+    "conventional": {  # §4.1
+        "training.rounds": 10, "training.batch.default": 512, "training.optimizer.name": "sgd",
+        "training.optimizer.lr": 1e-3, "training.optimizer.weight_decay": 5e-4,
+    },
+}  # fmt: skip
+VALUES = [(recipe, key, value) for recipe, values in PRINTED.items() for key, value in values.items()]
+
+
+@pytest.mark.parametrize(("recipe", "key", "value"), VALUES, ids=[f"{name} {key}" for name, key, _ in VALUES])
+def test_a_recipe_has_the_printed_value(recipe: str, key: str, value: object) -> None:
+    found: Any = fv.load(FOLDER / f"{recipe}.yaml")
+    for name in key.split("."):
+        found = getattr(found, name)
+    assert found == value
+
+
+def test_delta_of_privacyface_follows_from_seven_thousand_people() -> None:
+    recipe = fv.load(FOLDER / "privacyface.yaml")
+    assert recipe.method.delta == pytest.approx(7000**-1.1, rel=0.01)  # type: ignore[attr-defined]
+
+
+def test_adaptation_steps_at_the_printed_rate() -> None:
+    assert Adapt().lr == 5e-3
