@@ -143,13 +143,13 @@ def report(
     lines = [
         "# Calibration of the rendered data",
         "",
-        "Written by `make calibrate`; do not edit. AUC of a ResNet-18 that was trained from scratch on one domain (row)",
+        "Written by `make calibrate`; do not edit. AUC of a ResNet-18 trained from scratch on one domain (row)",
         "and evaluated on another (column); on its own domain, on held-out subjects. This table set the difficulty",
         f"before any method was compared: at least {AT_HOME} at home, {ABROAD[0]:.2f} to {ABROAD[1]:.2f} on average"
         " abroad. The renderer's version freezes it.",
         "",
-        "The domains were tuned on seed 0, which every recorded table uses. So part of \"a federation beats its"
-        " sites\" is built in; a table with another seed is the fair check.",
+        'The domains were tuned on seed 0, which every recorded table uses. So part of "a federation beats its'
+        ' sites" is built in; a table with another seed is the fair check.',
         "",
         f"| trained on | {' | '.join(table)} | mean abroad | within bounds |",
         f"|---|{'---|' * len(table)}---|---|",

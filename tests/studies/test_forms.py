@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from tests.toy import tree, unheard
+from typer.testing import CliRunner
 
+from fedvisage.cli import app
 from fedvisage.studies import conduct
 from fedvisage.studies.drawings import curves_over_rows, rows_compared
 from fedvisage.studies.file import Study, read
@@ -179,6 +181,14 @@ def test_differences_are_paired_with_the_first_row(conducted: Path) -> None:
     shown = (conducted / "differences.md").read_text()
     assert "one target" in shown
     assert [line.split(" | ")[0] for line in shown.splitlines() if " 2 | " in line] == ["| rate 0.01", "| rate 0.1"]
+
+
+def test_the_command_prints_the_table_and_the_differences(conducted: Path) -> None:
+    words = ["study", str(conducted.parent / "study.yaml"), "--out", str(conducted), "--quiet"]
+    ended = CliRunner().invoke(app, [*words, "--cache", str(conducted.parent / "cache")])
+    assert ended.exit_code == 0, ended.output
+    assert "| method | sites | user |" in ended.stdout
+    assert "**Difference to rate 0.001**" in ended.stdout
 
 
 def test_differences_of_a_study_are_judged_over_its_targets_with_seeds_averaged_first(conducted: Path) -> None:
