@@ -81,16 +81,27 @@ def conduct(
     results.sort(key=lambda result: (result["seed"], result["user"]))
     table = summarise(study, results)
     out.mkdir(parents=True, exist_ok=True)
+    _write(study, table, results, cells, out, blind)
+    return table
+
+
+def _write(
+    study: Study, table: dict[str, Any], results: Sequence[dict[str, Any]], cells: Sequence[Cell], out: Path,
+    blind: bool,
+) -> None:  # fmt: skip
+    """Write the table in all forms, the differences and the page; of a blind study the table alone."""
     text, name = markdown(study, table), "blind" if blind else "table"
     write_json(out / f"{name}.json", table)
     write_atomically(out / f"{name}.md", text.encode())
-    if not blind:  # a page shows curves of the user
-        gaps = differences(study, results)
-        for file, form in (("table.csv", as_csv(text)), ("table.tex", as_latex(text)),
-                           (DIFFERENCES, "" if gaps is None else as_markdown(gaps)),
-                           ("study.html", render(study, text, table, gaps, cells, out))):  # fmt: skip
-            write_atomically(out / file, form.encode())
-    return table
+    if blind:  # a page shows curves of the user
+        return
+    gaps = differences(study, results)
+    forms = {
+        "table.csv": as_csv(text), "table.tex": as_latex(text), DIFFERENCES: "" if gaps is None else as_markdown(gaps),
+        "study.html": render(study, text, table, gaps, cells, out),
+    }  # fmt: skip
+    for file, form in forms.items():
+        write_atomically(out / file, form.encode())
 
 
 def _progress(study: Study, results: Sequence[dict[str, Any]], total: int) -> str:
