@@ -214,6 +214,19 @@ def test_a_field_that_onnx_does_not_know_is_refused() -> None:
         open_session("model.onnx", plain().SerializeToString() + unknown, 1, remedy=REMEDY)
 
 
+def test_text_that_is_not_utf_8_is_refused() -> None:
+    spoilt = plain().SerializeToString().replace(b"Identity", b"Identit\xf7")
+    with pytest.raises(UserError, match="not UTF-8"):
+        open_session("model.onnx", spoilt, 1, remedy=REMEDY)
+
+
+def test_an_error_that_onnx_runtime_cannot_show_is_one_line() -> None:
+    node = helper.make_node("MaxPool", ["x"], ["y"], kernel_shape=[1, 1], auto_pad=b"\xf7\xf7")
+    model = graph(node, helper.make_tensor("x", TensorProto.FLOAT, [1, 1, 1, 1], [1.0]), kind=TensorProto.FLOAT)
+    with pytest.raises(UserError, match="no graph that can be run"):
+        open_session("model.onnx", model.SerializeToString(), 1, remedy=REMEDY)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x08\x0a", b"no graph at all", np.random.default_rng(0).bytes(1000)])
 def test_bytes_that_are_no_graph_are_refused(content: bytes) -> None:
     with pytest.raises(UserError, match=r"model\.onnx: .*export the model again"):

@@ -63,7 +63,7 @@ def parse_graph(place: str, content: bytes, remedy: str) -> ModelProto:
         raise UserError(place, f"is not a whole ONNX graph; {remedy}") from None
     messages = list(_messages(model))
     # External data first: it is what an attack on files looks like, so no other fault may hide it.
-    for fault in (_external, _unknown, _forbidden, _oversized):
+    for fault in (_external, _unknown, _undecodable, _forbidden, _oversized):
         for message in messages:
             if (reason := fault(message)) is not None:
                 raise UserError(place, f"{reason}; {remedy}")
@@ -98,6 +98,14 @@ def _unknown(message: Any) -> str | None:
 
     if len(UnknownFieldSet(message)):
         return f"has fields in {type(message).__name__} that the installed package onnx does not know"
+    return None
+
+
+def _undecodable(message: Any) -> str | None:
+    """Refuse texts that are not UTF-8: protobuf passes them on as bytes, and ONNX Runtime fails where it shows them."""
+    for field, value in message.ListFields():
+        if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in (value, *value)):
+            return f"has text in {type(message).__name__} that is not UTF-8"
     return None
 
 

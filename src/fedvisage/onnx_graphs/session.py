@@ -39,7 +39,7 @@ def runtime_errors() -> tuple[type[Exception], ...]:
     from onnxruntime.capi import onnxruntime_pybind11_state as state
 
     return (state.EPFail, state.Fail, state.InvalidArgument, state.InvalidGraph, state.InvalidProtobuf,
-            state.NoModel, state.NotImplemented, state.RuntimeException, MemoryError)  # fmt: skip
+            state.NoModel, state.NotImplemented, state.RuntimeException, MemoryError, UnicodeDecodeError)  # fmt: skip
 
 
 def short(error: Exception) -> str:
