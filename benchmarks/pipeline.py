@@ -29,9 +29,9 @@ from fedvisage.device.config import AGAIN, GRAPH
 from fedvisage.export.conduct import with_graph
 from fedvisage.export.quantised import quantise
 from fedvisage.export.weights import choose, described
+from fedvisage.graphs.session import open_session
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.onnx_graphs.session import open_session
 from fedvisage.recipe import validate
 from fedvisage.tasks.finished import FinishedModel
 from fedvisage.tasks.model import SavedModel

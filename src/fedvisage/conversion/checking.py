@@ -13,8 +13,8 @@ from fedvisage.conversion.converted import Converted
 from fedvisage.conversion.graphs import REMEDY
 from fedvisage.errors import UserError
 from fedvisage.files import read_plain
-from fedvisage.onnx_graphs.checks import LARGEST
-from fedvisage.onnx_graphs.session import open_session, runtime_errors, short
+from fedvisage.graphs.checks import LARGEST
+from fedvisage.graphs.session import open_session, runtime_errors, short
 from fedvisage.streams import torch_rng
 
 PICTURES = 4

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fedvisage.errors import UserError
 from fedvisage.files import read_plain
-from fedvisage.onnx_graphs.checks import LARGEST, parse_graph
+from fedvisage.graphs.checks import LARGEST, parse_graph
 
 LAYERS = {"Conv", "BatchNormalization", "PRelu", "Gemm", "MatMul"}
 REMEDY = "write the network as one file, with tensors and standard operators only"

@@ -46,8 +46,8 @@ from fedvisage.device.exported import Exported
 from fedvisage.device.writing import beside, check_free, entry_of, files_beside
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import needing_room, write_atomically, write_json
-from fedvisage.onnx_graphs.checks import parse_graph
-from fedvisage.onnx_graphs.session import open_session
+from fedvisage.graphs.checks import parse_graph
+from fedvisage.graphs.session import open_session
 from fedvisage.tasks.pad.adapt.gate import Glimpse, closed, collapsed
 
 KEPT = 0.25

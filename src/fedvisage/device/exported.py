@@ -27,9 +27,9 @@ from fedvisage.device.config import (
 )
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import pieces_of, read_plain
+from fedvisage.graphs.checks import LARGEST
+from fedvisage.graphs.session import open_session, runtime_errors, short
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.onnx_graphs.checks import LARGEST
-from fedvisage.onnx_graphs.session import open_session, runtime_errors, short
 
 if TYPE_CHECKING:
     import onnxruntime

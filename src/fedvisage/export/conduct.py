@@ -34,7 +34,7 @@ from fedvisage.export.quantised import PLACE, Moved, describe, judge, quantise, 
 from fedvisage.export.weights import Chosen, choose, described, point_of, reference
 from fedvisage.federation.members import joined
 from fedvisage.files import needing_room, read_json, write_json, write_tensors
-from fedvisage.onnx_graphs.session import open_session
+from fedvisage.graphs.session import open_session
 from fedvisage.progress import Say, counted, unheard
 from fedvisage.tasks.finished import FinishedModel
 

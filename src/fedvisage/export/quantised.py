@@ -23,10 +23,10 @@ from fedvisage.device.config import AGAIN, INPUT, Description
 from fedvisage.device.exported import Exported
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.export.crops import evenly, pixels
+from fedvisage.graphs.checks import parse_graph
 from fedvisage.metrics.decision import threshold_at_fmr, within_counts
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
-from fedvisage.onnx_graphs.checks import parse_graph
 from fedvisage.recipe import Recipe
 
 CALIBRATED = 200

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
-from fedvisage.onnx_graphs.session import open_session
+from fedvisage.graphs.session import open_session
 
 Floats = NDArray[np.float32]
 Net = Callable[[Floats], list[Floats]]

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from fedvisage.errors import UserError
-from fedvisage.onnx_graphs.checks import parse_graph
+from fedvisage.graphs.checks import parse_graph
 
 if TYPE_CHECKING:
     import onnxruntime

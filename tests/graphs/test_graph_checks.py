@@ -12,8 +12,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, SparseTensorProto, Tens
 
 from fedvisage.conversion.graphs import read_graph
 from fedvisage.errors import UserError
-from fedvisage.onnx_graphs.checks import OPERATORS
-from fedvisage.onnx_graphs.session import open_session
+from fedvisage.graphs.checks import OPERATORS
+from fedvisage.graphs.session import open_session
 
 SECRET = b"sixteen bytes ok"
 REMEDY = "export the model again"
