@@ -104,7 +104,8 @@ def _unknown(message: Any) -> str | None:
 def _undecodable(message: Any) -> str | None:
     """Refuse texts that are not UTF-8: protobuf passes them on as bytes, and ONNX Runtime fails where it shows them."""
     for field, value in message.ListFields():
-        if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in (value, *value)):
+        texts = [value] if isinstance(value, str | bytes) else value
+        if field.type == field.TYPE_STRING and any(isinstance(text, bytes) for text in texts):
             return f"has text in {type(message).__name__} that is not UTF-8"
     return None
 
