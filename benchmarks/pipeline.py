@@ -25,11 +25,11 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
 from fedvisage.device import Exported, Pipeline, Settings
-from fedvisage.device.config import GRAPH
-from fedvisage.device.exported import open_session
+from fedvisage.device.config import AGAIN, GRAPH
 from fedvisage.export.conduct import with_graph
 from fedvisage.export.quantised import quantise
 from fedvisage.export.weights import choose, described
+from fedvisage.graphs.session import open_session
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import validate
@@ -89,7 +89,7 @@ def measure_int8(cache: Path, turns: int = TURNS, pad: Mapping[str, Any] = PAD, 
     model = exported(cache / "int8", pad, size)
     path = model.directory / "small.onnx"
     quantise(model.directory / GRAPH, path, View.of(PreparedSet.open(rendered(cache, "O", 2, size))))
-    small = replace(model, session=open_session(path, path.read_bytes(), 1))
+    small = replace(model, session=open_session(str(path), path.read_bytes(), 1, remedy=AGAIN))
     crop = np.random.default_rng(0).integers(0, 255, (1, size, size, 3), dtype=np.uint8)
     for one in (model, small):
         one.run(crop)

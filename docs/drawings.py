@@ -215,7 +215,7 @@ def the_house() -> Drawing:
         ),
         ("what is trained", ("tasks", "methods")),
         ("what makes a federation of it", ("federation", "metrics")),
-        ("what is looked at", ("datasets", "data", "faces", "nn", "privacy")),
+        ("what is looked at", ("datasets", "data", "faces", "graphs", "nn", "privacy")),
         ("what all stand on", ("recipe", "extensions", "progress, files", "workers", "streams, errors")),
     )
     picture = Drawing(900, 30 + 72 * len(floors), "The house: rooms import from rooms below, never from above")

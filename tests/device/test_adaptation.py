@@ -117,6 +117,10 @@ def test_weights_of_another_model_are_refused(pad: Path, recognition: Path, tmp_
 
     shutil.copytree(pad, tmp_path / "mixed")
     shutil.copy(recognition / "model.safetensors", tmp_path / "mixed" / "model.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors: is not the file"):
+        Exported.open(tmp_path / "mixed")
+    without_record = json.loads((tmp_path / "mixed" / "config.json").read_text()) | {"files": {}}
+    (tmp_path / "mixed" / "config.json").write_text(json.dumps(without_record))
     with pytest.raises(UserError, match="BatchNorm"):
         adapt(Exported.open(tmp_path / "mixed"), crops(), tmp_path / "out")
     with pytest.raises(UserError, match="attack detection"):

@@ -6,17 +6,23 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
+from PIL import Image
 
-from fedvisage.device import Exported
+from fedvisage.device import Exported, Pipeline
 from fedvisage.errors import RunFailed, UserError
+from fedvisage.service.engine import open_engine
 
 GRAPH = "onnx/model.onnx"
 Change = Callable[[dict[str, Any]], object]
@@ -94,6 +100,105 @@ def test_a_graph_with_other_bytes_is_refused(copy: Path) -> None:
 def test_a_file_that_is_no_graph_is_refused_even_with_its_digest(copy: Path, content: bytes) -> None:
     replaced(copy, content)
     with pytest.raises(UserError, match=r"model\.onnx"):
+        Exported.open(copy)
+
+
+SECRET = b"sixteen bytes ok"
+
+
+@pytest.fixture
+def spying(copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return an export whose graph names a file of the working directory, with a digest that fits."""
+    (tmp_path / "keys.txt").write_bytes(SECRET)
+    monkeypatch.chdir(tmp_path)
+    model = onnx.load(copy / GRAPH)
+    tensor = model.graph.initializer.add(name="secret", data_type=TensorProto.UINT8, dims=[16])
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in (("location", "keys.txt"), ("offset", "0"), ("length", "16")):
+        tensor.external_data.add(key=key, value=value)
+    replaced(copy, model.SerializeToString())
+    return copy
+
+
+def test_onnx_runtime_alone_would_read_the_file(spying: Path) -> None:
+    """Without this, the tests below would pass for a graph that does no harm."""
+    model = onnx.load(spying / GRAPH, load_external_data=False)
+    model.graph.node.add(op_type="Identity", input=["secret"], output=["told"])
+    model.graph.output.append(helper.make_tensor_value_info("told", TensorProto.UINT8, [16]))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert session.run(["told"], {"images": np.zeros((1, 32, 32, 3), np.uint8)})[0].tobytes() == SECRET
+
+
+@pytest.mark.parametrize(
+    "opens", [Exported.open, Pipeline, partial(open_engine, recognition=None)], ids=["export", "pipeline", "service"]
+)
+def test_an_export_that_names_another_file_is_refused(spying: Path, opens: Callable[..., object]) -> None:
+    with pytest.raises(
+        UserError, match=r"model\.onnx: takes the values of 'secret' from another file.*export the model"
+    ):
+        opens(spying)
+
+
+def command(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "fedvisage", *words], capture_output=True, text=True, check=False)
+
+
+VERBS = {
+    "predict": "predict EXPORT photo.png",
+    "serve": "serve --pad EXPORT",
+    "watch": "watch photo.png --pad EXPORT",
+    "adapt": "adapt EXPORT --data . --out adapted",
+    "web build": "web build page --pad EXPORT",
+    "gallery enrol": "gallery enrol door.gallery ada photo.png --key door.key --pad EXPORT --recognition EXPORT",
+    "evaluate": "evaluate --pipeline --pad EXPORT --recognition EXPORT --data .",
+}
+
+
+@pytest.mark.parametrize("name", sorted(VERBS))
+def test_every_verb_refuses_such_an_export_in_one_line(spying: Path, photographs: dict[str, Any], name: str) -> None:
+    Image.fromarray(photographs["one"]).save("photo.png")
+    if name == "gallery enrol":
+        command(["gallery", "create", "door.gallery", "--key", "door.key"])
+    words = [str(spying) if word == "EXPORT" else word for word in VERBS[name].split()]
+    done = command(words)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert "takes the values of 'secret' from another file" in line
+
+
+def test_a_graph_that_asks_for_too_much_memory_ends_in_one_line(copy: Path) -> None:
+    model = onnx.load_from_string(bare(copy, TensorProto.UINT8, ["batch", 32, 32, 3], 0.0))
+    model.graph.initializer.append(helper.make_tensor("much", TensorProto.INT64, [1], [1 << 50]))
+    for node in model.graph.node:
+        if node.op_type == "ConstantOfShape":
+            node.input[0] = "much"
+    replaced(copy, model.SerializeToString())
+    with pytest.raises(RunFailed, match="cannot be computed"):
+        Exported.open(copy).run(np.zeros((1, 32, 32, 3), np.uint8))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "parity.json"])
+def test_a_file_of_another_export_is_refused(copy: Path, recognition: Path, name: str) -> None:
+    shutil.copy(recognition / name, copy / name)
+    with pytest.raises(UserError, match=rf"{name}: is not the file whose digest config\.json records"):
+        Exported.open(copy)
+
+
+def test_a_device_needs_only_description_and_graph(copy: Path) -> None:
+    for name in ("model.safetensors", "parity.json", "README.md"):
+        (copy / name).unlink()
+    assert Exported.open(copy).threshold is not None
+
+
+def test_an_export_of_the_first_version_has_no_record_of_its_other_files(copy: Path, recognition: Path) -> None:
+    changed(copy, lambda said: said.pop("files"))
+    shutil.copy(recognition / "model.safetensors", copy / "model.safetensors")
+    assert Exported.open(copy).graph_digest == hashlib.sha256((copy / GRAPH).read_bytes()).hexdigest()
+
+
+def test_a_threshold_changed_in_the_description_alone_is_refused_by_name(copy: Path) -> None:
+    changed(copy, lambda said: described(said)["threshold"].update(value=-0.99))
+    with pytest.raises(UserError, match=r"model\.onnx: says another threshold"):
         Exported.open(copy)
 
 

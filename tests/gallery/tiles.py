@@ -6,7 +6,7 @@ is an attack, one that is green cannot be judged.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +28,7 @@ class Tiles:
     model: Model | None = field(default_factory=lambda: Model("sha256:" + "a" * 64, 0.9, "fmr=1e-3"))
     pad_digest: str | None = "sha256:" + "c" * 64
     detector_digest: str = "sha256:" + "d" * 64
+    graph_digests: Mapping[str, str] = field(default_factory=lambda: {"pad": "sha256:" + "e" * 64})
 
     def detect(self, image: Image) -> Sequence[Face]:
         return [

@@ -30,5 +30,6 @@ KINDS: Mapping[str, Entry] = {
     "recipes": Entry("recipes, studies, federation files", 2_000, "recipes:Recipes"),
     "runs": Entry("models and run directories", 2_000, "runs:Runs"),
     "sets": Entry("prepared sets and folders to import", 2_000, "sets:Sets"),
+    "exports": Entry("exported directories", 2_000, "exports:Exports"),
     "kits": Entry("kits", 500, "kits:Kits"),
 }

@@ -27,6 +27,7 @@ from tests.service.test_service import png
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
+from fedvisage.device import Exported
 from fedvisage.device.checked import Checked
 from fedvisage.errors import UserError
 from fedvisage.gallery.engine import Image
@@ -150,6 +151,9 @@ def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: P
             assert process.poll() is None
     values = json.load(connection.getresponse())
     assert values["pipeline"]["pad"].startswith("sha256:")
+    exports = {"pad": pad, "recognition": recognition}
+    measured = {task: f"sha256:{Exported.open(path).graph_digest}" for task, path in exports.items()}
+    assert values["pipeline"]["graphs"] == measured
     connection.close()
     process.send_signal(signal.SIGTERM)
     out, log = process.communicate(timeout=PATIENCE)

@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.nn.functional import interpolate, normalize
 
 from fedvisage.conversion.converted import Converted
-from fedvisage.device.exported import LARGEST, open_session
+from fedvisage.conversion.graphs import REMEDY
 from fedvisage.errors import UserError
 from fedvisage.files import read_plain
+from fedvisage.graphs.checks import LARGEST
+from fedvisage.graphs.session import open_session, runtime_errors, short
 from fedvisage.streams import torch_rng
 
 PICTURES = 4
@@ -52,20 +54,18 @@ def compare(converted: Converted, reference: Path) -> Agreement:
 
 
 def _answers(converted: Converted, reference: Path, shown: Tensor, length: int) -> Tensor:
-    from onnxruntime.capi import onnxruntime_pybind11_state as mistakes
-
     mean, std = (torch.tensor(values)[:, None, None] for values in (converted.mean, converted.std))
     turned = shown if converted.colour == "rgb" else shown.flip(1)
     given = ((turned - mean) / std).numpy()
-    session = open_session(reference, read_plain(reference, LARGEST), threads=1)
+    session = open_session(str(reference), read_plain(reference, LARGEST), threads=1, remedy=REMEDY)
     wanted = session.get_inputs()
     if len(wanted) != 1 or wanted[0].type != "tensor(float)":
         raise UserError(OPTION, f"{reference} must take one tensor of floats, a batch of pictures")
     try:
         answers = [session.run(None, {wanted[0].name: given[index : index + 1]}) for index in range(len(given))]
-    except (mistakes.Fail, mistakes.InvalidArgument, mistakes.RuntimeException) as error:
+    except runtime_errors() as error:
         raise UserError(OPTION, f"{reference} does not take pictures of {converted.size} pixels "
-                        f"({' '.join(str(error).split())[:160]})") from error  # fmt: skip
+                        f"({short(error)})") from error  # fmt: skip
     for position, one in enumerate(answers[0]):
         if one.reshape(-1).shape == (length,):
             return torch.stack([torch.from_numpy(answer[position]).reshape(-1).float() for answer in answers])

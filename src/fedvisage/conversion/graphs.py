@@ -15,8 +15,12 @@ import torch
 from torch import Tensor
 
 from fedvisage.errors import UserError
+from fedvisage.files import read_plain
+from fedvisage.graphs.checks import LARGEST, parse_graph
 
 LAYERS = {"Conv", "BatchNormalization", "PRelu", "Gemm", "MatMul"}
+REMEDY = "write the network as one file, with tensors and standard operators only"
+"""What owners of a graph from elsewhere can do about a refusal."""
 
 
 @dataclass(frozen=True)
@@ -30,27 +34,20 @@ class Layer:
 
 def read_graph(path: Path) -> tuple[dict[str, Tensor], tuple[Layer, ...]]:
     """Return a graph's initialisers by name, and its layers that have weights, in order."""
+    from onnx import numpy_helper
+
+    model = parse_graph(str(path), read_plain(path, LARGEST), REMEDY)
     try:
-        import onnx
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-        from onnx.external_data_helper import load_external_data_for_model
-    except ImportError:
-        raise UserError(
-            str(path), "is an ONNX graph, and the reader is not installed; install fedvisage[export]"
-        ) from None
-    try:
-        model = onnx.load(str(path), load_external_data=False)
-        load_external_data_for_model(model, str(path.parent))
-        tensors = {one.name: _tensor(onnx.numpy_helper.to_array(one)) for one in model.graph.initializer}
-    except (DecodeError, OSError, ValueError, TypeError, onnx.checker.ValidationError) as error:
+        tensors = {one.name: _tensor(numpy_helper.to_array(one)) for one in model.graph.initializer}
+        constants = {
+            node.output[0]: _tensor(numpy_helper.to_array(one.t))
+            for node in model.graph.node
+            if node.op_type == "Constant"
+            for one in node.attribute
+            if one.name == "value"
+        }
+    except (ValueError, TypeError, IndexError) as error:
         raise UserError(str(path), f"is not a whole ONNX graph ({' '.join(str(error).split())[:160]})") from error
-    constants = {
-        node.output[0]: _tensor(onnx.numpy_helper.to_array(one.t))
-        for node in model.graph.node
-        if node.op_type == "Constant"
-        for one in node.attribute
-        if one.name == "value"
-    }
     known = constants | tensors
     return tensors, tuple(_layer(node, known) for node in model.graph.node if _has_weights(node, known))
 

@@ -29,11 +29,25 @@ from fedvisage.device.batchnorm import (
     settled,
     watching,
 )
-from fedvisage.device.config import CARD, CONFIG, GRAPH, INPUT, WEIGHTS, Adapted, Config, Description, Graphs, as_values
-from fedvisage.device.exported import Exported, open_session
-from fedvisage.device.writing import beside, check_free, entry_of
+from fedvisage.device.config import (
+    AGAIN,
+    CARD,
+    CONFIG,
+    GRAPH,
+    INPUT,
+    WEIGHTS,
+    Adapted,
+    Config,
+    Description,
+    Graphs,
+    as_values,
+)
+from fedvisage.device.exported import Exported
+from fedvisage.device.writing import beside, check_free, entry_of, files_beside
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import needing_room, write_atomically, write_json
+from fedvisage.graphs.checks import parse_graph
+from fedvisage.graphs.session import open_session
 from fedvisage.tasks.pad.adapt.gate import Glimpse, closed, collapsed
 
 KEPT = 0.25
@@ -97,7 +111,7 @@ def adapt(model: Exported, crops: Crops, out: Path, *, threads: int = 1, passed_
 
 def collected_on(graph: Any, layers: list[Layer], crops: Crops, threads: int = 1) -> list[Collected]:
     """Show crops to a graph in mixed batches and return what its layers saw."""
-    session = open_session(Path(GRAPH), watching(graph, layers).SerializeToString(), threads)
+    session = open_session(GRAPH, watching(graph, layers).SerializeToString(), threads, remedy=AGAIN)
     names = [f"{kind}/{number}" for number in range(len(layers)) for kind in (MEAN, VARIANCE, COUNT)]
     order = np.random.default_rng(0).permutation(len(crops))
     batches = np.array_split(order, min(max(2, -(-len(crops) // BATCH)), len(crops)))
@@ -116,11 +130,7 @@ def _refused_if_not_adaptable(model: Exported) -> float:
 
 
 def _graph(model: Exported) -> Any:
-    try:
-        import onnx
-    except ImportError:
-        raise UserError("adapt", "changing a graph needs the package onnx; install fedvisage[export]") from None
-    return onnx.load(model.directory / GRAPH)
+    return parse_graph(str(model.directory / GRAPH), model.graph(), AGAIN)
 
 
 def _weights(path: Path) -> dict[str, NDArray[Any]]:
@@ -157,7 +167,8 @@ def _write(place: Path, model: Exported, graph: Any, weights: Arrays, images: in
     with needing_room(path):
         write_atomically(path, graph.SerializeToString(deterministic=True))
         write_atomically(place / WEIGHTS, save({name: np.asarray(one, order="C") for name, one in weights.items()}))
-    write_json(place / CONFIG, as_values(Config(float32=Graphs(file=entry_of(path), description=description))))
+    config = Config(float32=Graphs(file=entry_of(path), description=description), files=files_beside(place))
+    write_json(place / CONFIG, as_values(config))
     write_atomically(place / CARD, _card(description).encode())
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -26,6 +26,10 @@ _KEY = "fedvisage."
 _CONFIG_LIMIT = 1 << 20
 
 Arithmetic = Literal["float32", "int8"]
+Beside = Literal["model.safetensors", "parity.json"]
+BESIDE: Final[tuple[Beside, ...]] = get_args(Beside)
+"""Files beside the graphs whose digests `config.json` records; the model card is not one, because owners edit it."""
+
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
@@ -115,11 +119,15 @@ class Graphs(_Strict):
 
 
 class Config(_Strict):
-    """The content of `config.json`: the graphs of one model."""
+    """The content of `config.json`: the graphs of one model, and the files beside them.
+
+    ``files`` is empty in exports of version 0.1, whose weights and comparison are not compared with anything.
+    """
 
     library_name: Literal["fedvisage"] = "fedvisage"
     float32: Graphs
     int8: Graphs | None = None
+    files: dict[Beside, FileEntry] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _graphs_of_one_model(self) -> Config:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,16 @@ from fedvisage.device.config import (
     INPUT,
     INT8_GRAPH,
     OUTPUTS,
+    Config,
     Description,
     Graphs,
     check_metadata,
     read_config,
 )
 from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import read_plain
+from fedvisage.files import pieces_of, read_plain
+from fedvisage.graphs.checks import LARGEST
+from fedvisage.graphs.session import open_session, runtime_errors, short
 from fedvisage.metrics.threshold import Threshold
 
 if TYPE_CHECKING:
@@ -32,8 +36,8 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-LARGEST = 4 << 30
-"""Bytes of a graph; ViT-B in float32 has a tenth."""
+LARGEST_BESIDE = 2 * LARGEST
+"""Bytes of the weights beside a graph; they may hold parts that the graph does not."""
 
 AT_ONCE = 16
 """Crops that go through the graph together."""
@@ -53,7 +57,7 @@ class Exported:
 
     @staticmethod
     def open(directory: Path, *, threads: int = 1, int8: bool = False) -> Exported:
-        """Read a directory that `fedvisage export` wrote; nothing in it is run before its digest is as promised."""
+        """Read a directory that `fedvisage export` wrote; run nothing in it before all its records agree."""
         config = read_config(directory)
         graph = config.int8 if int8 else config.float32
         if graph is None:
@@ -63,13 +67,14 @@ class Exported:
         if description.crop != wanted:
             raise UserError(str(directory / CONFIG), f"wants crops that this version does not make "
                             f"({description.crop}; here {wanted}); {AGAIN}")  # fmt: skip
-        session = open_session(path, _checked(path, graph), threads)
+        _check_files_beside(directory, config)
+        session = open_session(str(path), _checked(path, graph), threads, remedy=AGAIN)
         _check_form(path, session, description)
         return Exported(directory, description, graph.file.sha256, session)
 
     @property
     def digest(self) -> str:
-        """The model's digest: of its weights, whatever arithmetic the graph has."""
+        """The digest of the weights, as the description states it; `graph_digest` is that of the file that runs."""
         return self.description.model_sha256
 
     @property
@@ -88,6 +93,14 @@ class Exported:
         point = self.description.threshold
         return None if point is None else Threshold(point.value, point.rule, point.far, point.frr)
 
+    def graph(self) -> bytes:
+        """Return the bytes of the graph's file, refusing others than those that were opened."""
+        path = self.directory / (INT8_GRAPH if self.description.arithmetic == "int8" else GRAPH)
+        content = read_plain(path, LARGEST)
+        if hashlib.sha256(content).hexdigest() != self.graph_digest:
+            raise UserError(str(path), f"has changed since it was opened; {AGAIN}")
+        return content
+
     def run(self, crops: NDArray[np.uint8]) -> NDArray[np.floating[Any]]:
         """Return logits (N) or unit embeddings (N×D) of crops, uint8 N×S×S×3 in RGB."""
         size = self.size
@@ -98,29 +111,15 @@ class Exported:
         return np.concatenate(parts) if parts else np.zeros(0, np.float32)
 
     def _of(self, name: str, crops: NDArray[np.uint8]) -> Floats:
-        (found,) = self.session.run([name], {INPUT: np.ascontiguousarray(crops)})
+        try:
+            (found,) = self.session.run([name], {INPUT: np.ascontiguousarray(crops)})
+        except runtime_errors() as error:
+            raise RunFailed(f"{self.directory}: the graph cannot be computed ({short(error)}); {AGAIN}") from None
         if found.shape[:1] != crops.shape[:1] or not np.isfinite(found).all():
             raise RunFailed(f"{self.directory}: the model gives what is no number; {AGAIN}")
         if self.task == "recognition" and not (np.abs(np.linalg.norm(found, axis=1) - 1) < _LENGTH).all():
             raise RunFailed(f"{self.directory}: the model gives embeddings whose length is not one; {AGAIN}")
         return np.asarray(found, np.float32)
-
-
-def open_session(path: Path, content: bytes, threads: int) -> onnxruntime.InferenceSession:
-    """Make a graph ready, on so many threads; the same bytes give the same numbers on one kind of processor."""
-    import onnxruntime
-    from onnxruntime.capi import onnxruntime_pybind11_state as mistakes
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.log_severity_level = 4
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
-        return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    except (mistakes.Fail, mistakes.InvalidArgument, mistakes.InvalidGraph, mistakes.InvalidProtobuf, mistakes.NoModel,
-            mistakes.NotImplemented, mistakes.RuntimeException) as error:  # fmt: skip
-        raise UserError(str(path), f"is no graph that can be run ({' '.join(str(error).split())[:200]}); "
-                        f"{AGAIN}") from None  # fmt: skip
 
 
 def _checked(path: Path, graph: Graphs) -> bytes:
@@ -132,6 +131,23 @@ def _checked(path: Path, graph: Graphs) -> bytes:
     if len(content) != graph.file.bytes or hashlib.sha256(content).hexdigest() != graph.file.sha256:
         raise UserError(str(path), f"is damaged: its digest is not the one in {CONFIG}; {AGAIN}")
     return content
+
+
+def _check_files_beside(directory: Path, config: Config) -> None:
+    """Refuse weights or figures of another export; a device may have been given neither."""
+    for name, entry in config.files.items():
+        path = directory / name
+        if not os.path.lexists(path):
+            continue
+        if not path.is_file() or path.stat().st_size != entry.bytes or _digest(path, entry.bytes) != entry.sha256:
+            raise UserError(str(path), f"is not the file whose digest {CONFIG} records; {AGAIN}")
+
+
+def _digest(path: Path, size: int) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces_of(path, min(size, LARGEST_BESIDE)):
+        digest.update(piece)
+    return digest.hexdigest()
 
 
 def _check_form(path: Path, session: onnxruntime.InferenceSession, description: Description) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 from fedvisage.data.manifest import FileEntry, file_digest
+from fedvisage.device.config import BESIDE, Beside
 from fedvisage.errors import UserError
 from fedvisage.files import sync_directory
 
@@ -36,3 +37,8 @@ def beside(out: Path) -> Iterator[Path]:
 def entry_of(path: Path) -> FileEntry:
     """Return a file's size and digest."""
     return FileEntry(bytes=path.stat().st_size, sha256=file_digest(path))
+
+
+def files_beside(directory: Path) -> dict[Beside, FileEntry]:
+    """Return size and digest of each file beside the graphs that `config.json` records."""
+    return {name: entry_of(directory / name) for name in BESIDE if (directory / name).exists()}

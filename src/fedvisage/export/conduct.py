@@ -11,6 +11,7 @@ import torch
 
 from fedvisage.data.batches import View
 from fedvisage.device.config import (
+    AGAIN,
     CARD,
     CONFIG,
     GRAPH,
@@ -23,8 +24,8 @@ from fedvisage.device.config import (
     Graphs,
     as_values,
 )
-from fedvisage.device.exported import Exported, open_session
-from fedvisage.device.writing import beside, check_free, entry_of
+from fedvisage.device.exported import Exported
+from fedvisage.device.writing import beside, check_free, entry_of, files_beside
 from fedvisage.export.card import card, write_card
 from fedvisage.export.crops import pixels, to_compare, view_of
 from fedvisage.export.graph import Graph, write_graph
@@ -33,6 +34,7 @@ from fedvisage.export.quantised import PLACE, Moved, describe, judge, quantise, 
 from fedvisage.export.weights import Chosen, choose, described, point_of, reference
 from fedvisage.federation.members import joined
 from fedvisage.files import needing_room, read_json, write_json, write_tensors
+from fedvisage.graphs.session import open_session
 from fedvisage.progress import Say, counted, unheard
 from fedvisage.tasks.finished import FinishedModel
 
@@ -113,9 +115,11 @@ def export(
             say("writing the int8 graph")
             config, moved = _with_int8(directory, model, config, exported, source)
         notices = _notices(model, description)
-        written = Written(out, config, found, compared_on, (*model.notices, *notices), moved)
         write_json(directory / PARITY, parity_values(found, compared_on, moved, model.task))
         write_tensors(directory / WEIGHTS, _weights(chosen))
+        config = config.model_copy(update={"files": files_beside(directory)})
+        write_json(directory / CONFIG, as_values(config))
+        written = Written(out, config, found, compared_on, (*model.notices, *notices), moved)
         write_card(directory / CARD, card(model, config, _figures(model), notices))
     return written
 
@@ -145,7 +149,8 @@ def _with_int8(
     rule = "" if description.threshold is None else description.threshold.rule
     quantise(directory / GRAPH, path, calibration)
     before = judge(exported, held, model.recipe, rule)
-    after = judge(replace(exported, session=open_session(path, path.read_bytes(), 1)), held, model.recipe, rule)
+    session = open_session(str(path), path.read_bytes(), 1, remedy=AGAIN)
+    after = judge(replace(exported, session=session), held, model.recipe, rule)
     moved = Moved(held.slices[0].set.name, len(held), before, after)
     moved.require(model.task)
     said = description.model_copy(update={"arithmetic": "int8", "threshold": point_of(after.threshold)})

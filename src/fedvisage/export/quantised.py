@@ -19,10 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.data.batches import View
-from fedvisage.device.config import INPUT, Description
+from fedvisage.device.config import AGAIN, INPUT, Description
 from fedvisage.device.exported import Exported
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.export.crops import evenly, pixels
+from fedvisage.graphs.checks import parse_graph
 from fedvisage.metrics.decision import threshold_at_fmr, within_counts
 from fedvisage.metrics.similarity import Faces
 from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
@@ -110,7 +111,7 @@ def describe(path: Path, description: Description) -> None:
     """Put what a graph is into its metadata."""
     import onnx
 
-    model = onnx.load(path)
+    model = parse_graph(str(path), path.read_bytes(), AGAIN)
     del model.metadata_props[:]
     onnx.helper.set_model_props(model, description.metadata())
     onnx.save(model, path)

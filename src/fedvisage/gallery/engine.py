@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -35,6 +35,10 @@ class Engine(Protocol):
     @property
     def pad_digest(self) -> str | None:
         """The digest of the model that tells attacks, if there is one."""
+
+    @property
+    def graph_digests(self) -> Mapping[str, str]:
+        """The digests of the graphs that run, measured when they were opened, by task."""
 
     @property
     def detector_digest(self) -> str:

@@ -20,6 +20,8 @@ class Piped:
         self.detector_digest = f"sha256:{pipeline.detector_digest}"
         self.pad_digest = None if pipeline.pad is None else f"sha256:{pipeline.pad.digest}"
         self.model = None if pipeline.recognition is None else _model(pipeline.recognition)
+        opened = (model for model in (pipeline.pad, pipeline.recognition) if model is not None)
+        self.graph_digests = {model.task: f"sha256:{model.graph_digest}" for model in opened}
 
     def detect(self, image: Image) -> Sequence[Face]:
         """Return the faces of a picture, the largest first."""

@@ -73,6 +73,7 @@ def pipeline(engine: Engine) -> Values:
         "pad": engine.pad_digest,
         "recognition": None if engine.model is None else engine.model.digest,
         "detector": engine.detector_digest,
+        "graphs": dict(engine.graph_digests),
     }
 
 

