@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from tests.toy import run_toy, tree
+from tests.toy import run_toy, tree, unsealed
 
 import fedvisage as fv
 from fedvisage import cli
@@ -217,11 +217,3 @@ def test_figures_without_a_method_are_refused_without_a_seal_too(
     code, said = call("report", run)
     assert (code, len(said.splitlines())) == (2, 1)
     assert str(run / "metrics.json") in said
-
-
-def unsealed(run: Path) -> None:
-    """Make a run as an earlier version left it."""
-    figures = json.loads((run / "metrics.json").read_text())
-    del figures["sealed"]
-    (run / "metrics.json").write_text(json.dumps(figures))
-    (run / "seal.json").unlink()
