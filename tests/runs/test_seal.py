@@ -122,7 +122,7 @@ def test_a_verb_names_the_file_that_is_not_of_the_run(
     code, said = call(verb, run)
     assert (code, len(said.splitlines())) == (2, 1), said
     assert str(run / name) in said
-    assert any(remedy in said for remedy in ("restore", "run again"))
+    assert any(remedy in said for remedy in ("restore", "remove"))
     assert (run / "report.html").exists() == before
 
 
@@ -138,7 +138,7 @@ def test_the_python_door_names_the_file_too(what: str, run: Path, runs: Path) ->
 
 def test_all_files_that_do_not_belong_to_the_run_are_named(run: Path, runs: Path) -> None:
     other("scores.csv", "ledger.jsonl")(run, runs / "b")
-    with pytest.raises(UserError, match=r"ledger\.jsonl.*same for scores\.csv"):
+    with pytest.raises(UserError, match=r"ledger\.jsonl.*also wrong: scores\.csv"):
         fv.open(run)
 
 

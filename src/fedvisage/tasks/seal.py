@@ -82,7 +82,7 @@ def check_seal(directory: Path) -> bool:
         raise UserError(str(path), "is of another run: most files beside it differ from it; restore this run's own")
     for name, reason in wrong.items():
         others = ", ".join(other for other in wrong if other != name)
-        raise UserError(str(directory / name), f"{reason}; {RESTORE}" + (f" (the same for {others})" if others else ""))
+        raise UserError(str(directory / name), reason + (f" (also wrong: {others})" if others else ""))
     return True
 
 
@@ -93,16 +93,16 @@ def chain_of(directory: Path) -> str:
 
 
 def _mismatch(path: Path, entry: _Entry | None) -> str:
-    """Say how a file differs from its entry; empty if it does not."""
+    """Say how a file differs from its entry, and what to do; empty if it does not differ."""
     if entry is None:
-        return f"is not of this run: {SEAL} does not list it" if path.exists() else ""
+        return f"is not of this run: {SEAL} does not list it; remove it" if path.exists() else ""
     if not path.exists():
-        return f"is missing: {SEAL} lists it"
+        return f"is missing: {SEAL} lists it; {RESTORE}"
     if path.is_file() and (size := path.stat().st_size) != entry.bytes:
         kind = "was cut off, or is" if size < entry.bytes else "was changed, or is"
-        return f"{kind} of another run: it has {size:,} bytes, and {entry.bytes:,} in {SEAL}"
+        return f"{kind} of another run: it has {size:,} bytes, and {entry.bytes:,} in {SEAL}; {RESTORE}"
     if _digest(path, entry.bytes) != entry.sha256:
-        return f"was changed, or is of another run: its digest is not the one in {SEAL}"
+        return f"was changed, or is of another run: its digest is not the one in {SEAL}; {RESTORE}"
     return ""
 
 
