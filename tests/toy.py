@@ -219,14 +219,36 @@ def weights(out: Path) -> bytes:
 
 
 def settled(out: Path, *, names: tuple[str, ...] = SETTLED) -> dict[str, bytes]:
-    """Return the content of a finished run that must not depend on when, where or how often it was started."""
+    """Return the content of a finished run that must not depend on when, where or how often it was started.
+
+    Of an interrupted run that is the ledger without the lines of what was repeated, and the bytes of these lines.
+    """
     metrics = json.loads((out / "metrics.json").read_text())
+    for way, size in metrics.pop("repeated", {}).items():
+        metrics[way] -= size
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
     for row in (metrics, *rounds):
         row.pop("seconds")
     metrics.pop("peak_rss_mb")
     found = {name: (out / name).read_bytes() for name in names}
+    if "ledger.jsonl" in found:
+        found["ledger.jsonl"] = sent_once(out)
     return found | {"metrics": json.dumps(metrics).encode(), "rounds": json.dumps(rounds).encode()}
+
+
+def sent_once(out: Path) -> bytes:
+    """Return a run's ledger without the lines that an interruption had repeated."""
+    lines = (out / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    return b"".join(line for line in lines if not json.loads(line).get("repeated"))
+
+
+def unsealed(run: Path) -> Path:
+    """Make a finished run as an earlier version left it, without a seal, and return it."""
+    figures = json.loads((run / "metrics.json").read_text())
+    del figures["sealed"]
+    (run / "metrics.json").write_text(json.dumps(figures))
+    (run / "seal.json").unlink()
+    return run
 
 
 def scores_of(run: Path) -> dict[str, dict[str, np.ndarray]]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.toy import run_toy, tree
+from tests.toy import run_toy, tree, unsealed
 from typer.testing import CliRunner
 
 import fedvisage as fv
@@ -22,9 +22,10 @@ DEEP = "[" * 100_000
 
 @pytest.fixture(scope="module")
 def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run, and a picture beside it."""
+    """A finished run without a seal, so that each file is read, and a picture beside it."""
     place = tmp_path_factory.mktemp("runs")
     run_toy(tree(sets, training__rounds=2), place / "run")
+    unsealed(place / "run")
     noise = np.random.default_rng(0).integers(0, 255, (64, 64, 3)).astype(np.uint8)
     Image.fromarray(noise).save(place / "picture.png")
     return place

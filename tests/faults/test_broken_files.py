@@ -19,14 +19,16 @@ from fedvisage.errors import RunFailed, UserError
 
 @pytest.fixture(scope="module")
 def half(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> Path:
-    """A run with private state that was killed in its last round."""
-    out = tmp_path_factory.mktemp("half") / "run"
-    number = 30
-    while True:
+    """A run with private state that was killed right after the checkpoint of its round before the last."""
+    found, least, most = Path(), 0, 256
+    while most - least > 1:
+        out, number = tmp_path_factory.mktemp("half") / "run", (least + most) // 2
         machine.run(tree(sets, training__optimizer__state="kept"), out, kill_at=number)
         if (out / "checkpoints" / "000002.safetensors").exists():
-            return out
-        number += 3
+            found, most = out, number
+        else:
+            least = number
+    return found
 
 
 @pytest.fixture

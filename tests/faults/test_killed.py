@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,9 +47,10 @@ def whole(
 def test_killed_at_random_file_operations(machine: Machine, whole: Whole, tmp_path: Path) -> None:
     draws, kills, runs = numpy_rng(0, "operations", whole.content["method"]["name"]), 0, 0
     while kills < KILLS:
-        out, runs, patience = tmp_path / str(runs), runs + 1, PATIENCE
+        out, runs, patience, sent = tmp_path / str(runs), runs + 1, PATIENCE, list[dict[str, Any]]()
         while machine.run(whole.content, out, kill_at=int(draws.integers(1, 150)) if patience else None).how == KILLED:
-            kills, patience = kills + 1, patience - 1
+            kills, patience, sent = kills + 1, patience - 1, extended(sent, out)
+        extended(sent, out)
         assert settled(out) == whole.files
         assert not list(out.rglob("*.part")), "half-written files are swept away"
 
@@ -56,13 +58,23 @@ def test_killed_at_random_file_operations(machine: Machine, whole: Whole, tmp_pa
 def test_killed_at_random_moments(machine: Machine, whole: Whole, tmp_path: Path) -> None:
     draws, kills, runs = numpy_rng(0, "moments", whole.content["method"]["name"]), 0, 0
     while kills < KILLS:
-        out, runs, patience = tmp_path / str(runs), runs + 1, PATIENCE
+        out, runs, patience, sent = tmp_path / str(runs), runs + 1, PATIENCE, list[dict[str, Any]]()
         while (
             machine.run(whole.content, out, kill_after=draws.random() * whole.seconds if patience else None).how
             == KILLED
         ):
-            kills, patience = kills + 1, patience - 1
+            kills, patience, sent = kills + 1, patience - 1, extended(sent, out)
+        extended(sent, out)
         assert settled(out) == whole.files
+
+
+def extended(sent: list[dict[str, Any]], out: Path) -> list[dict[str, Any]]:
+    """Read what a run has sent so far, and check that nothing is missing of what it had sent at an earlier kill."""
+    path = out / "ledger.jsonl"
+    lines = path.read_text().split("\n")[:-1] if path.exists() else []  # behind the last end of line: nothing, or torn
+    rows = [{key: value for key, value in json.loads(line).items() if key != "repeated"} for line in lines]
+    assert rows[: len(sent)] == sent
+    return rows
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ KINDS: Mapping[str, Entry] = {
     "uploads": Entry("uploads of a hostile site", 10_000, "uploads:Uploads"),
     "recipes": Entry("recipes, studies, federation files", 2_000, "recipes:Recipes"),
     "runs": Entry("models and run directories", 2_000, "runs:Runs"),
+    "run-files": Entry("files of two runs exchanged one by one", 2_000, "run_files:RunFiles"),
     "sets": Entry("prepared sets and folders to import", 2_000, "sets:Sets"),
     "exports": Entry("exported directories", 2_000, "exports:Exports"),
     "kits": Entry("kits", 500, "kits:Kits"),

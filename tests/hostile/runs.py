@@ -1,6 +1,7 @@
 """Run directories and models from strangers, through all that reads them.
 
-A finished run, and one that stopped after its second checkpoint, are copied for each case, and one file is changed.
+A finished run, and one that stopped after its second checkpoint, are copied for each case, and one file is changed. The
+finished run has no seal: whoever forges a file can write that, too, or leave it out.
 What may come of it: a line that names what is wrong; or what was read is whole. A model that opens has the weights
 that its settings name, all of them numbers, and gives numbers; a report holds no script; a run that is resumed ends in
 the model of a run that was left alone.
@@ -24,7 +25,7 @@ from safetensors.torch import load_file, save_file
 from tests.hostile.case import Admitted, Case, pick
 from tests.hostile.files import changed_json, changed_lines, changed_table, odd_file
 from tests.hostile.twists import MESSAGE, spoil_bytes
-from tests.toy import SIZE, make_sets, run_toy, tree
+from tests.toy import SIZE, make_sets, run_toy, tree, unsealed
 
 import fedvisage as fv
 from fedvisage.errors import RunFailed
@@ -74,6 +75,8 @@ class Runs:
         self.whole, self.other, self.stopped = prepared / "whole", prepared / "other", prepared / "stopped"
         run_toy(self.content, self.whole)
         run_toy({**self.content, "runtime": {**self.content["runtime"], "seed": 1}}, self.other)
+        for run in (self.whole, self.other):
+            unsealed(run)
         with contextlib.suppress(RunFailed):
             run_toy(self.content, self.stopped, wire=cut)
         self.model = (self.whole / "model.safetensors").read_bytes()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.toy import run_toy, tree
+from tests.toy import run_toy, tree, unsealed
 
 from fedvisage.report.page import render
 from fedvisage.report.privacy import page
@@ -16,10 +16,10 @@ from fedvisage.report.run_files import read_run
 
 @pytest.fixture(scope="module")
 def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run that ends at its budget, after two of three rounds."""
+    """A run that ends at its budget, after two of three rounds; without a seal, so that its ledger can be edited."""
     out = tmp_path_factory.mktemp("private") / "run"
     run_toy(tree(sets, "privacyface", privacy__epsilon=2.0), out)
-    return out
+    return unsealed(out)
 
 
 def test_it_names_the_budget_the_end_of_the_run_and_that_the_noise_is_simulated(run: Path) -> None:

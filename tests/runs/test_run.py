@@ -15,7 +15,7 @@ import torch
 import yaml
 from safetensors.torch import load_file, save
 from tests.runs.plain import plain
-from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, settled, silent, tree, weights
+from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, sent_once, settled, silent, tree, weights
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.methods import METHODS
@@ -206,9 +206,11 @@ def test_members_of_a_finished_run_are_judged_again_and_a_second_attempt_leaves_
     recipe, out = recipe_of(tree(sets, "fused")), tmp_path / "fused"
     run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"))
     first = (out / "ledger.jsonl").read_bytes()
+    lines = len(first.splitlines())
     (out / "metrics.json").unlink()  # as if it had been killed just before the end
     run(recipe, out, tmp_path, silent(), training=adopting(tmp_path / "single"), resume=True)
-    assert (out / "ledger.jsonl").read_bytes() == first
+    assert sent_once(out) == first
+    assert len((out / "ledger.jsonl").read_bytes().splitlines()) == 2 * lines
     run_toy(tree(sets, "fused"), tmp_path / "trained")
     assert weights(out) == weights(tmp_path / "trained")
     assert (out / "scores.csv").read_bytes() == (tmp_path / "trained" / "scores.csv").read_bytes()

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
+from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, read_lines
 from fedvisage.federation.wire.transport import Order, Reply
 
 CONTINUED = re.compile(r"continuing after round (\d+)")
@@ -79,7 +79,8 @@ class Record:
         """Read it from a run's directory, and from the server's log of the run."""
         said = [] if log is None else [json.loads(line)["message"] for line in log.read_text().splitlines()]
         reasons = {int(row["round"]): row["failed"] for row in read_lines(out / ROUNDS)}
-        return cls(exchanges(read_lines(out / LEDGER)), reasons, frozenset(uncommitted(said)))
+        rows = [row for row in read_lines(out / LEDGER) if not row.get(REPEATED)]
+        return cls(exchanges(rows), reasons, frozenset(uncommitted(said)))
 
 
 class Replayed(LocalTransport):

@@ -24,6 +24,7 @@ from fedvisage.progress import Say, unheard
 from fedvisage.report.page import write_report
 from fedvisage.report.run_files import AUDIT, read_run
 from fedvisage.tasks.finished import open_model
+from fedvisage.tasks.seal import chain_of
 
 AUDITS: tuple[Audit, ...] = (
     *(label_inference.AUDIT, token_inversion.AUDIT),
@@ -52,7 +53,7 @@ def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = 
     for audit in AUDITS:
         records.append(_record(audit, subject, where))
         say(_line(records[-1]))
-    write_json(where / FILE, {"run": run.name, "audits": records})
+    write_json(where / FILE, {"run": run.name, "seal": chain_of(run), "audits": records})
     if out is None:
         write_report(run, cache)
     say(f"audit: {where / FILE}")

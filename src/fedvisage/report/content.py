@@ -2,7 +2,9 @@
 
 from collections.abc import Callable
 
+from fedvisage.federation.record.ledger import REPEATED
 from fedvisage.metrics.published import RATES as RATES_OF_PAPERS
+from fedvisage.progress import counted
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import Table, percent, size, table
 
@@ -160,7 +162,18 @@ def uploads_table(ledger: list[Row]) -> Table | None:
     ]
     titles = {"field": "field", "kind": "kind", "guarantee": "what is declared of it", "sites": "sites"}
     titles |= {"messages": "messages", "each": "largest", "all": "altogether"}
-    return table("What left the sites", rows, titles, names=3) if rows else None
+    return table("What left the sites", rows, titles, names=3, note=_repetition(ledger)) if rows else None
+
+
+def _repetition(ledger: list[Row]) -> str:
+    """Say how much of what left the sites belongs to rounds that an interruption had repeated."""
+    sizes = [int(row.get("bytes", 0)) for row in ledger if row.get("direction") == "up" and row.get(REPEATED)]
+    if not sizes:
+        return ""
+    return (
+        f"{counted(len(sizes), 'message')} of these ({size(sum(sizes))}) left the sites before an interruption, and "
+        "again when the run was resumed. All of them count here."
+    )
 
 
 def site_uploads_table(ledger: list[Row]) -> Table | None:

@@ -19,6 +19,7 @@ from fedvisage.files import json_key, pieces_of
 from fedvisage.metrics.scores import LARGEST
 from fedvisage.report.compared import figures_of
 from fedvisage.report.run_files import Row, as_written, flat, read_mapping
+from fedvisage.tasks.seal import check_seal
 
 Settings = tuple[tuple[str, str], ...]
 NOT_SETTINGS = (
@@ -100,6 +101,7 @@ def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
 
 def read_member(path: Path) -> Member:
     """Read a run's figures and settings; a run without figures of a user cannot be compared."""
+    check_seal(path)
     with as_written(path):
         return _member(path)
 

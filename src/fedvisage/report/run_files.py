@@ -17,10 +17,15 @@ from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
 from fedvisage.tasks.counts import read_counts
 from fedvisage.tasks.overlap import OVERLAP
+from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 
 Row = dict[str, Any]
 AUDIT = Path("audit") / "audit.json"
 """Where a run directory has what audits of it found."""
+UNSEALED = (
+    f"This run has no {SEAL}: an earlier version of fedvisage wrote it, and nothing shows whether its files belong "
+    "together."
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +77,10 @@ def read_run(path: Path) -> RunFiles:
         raise UserError(str(path), "is not a directory; give the directory of a run")
     if not (path / "metrics.json").exists():
         raise UserError(str(path), "has no metrics.json: the run is not finished; continue it with --resume")
-    metrics, lacking = read_mapping(path / "metrics.json"), list[str]()
+    lacking = [] if check_seal(path) else [UNSEALED]
+    metrics = read_mapping(path / "metrics.json")
+    if not isinstance(metrics.get("method"), str):
+        raise UserError(str(path / "metrics.json"), "names no method: it is not of a run; restore it, or run again")
     of_attacks = metrics.get("task") != "recognition" and (path / "scores.csv").exists()
     return RunFiles(
         path=path,
@@ -84,7 +92,7 @@ def read_run(path: Path) -> RunFiles:
         scores=read_scores(path / "scores.csv") if of_attacks else None,
         features=read_features(path / "features.safetensors"),
         similarities=read_similarities(path / "similarities.safetensors"),
-        audits=_audits(path / AUDIT),
+        audits=_audits(path),
         heldout=read_counts(path),
         digests=read_mapping(path / "data.json"),
         overlap=read_mapping(path / OVERLAP),
@@ -123,8 +131,13 @@ def flat(tree: Row, prefix: str = "") -> list[tuple[str, str]]:
     return pairs
 
 
-def _audits(path: Path) -> tuple[Row, ...]:
-    audits = read_mapping(path).get("audits") or []
+def _audits(run: Path) -> tuple[Row, ...]:
+    """Read the audits of a run; each file of audits names the run's seal."""
+    path = run / AUDIT
+    record = read_mapping(path)
+    if record and record.get("seal", "") != chain_of(run):
+        raise UserError(str(path), "is about another run, or this one before it changed; remove it, and audit again")
+    audits = record.get("audits") or []
     if not isinstance(audits, list) or not all(isinstance(record, dict) for record in audits):
         raise UserError(str(path), "must have a list of audits; remove it, or audit the run again")
     return tuple(audits)

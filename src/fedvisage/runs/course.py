@@ -102,7 +102,7 @@ class Course:
         state, progress = latest if latest else ({}, Progress())
         generations = dict(progress.generations) or dict.fromkeys(self.server.names, 0)
         self.server.exchange.transport.restore(generations)
-        self.ledger.cut(progress.ledger)
+        self.ledger.mark_repeated(progress.ledger)
         self.rounds.cut(progress.rounds)
         if latest:
             self.server.restore(state, progress.round)

@@ -15,7 +15,7 @@ from fedvisage.datasets.sources import place_of, resolve, without_part
 from fedvisage.errors import UserError
 from fedvisage.files import write_json
 from fedvisage.progress import Say, unheard
-from fedvisage.runs.directory import DATA, METRICS
+from fedvisage.runs.directory import DATA
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.crops import check_for_model, notice_of_set
 from fedvisage.tasks.finished import FinishedModel
@@ -23,6 +23,7 @@ from fedvisage.tasks.opened import Benchmark, check_entry, verify_sets
 from fedvisage.tasks.overlap import OVERLAP, PUBLIC, SITE, USER, check_apart, look_for_overlap
 from fedvisage.tasks.recognition.benchmarks import PLACE, check_unseen
 from fedvisage.tasks.recognition.shares import share_of
+from fedvisage.tasks.seal import write_sealed
 
 PUBLIC_SPLITS = ("train", "heldout")
 
@@ -71,9 +72,9 @@ def evaluate(
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
         write_json(out / DATA, digests)
-        write_json(out / METRICS, figures)
         if overlap:
             write_json(out / OVERLAP, overlap)
+        write_sealed(out, figures)
     return figures
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +14,10 @@ from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.attendance import attendance_of, exceptions
 from fedvisage.federation.record.checkpoint import generations_of
-from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
+from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, privacy_of, read_lines
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
-from fedvisage.files import json_text, locked, needing_room, read_json, sweep, write_json
+from fedvisage.files import json_text, locked, needing_room, read_json, sweep
 from fedvisage.methods import find
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Recipe
@@ -47,6 +47,7 @@ from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.crops import check_alike
 from fedvisage.tasks.opened import Opened, verify_sets
 from fedvisage.tasks.overlap import OVERLAP
+from fedvisage.tasks.seal import write_sealed
 from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
 from fedvisage.tracking.telling import telling
@@ -173,7 +174,7 @@ def _run(
         if crops := crops_trained_on(data):
             model.save_settings(out, replace(trained.saved, crops=crops))
         metrics = {**_judge(setup, out, trained, data), **_costs(out, crew)}
-        write_json(out / METRICS, metrics)
+        write_sealed(out, metrics)
     for sentence in exceptions(metrics):
         reporter.say(f"note: {sentence}")
     return read_json(out / METRICS)
@@ -260,11 +261,20 @@ def _judge(setup: Setup, out: Path, trained: Trained, data: Opened) -> dict[str,
 
 
 def _costs(out: Path, crew: Crew) -> dict[str, Any]:
-    """Add up what the run took; bytes are counted from the ledger."""
+    """Add up what the run took.
+
+    Bytes are those of the whole ledger. An interrupted run states besides how many of them an interruption repeated.
+    """
     ledger, rounds = read_lines(out / LEDGER), read_lines(out / ROUNDS)
+    repeated = [row for row in ledger if row.get(REPEATED)]
     return {
-        "bytes_up": sum(row["bytes"] for row in ledger if row["direction"] == "up"),
-        "bytes_down": sum(row["bytes"] for row in ledger if row["direction"] == "down"),
+        **_bytes_of(ledger),
+        **({REPEATED: _bytes_of(repeated)} if repeated else {}),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),
         "peak_rss_mb": environment.peak_rss_mb(crew.pids),
     }
+
+
+def _bytes_of(lines: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Add up the bytes of lines of the ledger, by direction."""
+    return {f"bytes_{way}": sum(row["bytes"] for row in lines if row["direction"] == way) for way in ("up", "down")}

@@ -117,7 +117,7 @@ def _adopt(trained: Path, setup: Setup, server: Server) -> Message:
     if not alike or find(theirs.method).server is not setup.method.server:
         raise UserError(str(trained), f"was not trained as {setup.method.name} would train here")
     server.round = int(read_json(trained / METRICS)["rounds"])
-    server.exchange.ledger.cut(0)  # a killed attempt may have left lines
+    server.exchange.ledger.mark_repeated(0)  # an attempt that was killed may have left lines
     server.exchange.close_training(server.round)
     return saved.finished
 

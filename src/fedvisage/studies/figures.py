@@ -6,7 +6,8 @@ Attack detection's stand at the top: `hter`. Recognition's are named by model, r
 `impostors.across.tar@1e-3` counts pairs of two people of different groups alone, `impostors.within` of one group;
 `group.African.accuracy` is the accuracy on ten folds of pairs within a group of the user's set. `heldout.eer` and
 `heldout.auc` are of the sites' held-out images, the mean over sites: no figure of the user. What a run cost:
-`seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down`, `steps_per_epoch`.
+`seconds`, `peak_rss_mb`, `megabytes_up`, `megabytes_down`, `steps_per_epoch`; bytes that an interrupted run sent twice
+count once.
 
 A further benchmark's begin with its name: `lfw.accuracy` and `lfw.tar@1e-3` on its only list of pairs,
 `rfw.african.accuracy` on one of several, `ijb-c.tar@1e-4`, `ijb-c.tpir@1e-2` and `ijb-c.rank@1` on templates as
@@ -95,8 +96,10 @@ def value_of(metrics: Mapping[str, Any], figure: str) -> float | None:
         return (kinds.get(f"{impostors[1]} groups") or {}).get(impostors[2])
     found = _RATE.fullmatch(figure)
     if found is None:
-        value: float | None = metrics.get(COSTS[figure][0] if figure in COSTS else figure)
-        return value
+        key = COSTS[figure][0] if figure in COSTS else figure
+        value: float | None = metrics.get(key)
+        again: int | None = (metrics.get("repeated") or {}).get(key)  # bytes that only an interruption cost
+        return value if value is None or again is None else value - again
     place, model, kind, rate = found.groups()
     table = metrics.get(PLACES[place]) or {}
     if model is not None:

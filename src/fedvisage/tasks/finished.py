@@ -27,6 +27,7 @@ from fedvisage.tasks import model
 from fedvisage.tasks.crops import notices_of_model
 from fedvisage.tasks.fitting import check_fits
 from fedvisage.tasks.scoring import Scorer, mean_score
+from fedvisage.tasks.seal import check_seal
 from fedvisage.tasks.setup import Setup, set_up
 
 
@@ -119,8 +120,10 @@ def open_model(
 ) -> FinishedModel:
     """Read a finished model and build its network, without touching any training data.
 
-    ``method`` is that of the run, where the list does not know it.
+    A run's directory must hold the files that the run wrote. ``method`` is that of the run, where the list does not
+    know it.
     """
+    check_seal(directory)
     saved = model.load(directory)
     try:
         recipe = _recipe_of(saved, adapt, pairs, method)

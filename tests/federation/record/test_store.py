@@ -7,7 +7,6 @@ import torch
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.record.checkpoint import Checkpoints, Progress
-from fedvisage.federation.record.ledger import JsonLines, read_lines
 from fedvisage.federation.record.store import ROOM, Shelf, SiteStore
 
 
@@ -142,21 +141,3 @@ def test_a_checkpoint_of_another_recipe_is_refused(tmp_path: Path) -> None:
     Checkpoints(tmp_path, "one").write({}, Progress(1))
     with pytest.raises(UserError, match="another recipe"):
         Checkpoints(tmp_path, "two").latest()
-
-
-def test_a_ledger_is_cut_back_to_a_length_and_grows_from_there(tmp_path: Path) -> None:
-    ledger = JsonLines(tmp_path / "ledger.jsonl")
-    ledger.append({"line": 1})
-    length = ledger.flush()
-    ledger.append({"line": 2, "not": "durable"})
-    ledger.cut(length)
-    ledger.append({"line": 3})
-    ledger.close()
-    assert read_lines(tmp_path / "ledger.jsonl") == [{"line": 1}, {"line": 3}]
-
-
-def test_a_ledger_shorter_than_a_checkpoint_says_is_not_filled_up(tmp_path: Path) -> None:
-    ledger = JsonLines(tmp_path / "ledger.jsonl")
-    ledger.append({"line": 1})
-    with pytest.raises(UserError, match="shorter"):
-        ledger.cut(1000)

@@ -1,4 +1,9 @@
-"""The ledger: a line for every field that crossed the wire, in a file that can only grow or be cut back."""
+"""The ledger: one line for every field that crossed the wire.
+
+A line that was written stays. When an interrupted run is resumed from a checkpoint, it repeats the exchanges after
+that checkpoint. The lines of the earlier attempt are marked ``"repeated": true`` and kept, because their fields left a
+site all the same. The unmarked lines are those of an uninterrupted run.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage.errors import UserError
-from fedvisage.files import json_line, parse_json, read_text
+from fedvisage.files import json_line, parse_json, read_plain, read_text, write_atomically
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 """What crossed between sites and server, a line a field; what happened, a line a round."""
+REPEATED = "repeated"
+"""The key that marks a line of the ledger whose exchange an interruption undid, so that it was repeated."""
 
 
 class JsonLines:
@@ -24,8 +31,9 @@ class JsonLines:
         self._file = path.open("ab")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one line."""
+        """Write one line; the operating system has it when this returns, so it survives the end of this process."""
         self._file.write(json_line(row).encode())
+        self._file.flush()
 
     def flush(self) -> int:
         """Make all lines durable and return the file's length."""
@@ -36,10 +44,30 @@ class JsonLines:
     def cut(self, length: int) -> None:
         """Drop what was written after a checkpoint."""
         self._file.flush()
-        if self._file.seek(0, os.SEEK_END) < length:
-            raise UserError(str(self.path), "is shorter than it was at the last checkpoint; put it back to resume")
+        self._check_length(self._file.seek(0, os.SEEK_END), length)
         os.truncate(self.path, length)
         self._file.seek(0, os.SEEK_END)
+
+    def mark_repeated(self, length: int) -> None:
+        """Mark every line after a checkpoint as repeated: its exchange left a site and is about to happen again.
+
+        The file is replaced as a whole, and its bytes up to the checkpoint do not change. An interruption at any
+        moment, also a second or third one, leaves a file to which this applies again. A torn last line, which the
+        process was writing when it ended, is dropped.
+        """
+        self._file.flush()
+        data = read_plain(self.path)
+        self._check_length(len(data), length)
+        rows, _ = _rows_of(data[length:].decode(errors="surrogateescape"), self.path, data.count(b"\n", 0, length))
+        marked = data[:length] + "".join(json_line({**row, REPEATED: True}) for row in rows).encode()
+        if marked != data:
+            self._file.close()
+            write_atomically(self.path, marked)
+            self._file = self.path.open("ab")
+
+    def _check_length(self, found: int, length: int) -> None:
+        if found < length:
+            raise UserError(str(self.path), "is shorter than it was at the last checkpoint; put it back to resume")
 
     def close(self) -> None:
         """Flush and close."""
@@ -53,7 +81,12 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def lines_and_rest(path: Path) -> tuple[list[dict[str, Any]], str]:
     """Read all whole lines of a file of JSON lines, and what is left of a last one that was cut off."""
-    lines = read_text(path).split("\n")
+    return _rows_of(read_text(path), path)
+
+
+def _rows_of(text: str, path: Path, before: int = 0) -> tuple[list[dict[str, Any]], str]:
+    """Read the lines of a file's text, which begins after a number of lines."""
+    lines = text.split("\n")
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -65,7 +98,7 @@ def lines_and_rest(path: Path) -> tuple[list[dict[str, Any]], str]:
         except ValueError as error:
             if number == len(lines):  # behind the last end of line
                 return rows, line
-            what = f"line {number} is not as it was written ({str(error)[:200]}); put the file back as it was"
+            what = f"line {before + number} is not as it was written ({str(error)[:200]}); put the file back as it was"
             raise UserError(str(path), what) from None
         rows.append(row)
     return rows, ""

@@ -1,0 +1,135 @@
+"""The seal of a run: a chain of digests over its files, which shows whether they belong together.
+
+`seal.json` lists each file of a finished run with its size and SHA-256, and the digest of the chain over this list.
+The chain has no key. It shows files that were lost, cut off, edited or taken from another run by mistake; whoever
+changes a run on purpose can write a new seal.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from fedvisage.errors import UserError, plain_line
+from fedvisage.federation.record.ledger import LEDGER, ROUNDS
+from fedvisage.files import json_text, pieces_of, read_json, write_atomically, write_json
+from fedvisage.tasks.counts import COUNTS
+from fedvisage.tasks.model import SETTINGS, WEIGHTS
+from fedvisage.tasks.overlap import OVERLAP
+from fedvisage.tasks.pad.features import FEATURES
+from fedvisage.tasks.recognition.judge import PAIRS, SIMILARITIES
+
+SEAL, METRICS = "seal.json", "metrics.json"
+FILES = (
+    *("recipe.yaml", "environment.json", "data.json", OVERLAP, "start.json", ROUNDS, LEDGER, WEIGHTS, SETTINGS),
+    *(COUNTS, "scores.csv", PAIRS, SIMILARITIES, FEATURES, METRICS),
+)
+"""The files that a seal covers where a run has them: all from which figures are drawn or a model is opened."""
+SEALED = "sealed"
+"""The key by which `metrics.json` says that a seal was written, so that a lost one is missed."""
+FORMAT = 1
+RESTORE = "restore the file that the run wrote, or run again"
+
+
+class _Entry(BaseModel):
+    """What a seal holds of one file."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    bytes: int = Field(ge=0)
+    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+
+
+class _Seal(BaseModel):
+    """The content of a seal."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    format: int
+    files: dict[str, _Entry]
+    chain: str
+
+
+def write_sealed(directory: Path, metrics: Mapping[str, Any]) -> None:
+    """Seal the files of a finished run, then write its figures, which make it a finished one.
+
+    The seal covers the figures that are about to be written: an interruption in between leaves an unfinished run.
+    """
+    text = json_text({**metrics, SEALED: True}).encode()
+    paths = {name: directory / name for name in FILES if name != METRICS and (directory / name).exists()}
+    files = {name: _Entry(bytes=path.stat().st_size, sha256=_digest(path)) for name, path in sorted(paths.items())}
+    files[METRICS] = _Entry(bytes=len(text), sha256=hashlib.sha256(text).hexdigest())
+    write_json(directory / SEAL, _Seal(format=FORMAT, files=files, chain=_chain(files)).model_dump())
+    write_atomically(directory / METRICS, text)
+
+
+def check_seal(directory: Path) -> bool:
+    """Refuse a run whose files do not belong together, by the file; return whether the run has a seal.
+
+    Runs of earlier versions, and the two files of a model by themselves, have none.
+    """
+    path = directory / SEAL
+    if not path.exists():
+        figures = directory / METRICS
+        if figures.exists() and read_json(figures).get(SEALED):
+            raise UserError(str(path), f"is missing, although {METRICS} says that this run has a seal; restore it")
+        return False
+    seal = _read(path)
+    wrong = {name: reason for name in FILES if (reason := _mismatch(directory / name, seal.files.get(name)))}
+    if 2 * len(wrong) > len(seal.files) and METRICS in wrong:
+        raise UserError(str(path), "is of another run: most files beside it differ from it; restore this run's own")
+    for name, reason in wrong.items():
+        others = ", ".join(other for other in wrong if other != name)
+        raise UserError(str(directory / name), reason + (f" (also wrong: {others})" if others else ""))
+    return True
+
+
+def chain_of(directory: Path) -> str:
+    """Return the digest of a run's chain, which names the run; empty without a seal."""
+    path = directory / SEAL
+    return _read(path).chain if path.exists() else ""
+
+
+def _mismatch(path: Path, entry: _Entry | None) -> str:
+    """Say how a file differs from its entry, and what to do; empty if it does not differ."""
+    if entry is None:
+        return f"is not of this run: {SEAL} does not list it; remove it" if path.exists() else ""
+    if not path.exists():
+        return f"is missing: {SEAL} lists it; {RESTORE}"
+    if path.is_file() and (size := path.stat().st_size) != entry.bytes:
+        kind = "was cut off, or is" if size < entry.bytes else "was changed, or is"
+        return f"{kind} of another run: it has {size:,} bytes, and {entry.bytes:,} in {SEAL}; {RESTORE}"
+    if _digest(path, entry.bytes) != entry.sha256:
+        return f"was changed, or is of another run: its digest is not the one in {SEAL}; {RESTORE}"
+    return ""
+
+
+def _read(path: Path) -> _Seal:
+    try:
+        seal = _Seal.model_validate(read_json(path))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        what = plain_line(f"{'.'.join(map(str, first['loc']))}: {first['msg']}", 200)
+        raise UserError(str(path), f"is not the seal of a run ({what}); {RESTORE}") from None
+    if seal.format != FORMAT:
+        raise UserError(str(path), f"has format {seal.format}, this version reads {FORMAT}; use a newer fedvisage")
+    if METRICS not in seal.files or set(seal.files) - set(FILES) or seal.chain != _chain(seal.files):
+        raise UserError(str(path), f"was changed: its list of files does not give its own digest; {RESTORE}")
+    return seal
+
+
+def _chain(files: Mapping[str, _Entry]) -> str:
+    """Return the last link of the chain: each is the digest of the one before and of a file's entry."""
+    link = f"fedvisage run {FORMAT}"
+    for name, entry in sorted(files.items()):
+        link = hashlib.sha256(f"{link}\n{name}\n{entry.bytes}\n{entry.sha256}".encode()).hexdigest()
+    return link
+
+
+def _digest(path: Path, most: int = 1 << 62) -> str:
+    digest = hashlib.sha256()
+    for piece in pieces_of(path, most):
+        digest.update(piece)
+    return digest.hexdigest()
