@@ -29,7 +29,6 @@ from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.rendered.sets import RENDERER_VERSION, Synthesis, synthesise
 from fedvisage.datasets.show import contact_sheet
 from fedvisage.faces.synthetic.domains import DOMAINS, find_domain
-from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.precision import Compute, choose
 from fedvisage.runs.environment import describe

@@ -8,6 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedvisage.nn import torchvision_cpu
 from fedvisage.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ __all__ = [
     "run",
     "study",
 ]
+
+torchvision_cpu.install()
 
 PLACES = {
     **dict.fromkeys(("FinishedModel", "Run", "compare", "evaluate", "load", "models", "open", "recount"), "door"),

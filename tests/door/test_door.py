@@ -18,7 +18,9 @@ import fedvisage as fv
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.methods import METHODS
+from fedvisage.methods import METHODS, averaging
+from fedvisage.methods.algorithms.fedprox import fedprox
+from fedvisage.methods.models.resnet18 import MODEL
 from fedvisage.tasks.scoring import LIMIT
 
 
@@ -126,6 +128,73 @@ def test_a_method_a_transport_and_sets_are_handed_in(sets: Mapping[str, Path], t
     assert json.loads((tmp_path / "run" / "data.json").read_text())["data.sites.A"] == own.digest
     assert found.model.recipe.method.name == "mine"
     assert found.recipe.data.sites["A"] == str(own.path.resolve())
+
+
+def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_list(sets: Mapping[str, Path]) -> None:
+    def content(**section: object) -> dict[str, object]:
+        return {**tree(sets), "method": section}
+
+    mine = replace(fedprox(MODEL), name="mine")
+    assert fv.load("demo/fedpad", {"method.mu": 5.0}, method=mine).method.mu == 5.0  # type: ignore[attr-defined]
+    assert (
+        fv.load(content(name="moon", temperature=0.4), method=mine).method.name == "mine"
+    )  # without the rest
+    for changes, recipe in (
+        ({"method.mew": 5.0}, content(name="fedpad")),
+        ({}, content(name="mine", mew=5.0)),
+        ({}, content(name="fedpad", mew=5.0)),
+        ({"method.temperature": 0.4}, content(name="moon")),  # asked for, so it cannot be left out
+    ):
+        with pytest.raises(fv.UserError) as caught:
+            fv.load(recipe, changes, method=mine)
+        assert caught.value.place in ("recipe.method.mew", "recipe.method.temperature")
+
+
+def test_a_changed_method_cannot_have_the_name_of_a_listed_one() -> None:
+    changed = replace(METHODS["fedpad"], calls={"train": averaging.training_call(nothing, "model")})
+    with pytest.raises(fv.UserError, match="name of a listed method") as caught:
+        fv.run("demo/fedpad", method=changed)
+    assert caught.value.place == "method"
+    assert fv.load("demo/fedpad", method=METHODS["fedpad"]).method.name == "fedpad"
+    assert fv.load("demo/fedpad", method=fedprox(MODEL)).method.name == "fedprox"  # the list's, built again
+
+
+def nothing(site: fv.Site, batch: fv.Batch) -> torch.Tensor:
+    """Train on nothing."""
+    return site.net["model"](batch.images).float().sum() * 0
+
+
+def test_a_run_records_the_source_of_a_method_that_was_passed_in(
+    run: fv.Run, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    assert "method" not in json.loads((run.directory / "environment.json").read_text())
+    content = tree(sets, training__rounds=2)
+    mine = replace(METHODS["fedpad"], name="mine")
+    other = replace(mine, calls={"train": averaging.training_call(nothing, "model")})
+    runs = [
+        fv.run(content, out=tmp_path / name, method=method, quiet=True)
+        for name, method in (("mine", mine), ("other", other))
+    ]
+    first, second = (json.loads((one.directory / "environment.json").read_text())["method"] for one in runs)
+    assert (first["module"], second["module"]) == ("fedvisage", __name__)
+    assert second["code"] == f"{__name__}.nothing"
+    assert first["sha256"] != second["sha256"]
+    assert second["sha256"] in runs[1].report().read_text()
+    assert [row["runs"] for row in fv.compare([run, *runs]).values()] == [1, 1, 1]
+    (tmp_path / "other" / "metrics.json").unlink()
+    with pytest.raises(fv.UserError, match="another method"):
+        fv.run(content, out=tmp_path / "other", method=mine, resume=True, quiet=True)
+
+
+def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Path]) -> None:
+    with pytest.raises(fv.UserError) as caught:
+        fv.run("demo/fedpad", data={"A": sets["A"], "O": sets["A"], "public": sets["B"]})
+    assert caught.value.place == "data"
+    assert "no 'A', 'public'; it has O, C, I, user" in caught.value.message
+    content = tree(sets)
+    content["data"]["sites"] = {"client[1-2]": f"{sets['A']}*"}
+    with pytest.raises(fv.UserError, match=r"client3.*client1, client2"):
+        fv.run(content, data={"client3": sets["A"]})
 
 
 def test_an_interrupted_run_is_continued_from_python(sets: Mapping[str, Path], tmp_path: Path) -> None:

@@ -32,8 +32,9 @@ from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nn.precision import choose
 from fedvisage.progress import Reporter
-from fedvisage.runs.abreast import FOLDER, Abreast, Crew, dealt
+from fedvisage.runs.abreast import FOLDER, Abreast, Crew, dealt, travels
 from fedvisage.runs.lane import Lane
+from fedvisage.runs.seat import packed, unpacked
 
 KEPT = {"training__optimizer__state": "kept", "training__rounds": 2}
 NORMAL = ("scaffold",)
@@ -244,6 +245,13 @@ def test_what_cannot_go_side_by_side_is_said_in_one_line(
     (line,) = lines
     assert said in line
     assert "runtime.workers" in line
+
+
+def test_a_method_of_named_functions_travels(sets: Mapping[str, Path]) -> None:
+    method = two_exchanges.METHOD
+    recipe = recipe_of(tree(sets, method), method)
+    assert travels(method, recipe)
+    assert unpacked(packed(recipe, method, ()))[:2] == (recipe, method)
 
 
 @pytest.mark.parametrize(("name", "asked"), [("fedpad", None), ("fedpad", 1), ("pooled", 4)])

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from itertools import accumulate, cycle, repeat
 from pathlib import Path
 from typing import Any
@@ -12,10 +17,12 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from tests.contract.examples import two_exchanges
 from tests.toy import recipe_of, run_toy, silent, tree, unheard, weights
 
 from fedvisage.datasets.cache import cache_directory
 from fedvisage.errors import UserError
+from fedvisage.federation.declared import Member
 from fedvisage.methods import find
 from fedvisage.nn.precision import Compute
 from fedvisage.nvflare.job import Job, read_job, travelling, write_job
@@ -25,6 +32,23 @@ from fedvisage.runs.run import run
 from fedvisage.tasks.setup import Setup, set_up
 
 FIRST = Choice("first", "fp32", {"channels first, fp32": 0.5, "channels last, fp32": 1.0})
+
+
+NARROW = """
+title: a network of width 8, whose shortcuts are strided 1×1 convolutions of 8 channels
+method: {name: privacyface, network: {name: iresnet18, width: 8, embedding: 32}, scale: 30, public_identities: 4,
+         minimum: 2, epsilon: 8, delta: 0.1}
+data:
+  sites: {"site[1-2]": "synth: people identities=16 images=6 size=48 part=*/2"}
+  public: "synth: people identities=16 images=6 size=48 first=1000 test=0 heldout=0.25"
+  user: "synth: people identities=8 images=6 size=48 first=2000"
+  user_name: benchmark
+input: {size: 48, colour: rgb}
+training: {rounds: 2, local: {epochs: 1}, batch: 16, pretrain: {epochs: 1, optimizer: {name: adam, lr: 0.001}},
+           optimizer: {name: sgd, lr: 0.02, momentum: 0.9, weight_decay: 0.0005}}
+privacy: {epsilon: 40, delta: 0.5, noise: derived}
+runtime: {threads: 1}
+"""
 
 
 def ready(content: Mapping[str, Any]) -> Setup:
@@ -40,6 +64,13 @@ def clock(*seconds: float) -> Callable[[], float]:
 
 def never(_: Setup) -> Choice:
     raise AssertionError("was measured although it was known")
+
+
+def crash_with_channels_last(member: Member) -> torch.Tensor:
+    """End this process as a faulty kernel would, if the channels lie last."""
+    if member.images.is_contiguous(memory_format=torch.channels_last):
+        os.kill(os.getpid(), signal.SIGSEGV)
+    return two_exchanges.METHOD.user(member)
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +158,35 @@ def test_a_damaged_memory_is_measured_again(sets: Mapping[str, Path], tmp_path: 
 def test_a_cache_that_cannot_be_written_to_stops_no_run(sets: Mapping[str, Path], tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file where a directory should be")
     assert decided(ready(tree(sets, runtime__layout="auto")), tmp_path / "cache", unheard, lambda _: FIRST) == FIRST
+
+
+def test_a_crash_of_a_timed_step_leaves_the_run_alive_with_the_channels_first(
+    sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    fatal = replace(two_exchanges.METHOD, step=crash_with_channels_last)
+    content = tree(sets, runtime__layout="auto")
+    content["method"] = {**content["method"], "name": fatal.name}
+    lines: list[str] = []
+    assert decided(set_up(recipe_of(content, fatal), fatal), tmp_path, lines.append) == Choice("first", "fp32", {})
+    assert lines == ["layout: channels first, fp32 (the process that timed both layouts crashed)"]
+    assert not list((tmp_path / "layouts").glob("*.json"))  # the next run may have better luck
+
+
+@pytest.mark.whole
+def test_a_narrow_network_trains_without_a_segmentation_fault(tmp_path: Path) -> None:
+    (tmp_path / "narrow.yaml").write_text(NARROW)
+    command = [sys.executable, "-m", "fedvisage", "run", "narrow.yaml", "--out", "run", "--quiet"]
+    environment = {**os.environ, "FEDVISAGE_CACHE": str(tmp_path / "cache")}
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_method_that_no_other_process_can_import_is_not_timed(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    setup = ready(tree(sets, runtime__layout="auto"))
+    local = replace(setup, method=replace(setup.method, name="local", step=lambda member: member.images.mean()))
+    lines: list[str] = []
+    assert decided(local, tmp_path, lines.append, never) == Choice("last", "fp32", {})
+    assert lines == ["layout: channels last, fp32 (local cannot be sent to another process to be timed)"]
 
 
 def test_a_recipe_without_the_key_is_written_as_before_and_not_measured(

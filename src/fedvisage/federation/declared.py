@@ -77,6 +77,18 @@ def _one(recipe: Recipe) -> int:
     return 1
 
 
+def _leave(net: nn.ModuleDict) -> None:
+    """Leave the parts of a finished model as they are."""
+
+
+def _fix_nothing(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
+    """Leave the network as it is."""
+
+
+def _no_tensors(net: nn.ModuleDict) -> Message:
+    return {}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Declared:
     """What a method declares to everybody who carries it out: all of it but its server program."""
@@ -135,11 +147,11 @@ class Declared:
     """What a recipe's owner should hear before it runs."""
     least_identities: Callable[[Recipe], int] = _one
     """Recognition: how many identities a site needs, for its loss to have a gradient."""
-    fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = lambda *_: None
+    fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = _fix_nothing
     """Puts weights that every machine has into what never travels, from this machine's copies of files."""
-    beside: Callable[[nn.ModuleDict], Message] = lambda _: {}
+    beside: Callable[[nn.ModuleDict], Message] = _no_tensors
     """What never travels and a finished model holds all the same, under the names that it has there."""
-    merged: Callable[[nn.ModuleDict], None] = lambda _: None
+    merged: Callable[[nn.ModuleDict], None] = _leave
     """Makes of a finished model's parts plain ones that compute the same, for an export."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:

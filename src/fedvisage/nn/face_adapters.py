@@ -21,6 +21,7 @@ from torch.nn.functional import conv2d
 from fedvisage.errors import UserError
 from fedvisage.files import read_tensors
 from fedvisage.nn.adapters import Adapted, Bare, LowRank
+from fedvisage.nn.precision import overruns
 from fedvisage.nn.timm_network import PLACE
 from fedvisage.recipe import Section
 
@@ -64,7 +65,11 @@ class LowRankConvolution(nn.Module):
 
     def beside(self, _: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
         """Add to what the layer computed."""
-        within = conv2d(given[0], self.a, stride=self.stride, padding=self.padding)
+        images: Tensor = given[0]
+        a: Tensor = self.a
+        if overruns(a, self.stride):
+            images, a = images.contiguous(), a.to(memory_format=torch.contiguous_format)
+        within = conv2d(images, a, stride=self.stride, padding=self.padding)
         return output + self.scale * conv2d(within, self.b[:, :, None, None])
 
     def merge(self, layer: nn.Module) -> None:

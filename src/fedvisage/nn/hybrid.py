@@ -13,8 +13,6 @@ from typing import cast
 
 from torch import nn
 
-from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
-
 Stages = tuple[int, int, int]
 
 

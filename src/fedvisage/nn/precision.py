@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ Layout = Literal["first", "last"]
 LAYOUTS: dict[Layout, torch.memory_format] = {"first": torch.contiguous_format, "last": torch.channels_last}
 LAYOUT = LAYOUTS["last"]
 """Where nothing else was decided: CUDA and bf16 want the channels last, and narrow networks on a CPU gain as well."""
+NARROW = 16
+"""Channels that oneDNN's AVX-512 kernels process at once; see :func:`overruns`."""
 
 
 @dataclass(frozen=True)
@@ -35,12 +37,31 @@ class Compute:
         return brought(value, self.device)
 
     def place(self, net: nn.Module) -> None:
-        """Bring a network to the device, in the layout of its images."""
+        """Bring a network to the device, in the layout of its images; single layers that would crash in it differ."""
         net.to(self.device).to(memory_format=self.layout)  # type: ignore[call-overload]
+        for layer in net.modules():
+            if isinstance(layer, nn.Conv2d) and overruns(layer.weight, layer.stride):
+                layer.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
+                if _with_channels_first not in layer._forward_pre_hooks.values():
+                    layer.register_forward_pre_hook(_with_channels_first)
 
     def autocast(self) -> AbstractContextManager[object]:
         """Return the context in which a forward pass runs."""
         return torch.autocast(self.device.type, dtype=torch.bfloat16) if self.half else nullcontext()
+
+
+def overruns(weight: Tensor, stride: tuple[int, ...]) -> bool:
+    """Return whether the gradient of a convolution's weights writes past its buffer with the channels last.
+
+    oneDNN's kernel for 1×1 convolutions with a stride does so on a CPU if the input has fewer channels than the kernel
+    processes at once (docs/decisions/0033-narrow-convolutions.md). With the channels first the gradient is correct.
+    """
+    return weight.device.type == "cpu" and weight.shape[2:] == (1, 1) and max(stride) > 1 and weight.shape[1] < NARROW
+
+
+def _with_channels_first(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Lay out the inputs of one layer; a function of the module, so that copies of a network share it."""
+    return tuple(values.contiguous() for values in inputs)
 
 
 def has_fast_bf16(device: torch.device) -> bool:

@@ -7,7 +7,6 @@ from typing import cast
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Section
 

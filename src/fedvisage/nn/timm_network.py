@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from fedvisage.errors import UserError
 from fedvisage.files import read_tensors
-from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Input, Section
 

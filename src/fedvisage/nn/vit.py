@@ -14,7 +14,6 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fedvisage.nn import torchvision_cpu  # noqa: F401  (must come before timm)
 from fedvisage.nn.hybrid import Stages, truncated_resnet
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Section

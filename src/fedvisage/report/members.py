@@ -113,11 +113,18 @@ def _member(path: Path) -> Member:
         raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
     method = str(metrics.get("method"))
     settings = tuple((key, value) for key, value in flat(recipe) if _is_setting(key)) or (("method.name", method),)
+    settings += _source(path)
     sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
     seed, user, people = int(metrics.get("seed") or 0), _user(metrics, recipe, digests), _people(metrics, digests)
     said = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
     content = _digest(said, path / "scores.csv")
     return Member(path, method, settings, sites, seed, user, people, figures, content)
+
+
+def _source(path: Path) -> Settings:
+    """Return the source of a method that was passed in from Python, so that it is no other method's run."""
+    sha256 = _section(read_mapping(path / "environment.json"), "method").get("sha256")
+    return () if sha256 is None else (("method.source", str(sha256)[:SHOWN_DIGITS]),)
 
 
 def _digest(said: str, scores: Path) -> str:

@@ -111,7 +111,7 @@ def _hindered(recipe: Recipe, method: Method, ours: bool) -> str | None:
         return "a transport was handed in, which has the sites where it wants"
     if method.in_turn:
         return f"{method.name} visits its sites one after another"
-    if not _travels(method, recipe):
+    if not travels(method, recipe):
         return (
             f"{method.name} was handed in and cannot be sent to another process, as not all of its functions can be"
             " imported by name"
@@ -128,7 +128,8 @@ def _fitting(sites: int, threads: int) -> int:
     return room if room == 1 or sites % room == 0 else room + 1
 
 
-def _travels(method: Method, recipe: Recipe) -> bool:
+def travels(method: Method, recipe: Recipe) -> bool:
+    """Return whether a method can be sent to another process of this machine."""
     if in_list(method, recipe):
         return True
     try:

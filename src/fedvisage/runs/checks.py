@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,16 @@ def check_fits(setup: Setup) -> None:
     _check_parts(recipe, method)
     if recipe.evaluation.features and method.features is None:
         raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
+
+
+def check_same_source(environment: Path, now: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with a method of another source than the one that was passed in when it began."""
+    if not environment.exists():
+        return
+    begun = read_json(environment)
+    if begun.get("method") != now.get("method") and "method" in begun:
+        raise UserError(str(environment), "the run began with another method, which was passed in from Python; pass in "
+                        "the same one, or use a new directory")  # fmt: skip
 
 
 def _check_parts(recipe: Recipe, method: Method) -> None:

@@ -1,7 +1,8 @@
 """Which layout and number format a network's steps are fastest in: measured before a run begins, where its recipe asks.
 
 With ``runtime.layout: auto`` a step of the run's own network is timed with the channels first and last in memory, and
-in both number formats where the device has both and the recipe leaves the choice. What was decided goes into the run's
+in both number formats where the device has both and the recipe leaves the choice. The steps run in a child process,
+which a layout that crashes a library ends alone. What was decided goes into the run's
 resolved recipe: a resumed run, the sites of a federation and whoever runs that recipe again compute alike, and nobody
 measures twice. A choice is remembered in the user's cache by network, batch and processor.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -28,9 +30,12 @@ from fedvisage.nn.precision import LAYOUTS, Compute, Layout, has_fast_bf16
 from fedvisage.progress import Say
 from fedvisage.recipe import Recipe
 from fedvisage.runs import environment
+from fedvisage.runs.abreast import travels
 from fedvisage.runs.directory import RECIPE
+from fedvisage.runs.seat import packed, unpacked
 from fedvisage.streams import scoped, torch_rng
-from fedvisage.tasks.setup import Setup
+from fedvisage.tasks.setup import Setup, set_up
+from fedvisage.workers.lasting import LastingProcess
 
 Precision = Literal["fp32", "bf16"]
 
@@ -89,12 +94,24 @@ def decided(setup: Setup, cache: Path, say: Say, measure: Callable[[Setup], Choi
     """Return the setting for a run whose recipe leaves it open: as it is remembered, or by ``measure``."""
     if setup.recipe.runtime.layout != "auto":
         return None
+    if not travels(setup.method, setup.recipe):
+        return _unmeasured(setup, "last", f"{setup.method.name} cannot be sent to another process to be timed", say)
+    measure = measure or measured_apart
     try:
-        choice = _looked_up(setup, cache / "layouts", measure or measured)
+        choice = _looked_up(setup, cache / "layouts", measure)
     except OSError:  # a cache that cannot be written to remembers nothing
-        choice = (measure or measured)(setup)
+        choice = measure(setup)
+    except BrokenProcessPool:  # nothing is remembered: the system may have ended the process for lack of memory
+        return _unmeasured(setup, "first", "the process that timed both layouts crashed", say)
     times = ", ".join(f"{name} {1000 * seconds:.0f} ms" for name, seconds in sorted(choice.seconds.items()))
     say(f"layout: channels {choice.layout}, {choice.precision} ({times})")
+    return choice
+
+
+def _unmeasured(setup: Setup, layout: Layout, reason: str, say: Say) -> Choice:
+    """Return a layout that no time speaks for, in the number format that needs no measurement either."""
+    choice = Choice(layout, candidates(setup)[0].precision, {})
+    say(f"layout: channels {choice.layout}, {choice.precision} ({reason})")
     return choice
 
 
@@ -113,6 +130,21 @@ def _looked_up(setup: Setup, directory: Path, measure: Callable[[Setup], Choice]
 def settled(recipe: Recipe, choice: Choice | None) -> Recipe:
     """Return a recipe that says what was decided."""
     return recipe if choice is None else _with(recipe, choice.layout, choice.precision)
+
+
+def measured_apart(setup: Setup) -> Choice:
+    """Measure in a child process; raise ``BrokenProcessPool`` if it crashes."""
+    sent = packed(setup.recipe, setup.method, ())
+    process = LastingProcess()
+    try:
+        return process.submit(_measure_sent, sent).result()
+    finally:
+        process.end()
+
+
+def _measure_sent(sent: bytes) -> Choice:
+    recipe, method, _ = unpacked(sent)
+    return measured(set_up(recipe, method))
 
 
 def measured(setup: Setup, clock: Callable[[], float] | None = None) -> Choice:

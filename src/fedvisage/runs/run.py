@@ -19,13 +19,14 @@ from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.files import json_text, locked, needing_room, read_json, sweep
 from fedvisage.methods import find
+from fedvisage.methods.origin import origin_of
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Recipe
 from fedvisage.runs import environment
 from fedvisage.runs import train as training
 from fedvisage.runs.abreast import Crew, gathered, swept, without_workers
 from fedvisage.runs.abreast import Wire as Wire
-from fedvisage.runs.checks import check_files, check_fits, checked_overlap, crops_trained_on
+from fedvisage.runs.checks import check_files, check_fits, check_same_source, checked_overlap, crops_trained_on
 from fedvisage.runs.directory import (
     DATA,
     ENVIRONMENT,
@@ -167,7 +168,9 @@ def _run(
         write_once(out / RECIPE, recipes.text_of(recipe))  # first: it makes the directory a run
         write_or_compare(out / DATA, digests)
         write_once(out / OVERLAP, json_text(overlap))
-        write_once(out / ENVIRONMENT, json_text(_surroundings(setup, choice, crew)))
+        surroundings = _surroundings(setup, choice, crew)
+        check_same_source(out / ENVIRONMENT, surroundings)
+        write_once(out / ENVIRONMENT, json_text(surroundings))
         if training is None:
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
         trained = (training or _here(wire, crew))(setup, out, data, reporter)
@@ -183,10 +186,13 @@ def _run(
 def _surroundings(setup: Setup, choice: Choice | None, crew: Crew) -> dict[str, Any]:
     """Return what the bytes depend on besides the recipe, and the times by which the layout was chosen, if any were.
 
-    The number of worker processes stands there, too, where there are some; no byte depends on that.
+    A method that was passed in is recorded by its modules and the digest of its source. The number of worker processes
+    stands there, too, where there are some; no byte depends on that.
     """
     seen = environment.describe(setup.compute, setup.recipe.runtime.threads)
     seen |= {"workers": len(crew.lanes)} if crew.lanes else {}
+    origin = origin_of(setup.method, setup.recipe.method)
+    seen |= {"method": origin} if origin else {}
     return seen if choice is None else {**seen, "seconds_of_a_step": choice.seconds}
 
 

@@ -14,6 +14,7 @@ from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.wire.parcel import Parcel, pack
 from fedvisage.federation.wire.transport import Order
@@ -90,11 +91,17 @@ def in_list(method: Declared, recipe: Recipe) -> bool:
         return False
 
 
-def sit(sent: bytes) -> None:
-    """Open the sites' data and build the network that they borrow."""
+def unpacked(sent: bytes) -> tuple[Recipe, Method, Sequence[Place]]:
+    """Return what :func:`packed` packed, in another process."""
     tree, method, places = pickle.loads(sent)
     recipe = recipes.validate(tree, read_method if method is None else method.options.model_validate)
-    workspace, shelf = set_up(recipe, method or find(recipe.method)).workspace(), Shelf()
+    return recipe, method or find(recipe.method), places
+
+
+def sit(sent: bytes) -> None:
+    """Open the sites' data and build the network that they borrow."""
+    recipe, method, places = unpacked(sent)
+    workspace, shelf = set_up(recipe, method).workspace(), Shelf()
     workspace.on_batch = _told({place.name: number for number, place in enumerate(places)})
     _Seat.sites = LocalTransport(
         [

@@ -21,8 +21,8 @@ class LastingProcess:
     replaced. Whatever it remembers is gone then.
     """
 
-    def __init__(self, begin: Callable[[], None]) -> None:
-        """Start it: it calls ``begin``, which must be importable, and waits for jobs."""
+    def __init__(self, begin: Callable[[], None] | None = None) -> None:
+        """Start it: it calls ``begin``, if there is one, which must be importable, and waits for jobs."""
         self._begin = begin
         self.replace()
 
