@@ -121,12 +121,18 @@ class SiteProgram:
             check_real(job.recipe)  # whatever the operator's command let pass
         directory = Path(settings["state"]) / job.run
         directory.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(locked(directory, PATIENCE))
-        sweep(directory)
-        self._log = RunLog(directory, job.run)
-        self._threads = job.recipe.runtime.threads
-        torch.set_num_threads(self._threads)
-        return _desk(name, job, settings, directory)
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(directory, PATIENCE))
+            except UserError as error:
+                raise NotReady("still has a process of an earlier job that holds this run") from error
+            sweep(directory)
+            self._log = RunLog(directory, job.run)
+            self._threads = job.recipe.runtime.threads
+            torch.set_num_threads(self._threads)
+            desk = _desk(name, job, settings, directory)
+            self._held = held.pop_all()  # a site that could not open its data must not lock itself out
+        return desk
 
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
