@@ -116,6 +116,8 @@ def _add(authority: Authority, joining: Mapping[str, Member], directory: Path) -
     with made(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
         for name, kit in kits.items():
             authority.members[name] = placed[name].given(certificate_in(kit, placed[name].kind))
+            if placed[name].kind == "server":  # from the first start on, a list must be there
+                write_atomically(kit / "startup" / REVOKED, authority.revocations())
             move(kit, directory / placed[name].kit)
     return {directory / member.kit: name for name, member in placed.items()}
 
@@ -137,6 +139,7 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict
         shutil.rmtree(directory / UPDATES / name, ignore_errors=True)
     if not names:
         return {}
+    authority.revocation_number += 1
     authority.save()  # before anyone is told: a list that is longer than the book would be shortened by the next one
     update = directory / UPDATES / SERVER
     (update / "startup").mkdir(parents=True, exist_ok=True)
