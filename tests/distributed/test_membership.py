@@ -180,7 +180,7 @@ def test_an_older_or_missing_list_is_refused_by_name(kits: Path, tmp_path: Path)
     assert "is list 1" in said[0]
     assert "older than list 2" in said[0]
     assert all(at_server.refusal(one) for one in lost), "the newer list stays in force"
-    with pytest.raises(UserError, match="is list 1 of .* older than list 2") as error:
+    with pytest.raises(UserError, match=r"is list 1 of .* older than list 2") as error:
         admission(kits, [])
     assert error.value.place == str(path)
 

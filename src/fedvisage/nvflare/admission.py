@@ -2,9 +2,9 @@
 
 The list lies in the server's kit (``startup/revoked.pem``), signed by the federation's root (X.509 CRL) and numbered.
 The server remembers the newest list that it has read, beside its runs: an older one, such as a restored backup, and a
-missing one are refused. It is looked at again whenever its file changes, and connections that it names are then cut. TLS itself lets them in, for gRPC knows
-no such lists; but nothing is read from a connection before its certificate was looked at, so a token that a member was
-given before is of no use either.
+missing one are refused. It is looked at again whenever its file changes, and connections that it names are then cut.
+TLS itself lets them in, for gRPC knows no such lists; but nothing is read from a connection before its certificate was
+looked at, so a token that a member was given before is of no use either.
 """
 
 from __future__ import annotations
