@@ -34,6 +34,12 @@ class Context:
     def get_job_id(self) -> str:
         return NUMBER
 
+    def get_engine(self) -> Context:
+        return self
+
+    def get_cell(self) -> None:
+        return None  # there is no network
+
 
 def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
     """Lay out a site's kit with a job in it, as NVFlare does."""

@@ -11,13 +11,12 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import nn
 
 from fedvisage.federation.declared import Call
 from fedvisage.federation.wire.message import Message, is_plain
 from fedvisage.federation.wire.precision import wide
-from fedvisage.federation.wire.schema import Expected, Refused, schema_of
+from fedvisage.federation.wire.schema import Expected, Extent, Refused, extent_of, schema_of
 from fedvisage.federation.wire.transport import Order
 from fedvisage.federation.wire.upload import Upload
 from fedvisage.recipe import Recipe
@@ -35,14 +34,10 @@ class Accepted:
     """The sites whose models may come along, each under its site's name."""
 
     @property
-    def count(self) -> int:
-        """The most tensors of an order."""
-        return len(self.tensors) * (1 + len(self.members))
-
-    @property
-    def size(self) -> int:
-        """The most bytes of an order."""
-        return sum(map(bytes_of, self.tensors.values())) * (1 + len(self.members))
+    def extent(self) -> Extent:
+        """How much an order may hold."""
+        one, copies = extent_of(self.tensors.values()), 1 + len(self.members)
+        return Extent(one.tensors * copies, one.size * copies, one.largest)
 
     def check(self, message: Message) -> None:
         """Refuse an order with a tensor that is not declared, or of another type or size than declared."""
@@ -59,12 +54,6 @@ class Accepted:
             same = len(shape) == len(declared) and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
             if not same or (tensor.numel() > max(expected.most, 1) and -1 in declared):
                 raise Refused(f"order: {name}", f"has shape {shape}, declared {declared}")
-
-
-def bytes_of(expected: Expected) -> int:
-    """Return the most bytes of a declared tensor."""
-    count = expected.most if -1 in expected.shape else torch.Size(expected.shape).numel()
-    return count * wide(expected.dtype).itemsize
 
 
 def accepted_by(calls: Mapping[str, Call], recipe: Recipe, whole: nn.ModuleDict, members: bool) -> dict[str, Accepted]:
