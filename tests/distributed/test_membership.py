@@ -8,16 +8,21 @@ import shutil
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
+from nvflare.fuel.f3.drivers.driver import ConnMonitor
+from nvflare.fuel.f3.drivers.grpc.qq import QQ
+from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 from rich.console import Console
 from tests.distributed.papers import make_kits
 from tests.toy import recipe_of, tree
@@ -33,7 +38,7 @@ from fedvisage.nvflare.federation_file import FederationFile
 from fedvisage.nvflare.front import Front
 from fedvisage.nvflare.greeting import Unreachable
 from fedvisage.nvflare.guarding import Guard
-from fedvisage.nvflare.kits import Kit, open_kit
+from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.knocking import knock
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.operator import train
@@ -375,10 +380,18 @@ def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[s
     assert "2026-12-01" in line
 
 
+class Unmoved(ConnMonitor):  # type: ignore[misc]
+    """Takes connections that nobody speaks through."""
+
+    def state_change(self, connection: Any) -> None:
+        return None
+
+
 @pytest.fixture
 def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
     """A server's listener, without a federation behind it."""
     startup, port, driver = kits / "server/startup", free_port(), Guard()
+    driver.register_conn_monitor(Unmoved())
     Guard.admission = admission(kits, [])
     params = {"scheme": "grpc", "host": "localhost", "port": port, "secure": True,
               "ca_cert": str(startup / "rootCA.pem"), "server_cert": str(startup / "server.crt"),
@@ -422,3 +435,39 @@ def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Pat
         assert error.value.place == str(kit.path / "startup/client.crt")
         assert "\n" not in str(error.value)
     assert answered(at(port, kits / "sites/border", "site")) == {}
+
+
+def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:
+    """Open streams with one certificate, one connection each, and send nothing."""
+    startup = kit.path / "startup"
+    root, key, own = ((startup / name).read_bytes() for name in ("rootCA.pem", "client.key", "client.crt"))
+    for number in range(count):
+        options = [("grpc.channel_id", number)]  # not one connection for all
+        channel = grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(root, key, own), options)
+        yield channel, StreamerStub(channel).Stream(QQ())
+
+
+def test_one_certificate_cannot_take_all_streams(guarded: tuple[Path, int]) -> None:
+    """The oldest of its streams are closed: a member whose connections died can always open a new one."""
+    kits, port = guarded
+    bank, border = at(port, kits / "sites/bank", "site"), at(port, kits / "sites/border", "site")
+    answered(bank)
+    flood, over = list(idle(bank, port, 105)), threading.Semaphore(0)
+    began = time.monotonic()
+    assert answered(border) == {}
+    assert time.monotonic() - began < 10
+    for _, stream in flood:
+        if not stream.add_callback(over.release):
+            over.release()
+    assert all(over.acquire(timeout=60) for _ in range(105 - Guard.streams_each))
+    assert sum(stream.is_active() for _, stream in flood) == Guard.streams_each
+    for channel, _ in flood:
+        channel.close()
+
+
+def test_the_servers_kit_says_how_many_streams_there_are(tmp_path: Path) -> None:
+    server = {"host": "localhost", "port": 8002, "streams": 2000}
+    provision(described(server=server), tmp_path / "kits")
+    settings = own_settings(tmp_path / "kits/server")
+    assert (settings["streams"], settings["streams_each"]) == ("2000", "16")
+    assert "streams" not in own_settings(tmp_path / "kits/sites/bank")

@@ -110,8 +110,9 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
         if event_type == EventType.SYSTEM_START and Post.admission is not None:
             server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             Post.admission.dropped = partial(_log_out, server)
+            # in the place of NVFlare's own, which it calls; a filter would hide those that check who is asking
             place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
-            server.cell.core_cell.add_incoming_request_filter(*place, partial(_note_death, server))
+            server.cell.register_request_cb(*place, partial(_job_failed, server))
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
             return
         refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR) or "")
@@ -123,15 +124,15 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
                     clients.remove_client(token)
 
 
-def _note_death(server: Any, message: Any) -> None:
+def _job_failed(server: Any, message: Any) -> Any:
     """Note a site whose process of a job ended by itself; NVFlare then aborts the job, and says of nobody why."""
     client = server.client_manager.clients.get(message.get_header(CellMessageHeaderKeys.TOKEN))
     report = message.payload if isinstance(message.payload, dict) else {}
-    job = report.get(JobFailureMsgKey.JOB_ID)
-    if client is None or report.get(JobFailureMsgKey.CODE) not in CRASHED or Post.kit is None:
-        return
-    if server.engine.job_runner.is_client_outcome_pending(job, client.name):  # a job that exists, and has this site
+    job, crashed = report.get(JobFailureMsgKey.JOB_ID), report.get(JobFailureMsgKey.CODE) in CRASHED
+    # only of a job that exists, and has this site
+    if client and crashed and Post.kit and server.engine.job_runner.is_client_outcome_pending(job, client.name):
         note_death(Post.kit.path / str(job) / RESULT, client.name)
+    return server.process_job_failure(message)
 
 
 def _log_out(server: Any, name: str) -> None:
