@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from fedvisage.errors import plain_line
 from fedvisage.federation.declared import Call
 from fedvisage.federation.wire.message import Message, is_plain
 from fedvisage.federation.wire.precision import wide
@@ -45,7 +46,7 @@ class Accepted:
             member, _, rest = name.partition("/")
             expected = self.tensors.get(name) or (self.tensors.get(rest) if member in self.members else None)
             if expected is None:
-                raise Refused(f"order: {name[:QUOTED]}", "is not declared for this call")
+                raise Refused(f"order: {plain_line(name, QUOTED)}", "is not declared for this call")
             if not is_plain(tensor):
                 raise Refused(f"order: {name}", "is no plain tensor")
             if wide(tensor.dtype) != wide(expected.dtype):
