@@ -14,16 +14,11 @@ from typing import Any
 
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from nvflare.app_opt.pt.tensor_downloader import TensorConsumer
+from nvflare.fuel.f3.cellnet import cell as cells
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 from nvflare.fuel.f3.streaming.blob_streamer import BlobHandler
 from nvflare.fuel.f3.streaming.download_service import download_object
-from nvflare.fuel.f3.streaming.stream_const import (
-    STREAM_ACK_TOPIC,
-    STREAM_CHANNEL,
-    STREAM_ERROR_TOPIC,
-    StreamHeaderKey,
-)
 from nvflare.fuel.utils import fobs
 from nvflare.fuel.utils.fobs import dots, lobs
 from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
@@ -66,8 +61,6 @@ def limit(extents: Iterable[Extent], cell: Any = None) -> None:
         handler = getattr(callback.cb, "__self__", None)
         if isinstance(handler, BlobHandler):
             handler.max_blob_size = max(_limits.largest, CHUNK) + SLACK
-    for topic in (STREAM_ERROR_TOPIC, STREAM_ACK_TOPIC):
-        cell.core_cell.add_incoming_request_filter(STREAM_CHANNEL, topic, _tame)
 
 
 def install() -> None:
@@ -76,6 +69,7 @@ def install() -> None:
     if not isinstance(fobs.get_dot_handler(dots.TENSOR_DOWNLOAD), BoundedTensors):
         raise RuntimeError("NVFlare has decoded tensors before their limits were set")
     lobs.deserialize, lobs.get_datum_dir = _deserialize, _no_files
+    cells._is_server_job_cell = _never
 
 
 def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
@@ -142,10 +136,9 @@ def _no_files() -> str:
     raise TooMuch("a message holds a file")
 
 
-def _tame(message: Any) -> None:
-    """Have an error of one site not end the whole job, as NVFlare would for this type of error."""
-    if message.get_header(StreamHeaderKey.ERROR_TYPE):
-        message.set_header(StreamHeaderKey.ERROR_TYPE, "StreamError")
+def _never(info: Any) -> bool:
+    """Have no error that a site sends end the server's process, as NVFlare does where a message was too large."""
+    return False
 
 
 def _origin(manager: DatumManager) -> str:

@@ -105,14 +105,16 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
     would also count a site whose connection was cut among those who are there.
     """
 
+    _server: Any = None
+
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Look at each heartbeat that was refused, and hear of those who are cut off."""
         if event_type == EventType.SYSTEM_START and Post.admission is not None:
-            server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            server = self._server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
             Post.admission.dropped = partial(_log_out, server)
             # in the place of NVFlare's own, which it calls; a filter would hide those that check who is asking
             place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
-            server.cell.register_request_cb(*place, partial(_job_failed, server))
+            server.cell.register_request_cb(*place, self._job_failed)
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
             return
         refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR) or "")
@@ -123,16 +125,20 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
                     logger.warning("%s comes back: its place was held by a process that is silent", client.name)
                     clients.remove_client(token)
 
-
-def _job_failed(server: Any, message: Any) -> Any:
-    """Note a site whose process of a job ended by itself; NVFlare then aborts the job, and says of nobody why."""
-    client = server.client_manager.clients.get(message.get_header(CellMessageHeaderKeys.TOKEN))
-    report = message.payload if isinstance(message.payload, dict) else {}
-    job, crashed = report.get(JobFailureMsgKey.JOB_ID), report.get(JobFailureMsgKey.CODE) in CRASHED
-    # only of a job that exists, and has this site
-    if client and crashed and Post.kit and server.engine.job_runner.is_client_outcome_pending(job, client.name):
-        note_death(Post.kit.path / str(job) / RESULT, client.name)
-    return server.process_job_failure(message)
+    def _job_failed(self, message: Any) -> Any:  # a method, for NVFlare asks what it calls for its name
+        """Note a site whose process of a job ended by itself; NVFlare then aborts the job, and says of nobody why."""
+        client = self._server.client_manager.clients.get(message.get_header(CellMessageHeaderKeys.TOKEN))
+        report = message.payload if isinstance(message.payload, dict) else {}
+        job, crashed = report.get(JobFailureMsgKey.JOB_ID), report.get(JobFailureMsgKey.CODE) in CRASHED
+        # only of a job that exists, and has this site
+        if (
+            client
+            and crashed
+            and Post.kit
+            and self._server.engine.job_runner.is_client_outcome_pending(job, client.name)
+        ):
+            note_death(Post.kit.path / str(job) / RESULT, client.name)
+        return self._server.process_job_failure(message)
 
 
 def _log_out(server: Any, name: str) -> None:
