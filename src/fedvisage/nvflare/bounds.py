@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
@@ -57,10 +57,23 @@ def limit(extents: Iterable[Extent], cell: Any = None) -> None:
     )
     if cell is None:
         return
+    most = max(_limits.largest, CHUNK) + SLACK
     for callback in cell.byte_receiver.registry.reg.values():
         handler = getattr(callback.cb, "__self__", None)
         if isinstance(handler, BlobHandler):
-            handler.max_blob_size = max(_limits.largest, CHUNK) + SLACK
+            handler.max_blob_size = most
+            callback.cb = _noting(callback.cb, most)
+
+
+def _noting(handle: Callable[..., int], most: int) -> Callable[..., int]:
+    """Have NVFlare's end of a stream note whose message it refuses for its size."""
+
+    def handled(future: Any, stream: Any, *arguments: Any, **options: Any) -> int:
+        if stream.get_size() > most:
+            _note(str((stream.headers or {}).get(MessageHeaderKey.ORIGIN)), f"a message has more than {most} bytes")
+        return handle(future, stream, *arguments, **options)
+
+    return handled
 
 
 def install() -> None:
