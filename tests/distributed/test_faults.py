@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from tests.distributed.faults import FAULTS, Fault, Scene, content_of, kill_command_and_resume, scene, try_fault
+from tests.distributed.faults import (
+    FAULTS,
+    Fault,
+    Scene,
+    Witness,
+    content_of,
+    kill_command_and_resume,
+    scene,
+    try_fault,
+)
+from tests.distributed.federations import run_through
 from tests.toy import run_toy, settled
+
+from fedvisage.nvflare.following import DEATHS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 
@@ -37,6 +51,28 @@ def test_operator_killed(place: Scene, sets: Mapping[str, Path], whole: dict[str
 def test_all_processes_killed(sets: Mapping[str, Path], whole: dict[str, bytes], tmp_path: Path) -> None:
     kill_command_and_resume(content_of(sets, {}), tmp_path / "run")
     assert settled(tmp_path / "run") == whole
+
+
+class Stubborn(Witness):
+    """Kills the process of site B's job after every round from some round on, like a site that crashes."""
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        if done >= self.strike:
+            with suppress(StopIteration):  # B has no process: it was left out
+                self.deed()
+
+
+@pytest.mark.parametrize("strike", [pytest.param(1, id="training"), pytest.param(7, id="last", marks=pytest.mark.slow)])
+def test_a_site_that_dies_again_and_again_is_left_out(
+    strike: int, place: Scene, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    witness, content = Stubborn(lambda: place.kill_job("B"), strike), content_of(sets, {})
+    run_through(place.members, content, tmp_path / "run", reporter=witness)
+    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert len(rows) == content["training"]["rounds"]
+    assert rows[-1]["replied"] == ["A", "C"]
+    assert sum("submitting the run again" in text for text in witness.told) == DEATHS
+    assert any("goes on without it" in text for text in witness.told)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from tests.toy import recipe_of, tree
 
 from fedvisage.errors import UserError
+from fedvisage.federation.wire.schema import Refused
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import hardening, wire
 from fedvisage.nvflare.federation_file import read_federation
@@ -235,6 +236,9 @@ def test_parcels_bring_tensors_exactly() -> None:
         {"words": {"ticket": 3}, "tensors": {}},
         {"words": {"ticket": "t"}, "tensors": {1: torch.zeros(1)}},
         {"words": {"ticket": "t"}, "tensors": {"a": [1.0]}},
+        {"words": {"ticket": "t"}, "tensors": {"a" * 10_000: torch.zeros(1)}},
+        {"words": {"ticket": "t", "more": 1}, "tensors": {}},
+        {"words": {"ticket": "t"}, "tensors": {}, "more": {}},
         {"words": {"ticket": "t"}, "tensors": {"a": torch.eye(2).to_sparse()}},
         {"words": {"ticket": "t"}, "tensors": {"a": torch.zeros(1, device="meta")}},
     ],
@@ -243,6 +247,27 @@ def test_what_is_no_reply_is_refused(parcel: object) -> None:
     reply = wire.unpack_reply("A", parcel)
     assert reply.message is None
     assert reply.failure.startswith("refused")
+
+
+WORDS = {"call": "train", "round": 1, "visit": 1, "ticket": "t"}
+
+
+@pytest.mark.parametrize(
+    "parcel",
+    [
+        None,
+        {"words": WORDS},
+        {"words": WORDS | {"more": 1}, "tensors": {}},
+        {"words": WORDS | {"round": "1"}, "tensors": {}},
+        {"words": WORDS | {"round": True}, "tensors": {}},
+        {"words": {"call": "train"}, "tensors": {}},
+        {"words": WORDS, "tensors": {"a": [1.0]}},
+    ],
+)
+def test_what_is_no_order_is_refused(parcel: object) -> None:
+    with pytest.raises(Refused):
+        wire.unpack_order(parcel)
+    assert wire.ticket_of(parcel) in ("", "t")
 
 
 def test_a_spent_budget_is_told_apart_from_a_lost_site() -> None:

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding
 from nvflare.fuel.f3.drivers.connector_info import ConnectorInfo, Mode
+from nvflare.fuel.f3.drivers.driver import ConnMonitor
+from nvflare.fuel.f3.drivers.grpc.qq import QQ
+from nvflare.fuel.f3.drivers.grpc.streamer_pb2_grpc import StreamerStub
 from rich.console import Console
 from tests.distributed.papers import make_kits
 from tests.toy import recipe_of, tree
@@ -23,13 +31,14 @@ from fedvisage.cli.federation import print_tables
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.files import write_json
 from fedvisage.nvflare.admission import Admission
+from fedvisage.nvflare.authority import open_authority
 from fedvisage.nvflare.certificates import check, papers_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
 from fedvisage.nvflare.federation_file import FederationFile
 from fedvisage.nvflare.front import Front
 from fedvisage.nvflare.greeting import Unreachable
 from fedvisage.nvflare.guarding import Guard
-from fedvisage.nvflare.kits import Kit, open_kit
+from fedvisage.nvflare.kits import Kit, open_kit, own_settings
 from fedvisage.nvflare.knocking import knock
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.operator import train
@@ -150,6 +159,84 @@ def test_who_is_revoked_is_refused_until_renewed(kits: Path) -> None:
     shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
     at_server.follow()
     assert [bool(at_server.refusal(one)) for one in (lost, again, border)] == [True, False, True]
+
+
+def number_in(path: Path) -> int:
+    listed = x509.load_pem_x509_crl(path.read_bytes())
+    return listed.extensions.get_extension_for_class(x509.CRLNumber).value.crl_number
+
+
+def test_an_older_or_missing_list_is_refused_by_name(kits: Path, tmp_path: Path) -> None:
+    path, new = kits / "server/startup/revoked.pem", kits / "updates/server/startup/revoked.pem"
+    assert number_in(path) == 0, "a new kit ships with list 0"
+    admission(kits, [])
+    for number, name in enumerate(("bank", "border"), start=1):
+        provision(described(), kits, revoke=[name])
+        assert number_in(new) == number
+        shutil.copyfile(new, tmp_path / f"list-{number}")
+        shutil.copyfile(new, path)
+    lost, said = [certificate(kits / "sites" / name) for name in ("bank", "border")], list[str]()
+    at_server = admission(kits, said)
+
+    shutil.copyfile(tmp_path / "list-1", path)  # a backup that was restored, at work and at a start
+    at_server.follow()
+    at_server.follow()
+    assert len(said) == 1
+    assert "is list 1" in said[0]
+    assert "older than list 2" in said[0]
+    assert all(at_server.refusal(one) for one in lost), "the newer list stays in force"
+    with pytest.raises(UserError, match=r"is list 1 of .* older than list 2") as error:
+        admission(kits, [])
+    assert error.value.place == str(path)
+
+    path.unlink()
+    at_server.follow()
+    assert all(at_server.refusal(one) for one in lost)
+    with pytest.raises(UserError, match="is missing, and list 2 was in force"):
+        admission(kits, [])
+    shutil.copyfile(new, path)
+    assert all(admission(kits, []).refusal(one) for one in lost)
+
+
+def unnumbered(kits: Path, name: str) -> bytes:
+    """Return a list as it was made before lists had numbers, with one member revoked."""
+    authority, now = open_authority(kits / "authority"), datetime.now(UTC).replace(microsecond=0)
+    entry = x509.RevokedCertificateBuilder(certificate(kits / "sites" / name).serial_number, now).build()
+    builder = x509.CertificateRevocationListBuilder(authority.root.subject, now, authority.root.not_valid_after_utc)
+    return builder.add_revoked_certificate(entry).sign(authority.key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def test_a_kit_from_before_lists_had_numbers_works_and_is_named(kits: Path) -> None:
+    path, said = kits / "server/startup/revoked.pem", list[str]()
+    path.unlink()
+    book = kits / "authority/members.json"
+    old = {key: value for key, value in json.loads(book.read_text()).items() if key != "revocations"}
+    book.write_text(json.dumps(old))
+    at_server = admission(kits, said)
+    at_server.follow()
+    assert len(said) == 1
+    assert "older than numbered lists" in said[0]
+    path.write_bytes(unnumbered(kits, "bank"))
+    at_server.follow()
+    assert "has no number" in said[-1]
+    assert at_server.refusal(certificate(kits / "sites/bank"))
+    provision(described(), kits, revoke=["border"])
+    assert number_in(kits / "updates/server/startup/revoked.pem") == 1
+    path.write_bytes((kits / "updates/server/startup/revoked.pem").read_bytes())
+    assert admission(kits, []).refusal(certificate(kits / "sites/border"))
+    path.write_bytes(unnumbered(kits, "bank"))
+    with pytest.raises(UserError, match="is list 0"):
+        admission(kits, [])
+
+
+def test_a_directory_that_serves_a_new_federation_begins_its_numbers_anew(kits: Path) -> None:
+    provision(described(), kits, revoke=["bank"])
+    shutil.copytree(kits / "updates/server", kits / "server", dirs_exist_ok=True)
+    admission(kits, [])
+    other = make_kits(kits.parent / "other")
+    for name in ("revoked.pem", "rootCA.pem"):
+        shutil.copyfile(other / "server/startup" / name, kits / "server/startup" / name)
+    admission(kits, [])
 
 
 def test_a_stolen_kit_is_revoked_and_renewed_at_once(kits: Path) -> None:
@@ -293,10 +380,18 @@ def test_status_says_which_certificates_end_soon(capsys: pytest.CaptureFixture[s
     assert "2026-12-01" in line
 
 
+class Unmoved(ConnMonitor):  # type: ignore[misc]
+    """Takes connections that nobody speaks through."""
+
+    def state_change(self, connection: Any) -> None:
+        return None
+
+
 @pytest.fixture
 def guarded(kits: Path) -> Iterator[tuple[Path, int]]:
     """A server's listener, without a federation behind it."""
     startup, port, driver = kits / "server/startup", free_port(), Guard()
+    driver.register_conn_monitor(Unmoved())
     Guard.admission = admission(kits, [])
     params = {"scheme": "grpc", "host": "localhost", "port": port, "secure": True,
               "ca_cert": str(startup / "rootCA.pem"), "server_cert": str(startup / "server.crt"),
@@ -340,3 +435,39 @@ def test_a_knock_is_answered_by_what_the_certificate_is_worth(guarded: tuple[Pat
         assert error.value.place == str(kit.path / "startup/client.crt")
         assert "\n" not in str(error.value)
     assert answered(at(port, kits / "sites/border", "site")) == {}
+
+
+def idle(kit: Kit, port: int, count: int) -> Iterator[Any]:
+    """Open streams with one certificate, one connection each, and send nothing."""
+    startup = kit.path / "startup"
+    root, key, own = ((startup / name).read_bytes() for name in ("rootCA.pem", "client.key", "client.crt"))
+    for number in range(count):
+        options = [("grpc.channel_id", number)]  # not one connection for all
+        channel = grpc.secure_channel(f"localhost:{port}", grpc.ssl_channel_credentials(root, key, own), options)
+        yield channel, StreamerStub(channel).Stream(QQ())
+
+
+def test_one_certificate_cannot_take_all_streams(guarded: tuple[Path, int]) -> None:
+    """The oldest of its streams are closed: a member whose connections died can always open a new one."""
+    kits, port = guarded
+    bank, border = at(port, kits / "sites/bank", "site"), at(port, kits / "sites/border", "site")
+    answered(bank)
+    flood, over = list(idle(bank, port, 105)), threading.Semaphore(0)
+    began = time.monotonic()
+    assert answered(border) == {}
+    assert time.monotonic() - began < 10
+    for _, stream in flood:
+        if not stream.add_callback(over.release):
+            over.release()
+    assert all(over.acquire(timeout=60) for _ in range(105 - Guard.streams_each))
+    assert sum(stream.is_active() for _, stream in flood) == Guard.streams_each
+    for channel, _ in flood:
+        channel.close()
+
+
+def test_the_servers_kit_says_how_many_streams_there_are(tmp_path: Path) -> None:
+    server = {"host": "localhost", "port": 8002, "streams": 2000}
+    provision(described(server=server), tmp_path / "kits")
+    settings = own_settings(tmp_path / "kits/server")
+    assert (settings["streams"], settings["streams_each"]) == ("2000", "16")
+    assert "streams" not in own_settings(tmp_path / "kits/sites/bank")

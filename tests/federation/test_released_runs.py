@@ -80,6 +80,33 @@ def test_only_where_something_is_released_can_a_spent_budget_end_the_run(
     assert exchange.record.failed == ({} if ends else {"A": "no more"})
 
 
+class SomeClaiming(Claiming):
+    """Three sites, some of which report a spent budget."""
+
+    names = ("A", "B", "C")
+
+    def __init__(self, *claiming: str) -> None:
+        self.claiming = claiming
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for name, order in sorted(orders.items()):
+            spent = name in self.claiming
+            yield Reply(name, None if spent else {}, "no more" if spent else "", order.ticket, spent=spent)
+
+
+@pytest.mark.parametrize(("claiming", "quorum", "ends"), [("B", 2, False), ("BC", 2, True), ("BAC", 1, True)])
+def test_a_spent_budget_is_that_sites_failure_until_too_few_are_left_for_a_quorum(
+    claiming: str, quorum: int, ends: bool, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    schema, recipe = Schema({}, (Upload("told", "dp"),)), recipe_of(tree(sets, federation__quorum=quorum))
+    with closing(JsonLines(tmp_path / "ledger.jsonl")) as ledger:
+        exchange = Exchange(recipe, SomeClaiming(*claiming), {"tell": schema}, ledger)
+        exchange.open_round(1)
+        with pytest.raises(BudgetSpent, match="no more") if ends else nullcontext():
+            list(exchange.run("tell", {}))
+    assert exchange.record.failed["B"] == "no more"
+
+
 def test_a_release_without_a_budget_is_refused(sets: Mapping[str, Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^recipe\.privacy: .*budget"):
         run_toy(tree(sets, released.METHOD, privacy={}), tmp_path / "run", method=released.METHOD)

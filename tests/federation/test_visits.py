@@ -14,7 +14,7 @@ from torch import nn
 
 from fedvisage.federation.desk import SiteDesk, Workspace
 from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import EXAMPLES, Call, Home, Message, Method
+from fedvisage.federation.method import EXAMPLES, Call, Home, Message, Method, Upload
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire.schema import Refused
@@ -56,10 +56,16 @@ def draw(site: Site, message: Message) -> Message:
     return {"examples": torch.randint(1, 10**6, ())}
 
 
+FAIL = Upload("fail", "statistic", dtype="int64")
+
 METHOD: Method = replace(
     split.METHOD,
     network=network,
-    calls={"count": Call(count, (EXAMPLES,)), "leak": Call(leak, (EXAMPLES,)), "draw": Call(draw, (EXAMPLES,))},
+    calls={
+        "count": Call(count, (EXAMPLES,), takes=lambda _: (FAIL,), visits=3, repeats=True),
+        "leak": Call(leak, (EXAMPLES,)),
+        "draw": Call(draw, (EXAMPLES,), visits=2, repeats=True),
+    },
 )
 
 

@@ -33,4 +33,6 @@ KINDS: Mapping[str, Entry] = {
     "sets": Entry("prepared sets and folders to import", 2_000, "sets:Sets"),
     "exports": Entry("exported directories", 2_000, "exports:Exports"),
     "kits": Entry("kits", 500, "kits:Kits"),
+    "wire": Entry("messages on the wire: depth, count, size", 2_000, "wire:Wire"),
+    "orders": Entry("orders at a site: undeclared, repeated, out of range", 2_000, "orders:Orders"),
 }

@@ -20,7 +20,7 @@ from tests.toy import make_sets, recipe_of, silent, tree
 from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Call, Message
+from fedvisage.federation.method import Message
 from fedvisage.federation.record.ledger import JsonLines
 from fedvisage.federation.record.store import Shelf, SiteStore
 from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK, layout_of, threshold_of
@@ -60,7 +60,7 @@ class Secret:
         """Open the sites' data and build the network, once."""
         sets = make_sets(prepared)
         plain = METHODS["fedpad"]
-        train = Call(moved, plain.calls[SUMMED].uploads)
+        train = replace(plain.calls[SUMMED], run=moved)
         self.method = replace(plain, calls={**plain.calls, SUMMED: train})
         self.recipe = recipe_of(tree(sets, federation__secure={"entropy": "derived"}))
         setup = set_up(self.recipe, self.method)

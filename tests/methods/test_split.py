@@ -61,7 +61,7 @@ def breaking(call: str, site: str, number: int) -> Call:
             raise TrainingBroke("the power went off")
         return whole.run(at, message)
 
-    return Call(run, whole.uploads)
+    return replace(whole, run=run)
 
 
 def broken(call: str, site: str, number: int) -> Method:
@@ -180,7 +180,7 @@ def test_a_site_that_says_what_cannot_be_is_refused_and_the_round_goes_on(
             found[field] = torch.tensor(value) if field == "left" else found["tokens"][:1].repeat(value, 1, 1)
         return found
 
-    calls = {**fedsis.METHOD.calls, "tokens": Call(lying, whole.uploads)}
+    calls = {**fedsis.METHOD.calls, "tokens": replace(whole, run=lying)}
     run_toy(recipe(sets, 1), tmp_path / "run", method=replace(fedsis.METHOD, calls=calls))
     (row,) = rounds_of(tmp_path / "run")
     assert row["failed"].keys() == {"B"}

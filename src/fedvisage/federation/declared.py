@@ -31,6 +31,11 @@ class Home(Enum):
     SITE = "at each site, kept from turn to turn"
 
 
+def _nothing_beside(recipe: Recipe) -> tuple[Upload, ...]:
+    """Take nothing beside parts of the network: a function with a name, which can be sent to another process."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Call:
     """One thing that a site computes when asked, and all that it may answer with."""
@@ -43,6 +48,14 @@ class Call:
     """It is about a finished model, whose weights travel as they are."""
     private: bool = False
     """And it looks at what the site has kept to itself."""
+    takes: Callable[[Recipe], tuple[Upload, ...]] = _nothing_beside
+    """What an order may hold beside parts of the network; a site refuses everything else."""
+    visits: int = 1
+    """In how many visits of a round a site answers it."""
+    repeats: bool = False
+    """Within a visit it is asked once for each batch."""
+    questions: int = 2
+    """About how many finished models of a run a site answers it."""
 
 
 @dataclass(frozen=True)

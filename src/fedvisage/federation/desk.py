@@ -18,6 +18,7 @@ from torch import nn
 
 from fedvisage.data.batches import View
 from fedvisage.federation.declared import Call, Declared, Home
+from fedvisage.federation.orders import Accepted, Orders, accepted_by
 from fedvisage.federation.protections.chain import protected
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.record.store import SiteStore
@@ -50,6 +51,7 @@ class Workspace:
     net: nn.ModuleDict = field(init=False)
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
+    accepted: Mapping[str, Accepted] = field(init=False)
     on_batch: OnBatch = unwatched_batch
     """Is told of each batch that a site begins."""
     guest: SiteDesk | None = None
@@ -70,6 +72,7 @@ class Workspace:
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
+        self.accepted = accepted_by(self.calls, self.recipe, whole, self.method.members != "one")
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
         """Make the workspace this site's: its own parts are put in, and nothing of the last site is left.
@@ -114,10 +117,15 @@ class SiteDesk:
         self._round = -1
         self._scratch: dict[str, Any] = {}
         self._orders = 0
+        self._order_check = Orders(
+            workspace.calls, workspace.about_finished, workspace.accepted, workspace.recipe.training.rounds
+        )
         self._answered = "", b""
+        self._private_questions = 0
 
     def carry_out(self, order: Order) -> Message:
-        """Run the call that was ordered and return its reply, checked against the declaration."""
+        """Run the call that was ordered, if the recipe provides for it, and return its reply, checked as declared."""
+        self._order_check.admit(order)
         if self._round != order.round:
             self._round, self._scratch, self._orders = order.round, {}, 0
         if order.call in self.workspace.about_finished:
@@ -129,6 +137,7 @@ class SiteDesk:
         with ExitStack() as failing:
             failing.callback(self._forget_visit)
             self._orders += 1
+            self._order_check.count(order, self._site.batches_per_round)
             reply = self._reply(order, self._site, self._orders)
             failing.pop_all()
         return reply
@@ -151,6 +160,7 @@ class SiteDesk:
         """Go back to a generation that the server's checkpoint names."""
         self._forget_visit()
         self.store.restore(generation)
+        self._order_check.restored(generation)
 
     def _enter(self, order: Order) -> Site:
         """Begin a visit: whoever was in the workspace leaves it, and this site's own parts are put in."""
@@ -168,8 +178,12 @@ class SiteDesk:
         round, call and model alone, unless private state takes part.
         """
         if self.workspace.calls[order.call].private:
+            self._private_questions += 1
+            self._order_check.question(order.call, str(self._private_questions))
             return self._reply(order, self._judged_site(order), 0)
-        question = f"{order.round} {order.call} {self.workspace.digests.of(order.message)}"
+        digest = self.workspace.digests.of(order.message)
+        self._order_check.question(order.call, digest)
+        question = f"{order.round} {order.call} {digest}"
         if self._answered[0] != question:
             reply = self._reply(order, self._judged_site(order), 0)
             self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins, of many sites

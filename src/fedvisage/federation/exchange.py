@@ -33,6 +33,8 @@ class RoundRecord:
     failed: dict[str, str] = field(default_factory=dict)
     loss: dict[str, float] = field(default_factory=dict)
     steps: dict[str, int] = field(default_factory=dict)
+    spent: set[str] = field(default_factory=set)
+    """The sites that reported a spent budget."""
     bytes_up: int = 0
     bytes_down: int = 0
 
@@ -158,8 +160,8 @@ class Exchange:
 
     def _admit(self, call: str, reply: Reply) -> Reply:
         schema = self.schemas[call]
-        if reply.spent and schema.releases:  # nobody else can have spent a budget, whatever it says
-            raise BudgetSpent(plain_line(reply.failure, LONGEST_REASON))
+        if reply.spent and schema.releases:  # other calls cannot spend a budget, whatever the reply claims
+            self._note_spent(reply)
         if reply.message is None:
             return self._failed(reply.site, reply.failure)
         try:
@@ -184,6 +186,13 @@ class Exchange:
         if "steps" in reply.message:
             self.record.steps[reply.site] = int(reply.message["steps"])
         return replace(reply, message=widened(reply.message, weights_in(reply.message))) if schema.narrow else reply
+
+    def _note_spent(self, reply: Reply) -> None:
+        """Count a spent budget as this site's failure; end the run only if too few other sites remain for a quorum."""
+        self.record.spent.add(reply.site)
+        remaining = len(self.present) - len(self.record.spent)
+        if remaining < max(1, self.recipe.federation.quorum):
+            raise BudgetSpent(plain_line(reply.failure, LONGEST_REASON))
 
     def _failed(self, name: str, reason: str) -> Reply:
         self.note_failure(name, reason)

@@ -76,7 +76,13 @@ def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = 
 
 def training_call(loss: Loss, *parts: str) -> Call:
     """Return the call of an averaging method, with all that it uploads."""
-    return Call(local_training(loss, *parts), uploads_of(*parts))
+    return Call(local_training(loss, *parts), uploads_of(*parts), takes=start_of(*parts))
+
+
+def start_of(*parts: str) -> Callable[[Recipe], tuple[Upload, ...]]:
+    """Return what orders hold beside the weights: those that training started from, where sites are held near them."""
+    start = (Upload("start", "weights", parts=parts, prefix=STARTED, trained=True),)
+    return lambda recipe: start if recipe.training.l2sp is not None else ()
 
 
 def uploads_of(*parts: str) -> tuple[Upload, ...]:
@@ -115,7 +121,7 @@ def on_model(
         options=options,
         network=model.network,
         home=dict.fromkeys(model.parts, Home.LENT),
-        calls={"train": Call(turn, (*uploads_of(*model.parts), *more))},
+        calls={"train": Call(turn, (*uploads_of(*model.parts), *more), takes=start_of(*model.parts))},
         server=server,
         user=model.user,
         features=model.features,

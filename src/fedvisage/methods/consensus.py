@@ -235,6 +235,12 @@ def least_identities(recipe: Recipe) -> int:
     return max(2, recipe.options(ClusterOptions).minimum)
 
 
+def clusters_of_all(recipe: Recipe) -> tuple[Upload, ...]:
+    """Return what an order to train holds beside the weights: the clusters of every site."""
+    shape = -1, recipe.options(ClusterOptions).network.embedding
+    return tuple(Upload(f"{CLUSTERS}/{name}", "statistic", shape=shape) for name in recipe.data.sites)
+
+
 WEIGHTS = Upload("weights", "weights", parts=("model",))
 
-TRAIN = Call(train, (WEIGHTS, EXAMPLES, LOSS))
+TRAIN = Call(train, (WEIGHTS, EXAMPLES, LOSS), takes=clusters_of_all)

@@ -130,7 +130,7 @@ METHOD = Method(
     calls={
         "train": Call(averaging.local_training(loss, "model", fit=face.fit), averaging.uploads_of("model")),
         "centres": Call(send_centres, (CENTRES,)),
-        "take": Call(take_centres, ()),
+        "take": Call(take_centres, (), takes=lambda _: (CENTRES,)),
     },
     server=program(lambda recipe: recipe.options(Options).spreadout),
     user=face.user,

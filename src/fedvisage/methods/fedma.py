@@ -241,9 +241,14 @@ def features(member: Member) -> Tensor:
     return through(member.net, member.images, LAYERS[:-1])
 
 
+ORDER = Upload("order", "statistic", shape=(-1,), dtype="int64")
+"""In an order: where the server put each of the site's neurons of the layer before."""
+
+
 def _call(layer: str) -> Call:
     uploads = (Upload("weights", "weights", parts=(layer,)), EXAMPLES, LOSS)
-    return Call(retraining(layer), (*uploads, CLASSES) if layer == LAYERS[-1] else uploads)
+    declared = (*uploads, CLASSES) if layer == LAYERS[-1] else uploads
+    return Call(retraining(layer), declared, takes=lambda _: (ORDER,))
 
 
 METHOD = Method(

@@ -149,6 +149,9 @@ def calls(*, class_token: bool) -> dict[str, Call]:
     def gradient_shape(recipe: Recipe) -> tuple[int, ...]:
         return (-1, recipe.options(vit.Options).network.width)
 
+    back = Upload("gradient", "gradient", shape=token_shape, most=MOST, form=form_of)
+    average = Upload(HAS, "statistic", dtype="int64")
+    pseudo = Upload("pseudo", "activation", shape=gradient_shape, form=form_of)
     return {
         "tokens": Call(
             tokens,
@@ -156,10 +159,15 @@ def calls(*, class_token: bool) -> dict[str, Call]:
                 Upload("tokens", "activation", shape=token_shape, most=MOST, form=form_of, noised=leakage.protected),
                 LEFT,
             ),
+            takes=lambda _: (back, average),
+            repeats=True,
         ),
         "head": Call(
-            head, (Upload("gradient", "gradient", shape=gradient_shape, form=form_of, noised=leakage.protected),)
+            head,
+            (Upload("gradient", "gradient", shape=gradient_shape, form=form_of, noised=leakage.protected),),
+            takes=lambda _: (pseudo,),
+            repeats=True,
         ),
-        "finish": Call(finish, (EXAMPLES, replace(LOSS, left_out=leakage.protected))),
+        "finish": Call(finish, (EXAMPLES, replace(LOSS, left_out=leakage.protected)), takes=lambda _: (back,)),
         "unify": Call(unify, (Upload("weights", "weights", parts=SHARED),)),
     }

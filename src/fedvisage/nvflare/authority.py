@@ -85,11 +85,14 @@ class Authority:
     root: x509.Certificate
     key: RSAPrivateKey
     members: dict[str, Member] = field(default_factory=dict)
+    revocation_number: int = 0
+    """The number of the newest list of revoked certificates."""
 
     def save(self) -> None:
         """Write the book."""
         members = {name: _written(member) for name, member in sorted(self.members.items())}
-        book = {"name": self.name, "host": self.host, "port": self.port, "members": members}
+        book = {"name": self.name, "host": self.host, "port": self.port, "members": members,
+                "revocations": self.revocation_number}  # fmt: skip
         write_json(self.directory / BOOK, book)
 
     def renewed(self, old: x509.Certificate) -> x509.Certificate:
@@ -103,9 +106,10 @@ class Authority:
         return builder.sign(self.key, hashes.SHA256())
 
     def revocations(self) -> bytes:
-        """Return the list of all revoked certificates, signed (X.509 CRL, PEM)."""
-        now = datetime.now(UTC)
+        """Return the list of all revoked certificates with its number, signed (X.509 CRL, PEM)."""
+        now, number = datetime.now(UTC), x509.CRLNumber(self.revocation_number)
         builder = x509.CertificateRevocationListBuilder(self.root.subject, now, self.root.not_valid_after_utc)
+        builder = builder.add_extension(number, critical=False)
         for one in (one for member in self.members.values() for one in member.issued if one.revoked):
             entry = x509.RevokedCertificateBuilder(one.certificate.serial_number, one.revoked).build()
             builder = builder.add_revoked_certificate(entry)
@@ -132,7 +136,8 @@ def open_authority(directory: Path) -> Authority:
         root = x509.load_pem_x509_certificate((directory / CERTIFICATE).read_bytes())
         key = cast("RSAPrivateKey", load_pem_private_key((directory / KEY).read_bytes(), password=None))
         members = {str(name): _read(entry) for name, entry in book["members"].items()}
-        found = Authority(directory, str(book["name"]), str(book["host"]), int(book["port"]), root, key, members)
+        found = Authority(directory, str(book["name"]), str(book["host"]), int(book["port"]), root, key, members,
+                          int(book.get("revocations", 0)))  # fmt: skip
     except OSError as error:
         raise UserError(str(error.filename), f"cannot be read ({error.strerror}); {LOST}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

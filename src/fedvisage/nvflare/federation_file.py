@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import Field, field_validator, model_validator
 
 from fedvisage.errors import UserError
+from fedvisage.nvflare.kits import STREAMS, STREAMS_EACH
 from fedvisage.recipe import SITE_NAME, Section, read_section, read_tree
 
 HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -22,6 +23,10 @@ class ServerEntry(Section):
     host: str
     port: int = Field(8002, ge=1, le=65535)
     organisation: str = Field("server", pattern=ORGANISATION)
+    streams: int = Field(STREAMS, ge=10, le=100_000)
+    """Streams that the server carries at once: one for each site and operator, and one more for each site of a run."""
+    streams_each: int = Field(STREAMS_EACH, ge=2, le=1000)
+    """Streams of one certificate; the oldest is closed for one more."""
 
     @field_validator("host")
     @classmethod

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +43,10 @@ PATIENCE = 600.0
 STARTING = 30.0
 """Seconds after which a site that has no process for a job that starts will have none: NVFlare waits for 300."""
 
+DEATHS = 2
+"""Ends of a site's process in one run after which it is left out. After the first one the run is repeated with it from
+the last checkpoint, and has the bytes of an undisturbed run."""
+
 QUIET = 60.0
 """Seconds of a round after which it is said that it goes on; then twice as many, and so on."""
 
@@ -59,6 +64,8 @@ class Course:
     began: int = 0
     missing: tuple[str, ...] = ()
     """Sites that the last round was without."""
+    deaths: Counter[str] = field(default_factory=Counter)
+    """How many jobs ended because a site's process did."""
     over: set[str] = field(default_factory=set)
     """Jobs that are not to be followed any more, whatever NVFlare says of them."""
     patience: float = PATIENCE
@@ -70,6 +77,19 @@ class Course:
     """What was last said of what is waited for."""
     quiet: tuple[float, float] = (0.0, QUIET)
     """When the last round ended, and the seconds after which it is said that this one goes on."""
+
+    @property
+    def left_out(self) -> set[str]:
+        """The sites that this run goes on without, because their processes ended more than once."""
+        return {name for name, count in self.deaths.items() if count >= DEATHS}
+
+    def note_deaths(self, names: Iterable[str]) -> None:
+        """Remember whose processes ended, and report the sites that are left out from now on."""
+        before = self.left_out
+        self.deaths.update(names)
+        for name in sorted(self.left_out - before):
+            self.reporter.say(f"{name}'s process ended {DEATHS} times; the run goes on without it. Its log says why, "
+                              "and --resume takes it in again")  # fmt: skip
 
     @contextmanager
     def uncounted(self) -> Iterator[None]:
@@ -130,6 +150,7 @@ def _reason_to_begin_again(session: Session, course: Course, number: str, begun:
         return f"{', '.join(back)} is back: the run continues with it, from the last checkpoint"
     starting = course.answering != number and time.monotonic() - begun > STARTING
     if starting and (fallen := _fallen(session, number)):
+        course.note_deaths(fallen)
         return f"{', '.join(fallen)} lost its part of the run while it started: the run is begun again"
     return ""
 
@@ -211,7 +232,8 @@ def _back(session: Session, course: Course, number: str) -> list[str]:
     if not course.missing or not course.began < course.round < course.job.recipe.training.rounds:
         return []
     heard = {client.name: float(client.last_connect_time or 0) for client in session.get_connected_client_list()}
-    up = [name for name in course.missing if time.time() - heard.get(name, 0.0) < RECENT]
+    missing = set(course.missing) - course.left_out
+    up = [name for name in sorted(missing) if time.time() - heard.get(name, 0.0) < RECENT]
     if not up:
         return []
     at_work = _at_work(session.get_client_job_status(up) or [], number)

@@ -29,6 +29,9 @@ ELSEWHERE = "elsewhere"
 SETTLING = 300.0
 """Seconds that sites have for starting: imports alone take several."""
 
+CALLS = 100
+"""Calls that NVFlare makes at once, however few the sites are; with fewer than sites, some would wait for others."""
+
 CHUNK = "tensor_streaming_per_request_timeout"
 """NVFlare's patience, in seconds, with a piece of a tensor that the other end sends: 600 where a job says nothing."""
 
@@ -85,7 +88,7 @@ def write_job(directory: Path, job: Job, sites: Sequence[str]) -> None:
     }
     _write(directory / "meta.json", meta)
     patience = {CHUNK: job.recipe.federation.deadline / TRIES}
-    _write(config / "config_fed_server.json", _server_config() | patience)
+    _write(config / "config_fed_server.json", _server_config(len(sites)) | patience)
     _write(config / "config_fed_client.json", _site_config() | patience)
     _write(config / RECIPE_FILE, {"run": job.run, "recipe": recipes.tree_of(job.recipe)})
 
@@ -109,8 +112,9 @@ def read_job(config: Path) -> Job:
     return Job(run, recipe)
 
 
-def _server_config() -> dict[str, Any]:
-    controller = {"server_obj_id": "program", "collab_obj_ids": [], "sync_task_timeout": SETTLING}
+def _server_config(sites: int) -> dict[str, Any]:
+    controller = {"server_obj_id": "program", "collab_obj_ids": [], "sync_task_timeout": SETTLING,
+                  "max_call_threads": max(CALLS, sites)}  # fmt: skip
     return {
         "format_version": 2,
         "server": {"task_request_interval": 0.1},

@@ -21,6 +21,11 @@ REHEARSAL = "rehearsal"
 """Among these settings: all members are processes of one machine, so that nobody is to be protected from anybody."""
 
 
+STREAMS, STREAMS_EACH = 1024, 16
+"""Streams that a server carries, and those of one certificate, unless its kit says otherwise. A site has one, and one
+more for each run that it takes part in, so that this is enough for 500 sites in one run."""
+
+
 @dataclass(frozen=True)
 class Kit:
     """An opened kit."""

@@ -15,11 +15,12 @@ from pathlib import Path
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedvisage.errors import UserError
-from fedvisage.files import write_atomically
+from fedvisage.files import write_atomically, write_json
 from fedvisage.nvflare.authority import FOLDER, ROOT_DAYS, Authority, Member, found, open_authority
 from fedvisage.nvflare.certificates import REVOKED, SOON
-from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.federation_file import FederationFile, ServerEntry
 from fedvisage.nvflare.holding import held
+from fedvisage.nvflare.kits import OWN, own_settings
 from fedvisage.nvflare.making import certificate_in, made, move, stem_of
 
 SERVER = "server"
@@ -62,7 +63,7 @@ def provision(
         if authority.host in revoked:
             raise UserError("--revoke", "sites would not hear of it: if the server's key is lost, provision anew")
         notes = () if new else tuple(_notes(authority, wanted, revoked, renewed))
-        kits = _add(authority, joining, directory)
+        kits = _add(authority, joining, directory, federation.server)
         updates = _revoke(authority, revoked, directory) | _renew(authority, renewed, directory)
         authority.save()
     return Changes(kits, updates, notes)
@@ -107,7 +108,7 @@ def _others(authority: Authority) -> list[str]:
     return sorted(name for name in authority.members if name != authority.host)
 
 
-def _add(authority: Authority, joining: Mapping[str, Member], directory: Path) -> dict[Path, str]:
+def _add(authority: Authority, joining: Mapping[str, Member], directory: Path, server: ServerEntry) -> dict[Path, str]:
     """Make kits for new members."""
     placed = _placed(authority, joining)
     for member in placed.values():
@@ -116,6 +117,10 @@ def _add(authority: Authority, joining: Mapping[str, Member], directory: Path) -
     with made(authority, placed.get(authority.host) or authority.members[authority.host], placed) as kits:
         for name, kit in kits.items():
             authority.members[name] = placed[name].given(certificate_in(kit, placed[name].kind))
+            if placed[name].kind == "server":  # from the first start on, a list must be there
+                write_atomically(kit / "startup" / REVOKED, authority.revocations())
+                streams = {"streams": str(server.streams), "streams_each": str(server.streams_each)}
+                write_json(kit / "local" / OWN, own_settings(kit) | streams)
             move(kit, directory / placed[name].kit)
     return {directory / member.kit: name for name, member in placed.items()}
 
@@ -137,6 +142,7 @@ def _revoke(authority: Authority, names: Iterable[str], directory: Path) -> dict
         shutil.rmtree(directory / UPDATES / name, ignore_errors=True)
     if not names:
         return {}
+    authority.revocation_number += 1
     authority.save()  # before anyone is told: a list that is longer than the book would be shortened by the next one
     update = directory / UPDATES / SERVER
     (update / "startup").mkdir(parents=True, exist_ok=True)

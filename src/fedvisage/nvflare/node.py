@@ -69,7 +69,7 @@ def serve(kit: Kit, front: Front, *, port: int | None = None) -> None:
     Post.kit, Post.front = kit, front
     if kit.kind == "server":
         Post.admission = _admission(kit, front)
-        guard(Post.admission)
+        guard(Post.admission, own_settings(kit.path))
         threading.Thread(target=_hand_memory_back, daemon=True).start()
     if port is not None:
         threading.Thread(target=_say_when_listening, args=(port, front), daemon=True).start()

@@ -1,7 +1,8 @@
 """The operator's end of a run: submit it, follow it, submit it again when the federation lost it, fetch the result.
 
 NVFlare aborts a job when a site's process crashes, and forgets it when the server's does. The run is then submitted
-again under its name and continues from its last checkpoint, a bounded number of times without progress.
+again under its name and continues from its last checkpoint, a bounded number of times without progress. A site whose
+process crashes again is left out of the jobs that follow, as long as the others are a quorum.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from fedvisage.nvflare.greeting import Unreachable
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.knocking import wait_for_admission
-from fedvisage.nvflare.outcome import read_trained, take
+from fedvisage.nvflare.outcome import died, read_trained, take
 from fedvisage.progress import Reporter, Say
 from fedvisage.recipe import Recipe
 from fedvisage.runs.directory import NAME
@@ -78,7 +79,7 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
     """Submit the run as often as it takes, and fetch its result."""
     attempts, known = 0, 0
     while attempts < ATTEMPTS:
-        number, ended, before = None, "", attempts
+        number, ended, before, left_out = None, "", attempts, course.left_out
         try:
             with ExitStack() as stack:
                 with course.uncounted():
@@ -89,7 +90,7 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
                     attempts += 1
                     number = _submit(session, course, wait)
                 how = follow(session, course, number)
-                if how != "lost" and _fetch(session, number, out):
+                if how != "lost" and _fetch(session, course, number, out):
                     return
                 ended = how
         except (NoConnection, SessionClosed):
@@ -100,7 +101,8 @@ def _until_finished(course: Course, kit: Kit, out: Path, wait: float) -> None:
             continue
         course.over.add(number)
         course.reporter.say(f"the job ended without a result ({ended}); submitting the run again")
-        attempts, known = 0 if course.round > known else attempts, course.round
+        progress = course.round > known or course.left_out != left_out
+        attempts, known = 0 if progress else attempts, course.round
     raise RunFailed(f"{ATTEMPTS} jobs ended without a result or a new round; the logs of server and sites say why")
 
 
@@ -148,7 +150,11 @@ def _submit(session: Session, course: Course, wait: float) -> str:
 
 
 def _wait_for_sites(session: Session, course: Course, wait: float) -> list[str]:
-    wanted, until = sorted(course.job.recipe.data.sites), time.monotonic() + wait
+    wanted, until = sorted(set(course.job.recipe.data.sites) - course.left_out), time.monotonic() + wait
+    if len(wanted) < course.job.recipe.federation.quorum:
+        names = ", ".join(sorted(course.left_out))
+        raise RunFailed(f"processes of {names} ended again and again, and without them there is no quorum; their logs "
+                        "say why, and --resume tries again")  # fmt: skip
     while True:
         here = {client.name for client in session.get_connected_client_list()}
         missing = [name for name in wanted if name not in here]
@@ -172,10 +178,14 @@ def _under_way(session: Session, course: Course) -> str | None:
     return str(job["job_id"])
 
 
-def _fetch(session: Session, number: str, out: Path) -> bool:
+def _fetch(session: Session, course: Course, number: str, out: Path) -> bool:
     """Fetch a job's result, if it left one: a job whose program ended well may still be called abnormal."""
     with tempfile.TemporaryDirectory(dir=out, prefix=".download-") as scratch:
-        return take(Path(session.download_job_result(number, scratch)), out)
+        downloaded = Path(session.download_job_result(number, scratch))
+        if take(downloaded, out):
+            return True
+        course.note_deaths(died(downloaded))
+        return False
 
 
 def _name_of_run(out: Path) -> str:

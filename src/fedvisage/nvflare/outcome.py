@@ -18,6 +18,9 @@ RESULT = "fedvisage"
 """The folder of a job's workspace that holds the result."""
 
 OUTCOME, TRAINED = "outcome.json", "trained.json"
+DIED = "died.json"
+"""Beside the outcome: the sites whose processes ended while the job ran."""
+
 FILES = (model.WEIGHTS, model.SETTINGS, LEDGER, ROUNDS, TRAINED)
 
 
@@ -85,6 +88,18 @@ def take(downloaded: Path, out: Path) -> bool:
     for name in FILES:
         write_atomically(out / name, (place / name).read_bytes())
     return True
+
+
+def note_death(place: Path, site: str) -> None:
+    """Add a site to those whose processes ended, where NVFlare lets the operator download it."""
+    place.mkdir(parents=True, exist_ok=True)
+    known = read_json(place / DIED)["sites"] if (place / DIED).exists() else []
+    write_json(place / DIED, {"sites": sorted({*known, site})})
+
+
+def died(downloaded: Path) -> list[str]:
+    """Return the sites whose processes ended while a job ran."""
+    return [str(name) for path in downloaded.rglob(f"{RESULT}/{DIED}") for name in _read(path)["sites"]]
 
 
 def _read(path: Path) -> dict[str, Any]:

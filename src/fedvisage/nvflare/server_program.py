@@ -20,8 +20,10 @@ from fedvisage import recipe as recipes
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.federation.account import figures_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
+from fedvisage.federation.wire.schema import extent_of
 from fedvisage.files import locked, parse_json, sweep, write_atomically
 from fedvisage.methods import find
+from fedvisage.nvflare import bounds
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
@@ -48,6 +50,10 @@ PROGRESS = "fedvisage.progress"
 class ServerProgram:
     """The program of a job."""
 
+    def __init__(self) -> None:
+        """Bound what is decoded before anything is: NVFlare builds this object first."""
+        bounds.install()
+
     @collab.main
     def run(self) -> None:
         """Train, and leave the result or the reason why there is none."""
@@ -63,7 +69,7 @@ class ServerProgram:
             answer = partial(progress, directory, job.recipe)
             context.get_engine().register_app_command(PROGRESS, answer)
             with locked(directory, PATIENCE):
-                train(job, own, directory, list(call.clients), call.is_aborted)
+                train(job, own, directory, list(call.clients), call.is_aborted, context.get_engine().get_cell())
             outcome = Outcome("finished")
         except RunAborted:
             raise
@@ -77,7 +83,9 @@ class ServerProgram:
         leave(outcome, directory, place)
 
 
-def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool]) -> None:
+def train(
+    job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any], aborted: Callable[[], bool], cell: Any
+) -> None:
     """Train from where the run's directory stands; a finished run is only handed out again."""
     recipe = job.recipe
     sweep(directory)
@@ -87,6 +95,7 @@ def train(job: Job, own: Mapping[str, str], directory: Path, proxies: list[Any],
     files = at_server(recipe, own)
     setup, log = set_up(recipe, find(recipe.method), files), RunLog(directory, job.run)
     schemas = setup.workspace().schemas
+    bounds.limit((extent_of(schema.tensors.values()) for schema in schemas.values()), cell)
     first = first_at_server(setup, own, directory / "cache")
     transport = CollabTransport(tuple(recipe.data.sites), proxies, recipe.federation, aborted, log.say)
     try:

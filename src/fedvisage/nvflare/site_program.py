@@ -26,7 +26,7 @@ from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.wire.schema import Refused
 from fedvisage.files import locked, read_json, sweep, write_json
 from fedvisage.methods import find
-from fedvisage.nvflare import wire
+from fedvisage.nvflare import bounds, wire
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
 from fedvisage.nvflare.own_data import NotReady, at_site
@@ -57,6 +57,7 @@ class SiteProgram:
         self._desk: SiteDesk | None = None
         self._log: RunLog | None = None
         self._threads = 1
+        bounds.install()
 
     @collab.publish
     def restore(self, generation: int) -> wire.Parcel:  # noqa: D102
@@ -65,7 +66,7 @@ class SiteProgram:
 
     @collab.publish
     def carry_out(self, order: dict) -> wire.Parcel:  # type: ignore[type-arg]  # noqa: D102
-        ticket = str(order["words"]["ticket"])
+        ticket = wire.ticket_of(order)
         return self._answer(lambda: self._at_desk().carry_out(wire.unpack_order(order)), ticket)
 
     @collab.publish
@@ -121,12 +122,20 @@ class SiteProgram:
             check_real(job.recipe)  # whatever the operator's command let pass
         directory = Path(settings["state"]) / job.run
         directory.mkdir(parents=True, exist_ok=True)
-        self._held.enter_context(locked(directory, PATIENCE))
-        sweep(directory)
-        self._log = RunLog(directory, job.run)
-        self._threads = job.recipe.runtime.threads
-        torch.set_num_threads(self._threads)
-        return _desk(name, job, settings, directory)
+        with ExitStack() as held:
+            try:
+                held.enter_context(locked(directory, PATIENCE))
+            except UserError as error:
+                raise NotReady("still has a process of an earlier job that holds this run") from error
+            sweep(directory)
+            self._log = RunLog(directory, job.run)
+            self._threads = job.recipe.runtime.threads
+            torch.set_num_threads(self._threads)
+            desk = _desk(name, job, settings, directory)
+            orders = (accepted.extent for accepted in desk.workspace.accepted.values())
+            bounds.limit(orders, context.get_engine().get_cell())
+            self._held = held.pop_all()  # a site that could not open its data must not lock itself out
+        return desk
 
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:

@@ -17,7 +17,7 @@ from typing import Any
 from nvflare.collab.api.exceptions import CollabCallError, RunAborted
 
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.nvflare import wire
+from fedvisage.nvflare import bounds, wire
 from fedvisage.progress import Say
 from fedvisage.recipe import Federation
 
@@ -133,6 +133,8 @@ class CollabTransport:
         try:
             return wire.unpack_reply(name, what(self._here[name](timeout=seconds)))
         except CollabCallError as error:
+            if (why := bounds.refusal(name)) is not None:
+                return Reply(name, None, f"refused: {why}")
             late = time.monotonic() - began >= seconds
             self._stop_if_aborted(0.0 if late else GRACE)
             reason = f"did not answer within {seconds:g} s" if late else "could not be reached"

@@ -15,8 +15,9 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
 from nvflare.apis.fl_constant import FLContextKey
 from nvflare.apis.fl_context import FLContext
+from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
-from nvflare.private.defs import CellChannel, CellChannelTopic
+from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, JobFailureMsgKey
 
 from fedvisage.errors import UserError
 from fedvisage.nvflare.admission import Admission
@@ -24,11 +25,15 @@ from fedvisage.nvflare.front import Front
 from fedvisage.nvflare.greeting import Unreachable, address_in, greet
 from fedvisage.nvflare.kits import Kit
 from fedvisage.nvflare.knocking import knock
+from fedvisage.nvflare.outcome import RESULT, note_death
 
 logger = logging.getLogger("fedvisage.watch")
 
 LOST = 30.0
 """Seconds of silence after which a site's server, or a registration, counts as gone; sites send every ten."""
+
+CRASHED = (ProcessExitCode.EXCEPTION, ProcessExitCode.CONFIG_ERROR, ProcessExitCode.INFRASTRUCTURE_ERROR)
+"""What NVFlare reports of a process that ended by itself."""
 
 ALREADY = "already registered"
 """In what the server answers to a site whose place another process has taken."""
@@ -94,14 +99,22 @@ class SiteWatch(FLComponent):  # type: ignore[misc]
 class ServerWatch(FLComponent):  # type: ignore[misc]
     """Gives a site its place back that a process took which has died since, and takes that of one that is revoked.
 
+    It notes whose process of a job ended by itself, for the operator who submits the run again.
+
     A second process of a site takes its place; when it dies, NVFlare refuses the first one for ten minutes. So long it
     would also count a site whose connection was cut among those who are there.
     """
 
+    _server: Any = None
+
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Look at each heartbeat that was refused, and hear of those who are cut off."""
         if event_type == EventType.SYSTEM_START and Post.admission is not None:
-            Post.admission.dropped = partial(_log_out, fl_ctx.get_prop(FLContextKey.SITE_OBJ))
+            server = self._server = fl_ctx.get_prop(FLContextKey.SITE_OBJ)
+            Post.admission.dropped = partial(_log_out, server)
+            # in the place of NVFlare's own, which it calls; a filter would hide those that check who is asking
+            place = CellChannel.SERVER_MAIN, CellChannelTopic.REPORT_JOB_FAILURE
+            server.cell.register_request_cb(*place, self._job_failed)
         if event_type != EventType.CLIENT_HEARTBEAT_PROCESSED:
             return
         refused = str(fl_ctx.get_prop(FLContextKey.COMMUNICATION_ERROR) or "")
@@ -111,6 +124,21 @@ class ServerWatch(FLComponent):  # type: ignore[misc]
                 if refused.endswith(f": {client.name}") and time.time() - client.last_connect_time > LOST:
                     logger.warning("%s comes back: its place was held by a process that is silent", client.name)
                     clients.remove_client(token)
+
+    def _job_failed(self, message: Any) -> Any:  # a method, for NVFlare asks what it calls for its name
+        """Note a site whose process of a job ended by itself; NVFlare then aborts the job, and says of nobody why."""
+        client = self._server.client_manager.clients.get(message.get_header(CellMessageHeaderKeys.TOKEN))
+        report = message.payload if isinstance(message.payload, dict) else {}
+        job, crashed = report.get(JobFailureMsgKey.JOB_ID), report.get(JobFailureMsgKey.CODE) in CRASHED
+        # only of a job that exists, and has this site
+        if (
+            client
+            and crashed
+            and Post.kit
+            and self._server.engine.job_runner.is_client_outcome_pending(job, client.name)
+        ):
+            note_death(Post.kit.path / str(job) / RESULT, client.name)
+        return self._server.process_job_failure(message)
 
 
 def _log_out(server: Any, name: str) -> None:

@@ -66,7 +66,11 @@ def calls(scorer: Scorer) -> dict[str, Call]:
             found = before(scorer.net.get_submodule(name), times, _passes(scorer, site.data))
         return {MEAN: found.mean, VARIANCE: found.variance, EXAMPLES.name: torch.tensor(len(site.data))}
 
-    return {CALL: Call(of_layer, UPLOADS, exact=True, private=True)}
+    return {CALL: Call(of_layer, UPLOADS, exact=True, private=True, takes=_takes, questions=len(layers))}
+
+
+def _takes(recipe: Recipe) -> tuple[Upload, ...]:
+    return (Upload(LAYER, "statistic", dtype="int64", guarantee="which layer is asked about"),)
 
 
 def layers_of(scorer: Scorer) -> Mapping[str, int]:

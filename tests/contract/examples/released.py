@@ -64,7 +64,7 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={
         "tell": Call(tell, (Upload("count", "dp", dtype="float64"), COST)),
-        "train": Call(train, fedpad.TRAIN.uploads),
+        "train": Call(train, fedpad.TRAIN.uploads, takes=lambda _: (Upload("prior", "statistic", dtype="float64"),)),
     },
     server=server,
     user=resnet18.user,

@@ -114,6 +114,8 @@ def user(member: Member) -> Tensor:
     return logits.squeeze(1)
 
 
+BACK = Upload("gradient", "gradient", shape=token_shape)
+
 METHOD = Method(
     name="split",
     title="Split",
@@ -123,9 +125,16 @@ METHOD = Method(
     network=network,
     home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "adapter": Home.SERVER, "head": Home.SITE},
     calls={
-        "tokens": Call(tokens, (Upload("tokens", "activation", shape=token_shape),)),
-        "head": Call(head, (Upload("gradient", "gradient", shape=(-1, WIDTH)),)),
-        "finish": Call(finish, (EXAMPLES, LOSS)),
+        "tokens": Call(
+            tokens, (Upload("tokens", "activation", shape=token_shape),), takes=lambda _: (BACK,), repeats=True
+        ),
+        "head": Call(
+            head,
+            (Upload("gradient", "gradient", shape=(-1, WIDTH)),),
+            takes=lambda _: (Upload("pseudo", "activation", shape=(-1, WIDTH)),),
+            repeats=True,
+        ),
+        "finish": Call(finish, (EXAMPLES, LOSS), takes=lambda _: (BACK,)),
         "unify": Call(unify, (Upload("weights", "weights", parts=("tokenizer", "head")),)),
         "adopt": Call(adopt, ()),
     },

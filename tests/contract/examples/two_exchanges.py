@@ -59,6 +59,10 @@ def server(s: Server) -> Iterator[None]:
         yield
 
 
+def centres_of_all(recipe: Recipe) -> tuple[Upload, ...]:
+    return tuple(Upload(f"centre/{name}", "activation", shape=width) for name in recipe.data.sites)
+
+
 METHOD = Method(
     name="two-exchanges",
     title="Two exchanges",
@@ -69,7 +73,7 @@ METHOD = Method(
     home={"model": Home.LENT},
     calls={
         "centre": Call(centre, (Upload("centre", "activation", shape=width, guarantee="a mean feature"),)),
-        "train": Call(train, fedpad.TRAIN.uploads),
+        "train": Call(train, fedpad.TRAIN.uploads, takes=centres_of_all),
     },
     server=server,
     user=resnet18.user,

@@ -25,3 +25,9 @@ def test_the_same_tensors_are_read_once() -> None:
     before = digests.of({"one": values})
     shared += 1  # which torch does not notice
     assert digests.of({"one": values}) == before != digest_of({"one": values})
+
+
+def test_the_digest_of_one_number_does_not_depend_on_its_stride() -> None:
+    strided = torch.arange(4.0)[1::4]
+    assert strided.stride() == (4,)
+    assert digest_of({"n": strided}) == digest_of({"n": torch.tensor([1.0])})

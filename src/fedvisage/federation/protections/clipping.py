@@ -51,7 +51,7 @@ class ClipAtSite:
             return reply | within(weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None))
 
         uploads = tuple(replace(one, guarantee=promise) if one.kind == "weights" else one for one in plain.uploads)
-        return {**calls, SUMMED: Call(run, uploads)}
+        return {**calls, SUMMED: replace(plain, run=run, uploads=uploads)}
 
 
 @dataclass(frozen=True)

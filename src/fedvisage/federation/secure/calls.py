@@ -66,14 +66,23 @@ def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[s
     public = Upload("public", "key", shape=(3, KEY), dtype="uint8")
     sealed = Upload("sealed", "share", shape=(-1, protocol.ENVELOPE), dtype="uint8", most=most * protocol.ENVELOPE)
     shares = Upload("shares", "share", shape=(-1, shamir.SHARE), dtype="uint8", most=most * shamir.SHARE)
+    roster = Upload("roster", "key", shape=(-1, 3, KEY), dtype="uint8", most=most * 3 * KEY)
+    own = Upload("own", "statistic", dtype="int64")
+    present, survivors = (
+        Upload(name, "statistic", shape=(-1,), dtype="int64", most=most) for name in ("present", "survivors")
+    )
     size = (fixed_point.size_of(layout_of(schema)),)
     hidden = Upload("masked", "masked", shape=size, dtype="int64", guarantee=promise)
     return {
         **calls,
         KEYS: Call(_keys, (public,)),
-        SHARES: Call(_shares, (sealed,)),
-        SUMMED: Call(lambda site, message: _masked(site, message, calls[SUMMED], schema), (hidden,)),
-        UNMASK: Call(_unmask, (shares,)),
+        SHARES: Call(_shares, (sealed,), takes=lambda _: (roster, own)),
+        SUMMED: Call(
+            lambda site, message: _masked(site, message, calls[SUMMED], schema),
+            (hidden,),
+            takes=lambda recipe: (*calls[SUMMED].takes(recipe), present, sealed),
+        ),
+        UNMASK: Call(_unmask, (shares,), takes=lambda _: (survivors,)),
     }
 
 

@@ -101,5 +101,8 @@ def digest_of(message: Message) -> str:
     for name in sorted(message):
         tensor = message[name].detach().cpu().contiguous()
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
-        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        flat = tensor.reshape(-1)
+        if flat.stride() != (1,):  # a tensor of one element counts as contiguous whatever its stride
+            flat = flat.clone(memory_format=torch.contiguous_format)
+        total.update(flat.view(torch.uint8).numpy().data)
     return total.hexdigest()

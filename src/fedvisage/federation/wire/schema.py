@@ -6,14 +6,14 @@ the entrance: a field that is missing, extra, of another type or shape, not fini
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from fedvisage.federation.wire.message import Message, is_plain
-from fedvisage.federation.wire.precision import LARGEST, SCALE, fields
+from fedvisage.federation.wire.precision import LARGEST, SCALE, fields, wide
 from fedvisage.federation.wire.upload import COST, Kind, Upload
 from fedvisage.recipe import Recipe
 
@@ -78,6 +78,23 @@ class Schema:
         for name, tensor in message.items():
             groups[self.tensors[name].field][name] = tensor
         return groups
+
+
+@dataclass(frozen=True)
+class Extent:
+    """How much one message may hold: tensors, bytes of all of them, bytes of the largest."""
+
+    tensors: int = 0
+    size: int = 0
+    largest: int = 0
+
+
+def extent_of(tensors: Iterable[Expected]) -> Extent:
+    """Return how much a message may hold that has all these tensors, each as large as it may be."""
+    sizes = [
+        (one.most if -1 in one.shape else torch.Size(one.shape).numel()) * wide(one.dtype).itemsize for one in tensors
+    ]
+    return Extent(len(sizes), sum(sizes), max(sizes, default=0))
 
 
 def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, *, exact: bool = False) -> Schema:

@@ -93,6 +93,7 @@ def server(s: Server) -> Iterator[None]:
 def scaffold(model: Model) -> Method:
     """Return SCAFFOLD on a model."""
     moved = "what the site's control variate moved by"
+    control = Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved)
     averaged = averaging.on_model(
         model,
         averaging.options_on(model, Correction),
@@ -101,6 +102,7 @@ def scaffold(model: Model) -> Method:
         paper=PAPER,
         loss=corrected(model.loss),
         around=controlled,
-        more=(Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved),),
+        more=(control,),
     )
-    return replace(averaged, server=server, averages=False, pulls=False, steps_at_server=False)
+    calls = {"train": replace(averaged.calls["train"], takes=lambda _: (control,))}
+    return replace(averaged, calls=calls, server=server, averages=False, pulls=False, steps_at_server=False)

@@ -63,12 +63,18 @@ def calls(scorer: Scorer) -> dict[str, Call]:
     recipe = scorer.recipe
     uploads = OF_TRAINING if recipe.evaluation.threshold == ON_TRAINING else UPLOADS
     return {
-        SCORES: Call(scores, (uploads[SCORES],), exact=True),
+        SCORES: Call(scores, (uploads[SCORES],), exact=True, questions=evaluations(recipe) + 2),
         SCATTER: Call(scatter, (uploads[SCATTER],), exact=True),
         # what a site trains on is seen by calls that look at what it keeps to itself
         **({TRAINING: Call(of_training, (OF_TRAINING[SCORES],), exact=True, private=True)}
            if counts_training(recipe) else {}),
     }  # fmt: skip
+
+
+def evaluations(recipe: Recipe) -> int:
+    """Return in how many rounds a recipe has sites judge the model; after the last one it is judged again."""
+    every = recipe.evaluation.every
+    return -(-recipe.training.rounds // every) if every else 0
 
 
 def counts_training(recipe: Recipe) -> bool:

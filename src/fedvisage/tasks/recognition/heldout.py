@@ -25,7 +25,7 @@ from fedvisage.metrics.personalised import FARS, FPIRS, figures_of_site
 from fedvisage.metrics.similarity import Faces, Features, labelled
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.pad.heldout import SCORES
+from fedvisage.tasks.pad.heldout import SCORES, evaluations
 from fedvisage.tasks.scoring import Scorer
 
 Transform = Callable[[Tensor], Tensor]
@@ -107,7 +107,9 @@ def calls(scorer: Scorer) -> dict[str, Call]:
         return {"figures": torch.tensor(rows, dtype=torch.float64), "pairs": torch.tensor(counts)}
 
     runs = {SCORES: pairs, PERSONAL: figures}
-    return {call: Call(runs[call], fields, exact=True, private=call == PERSONAL) for call, fields in declared.items()}
+    questions = evaluations(scorer.recipe) + 2
+    return {call: Call(runs[call], fields, exact=True, private=call == PERSONAL, questions=questions)
+            for call, fields in declared.items()}  # fmt: skip
 
 
 def faces_of(

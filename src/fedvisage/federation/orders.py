@@ -1,0 +1,130 @@
+"""What a site lets a server ask: the orders that its recipe provides for, and no others.
+
+A server program never asks for a round beyond the recipe's last one, twice for the same training of a round, or about
+more models than the recipe evaluates. A server that does wants to learn more about a site than the recipe says. A
+restored generation of private state allows the rounds after it again: that is how a run is resumed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from fedvisage.errors import plain_line
+from fedvisage.federation.declared import Call
+from fedvisage.federation.wire.message import Message, is_plain
+from fedvisage.federation.wire.precision import wide
+from fedvisage.federation.wire.schema import Expected, Extent, Refused, extent_of, schema_of
+from fedvisage.federation.wire.transport import Order
+from fedvisage.federation.wire.upload import Upload
+from fedvisage.recipe import Recipe
+
+QUOTED = 60
+"""Letters of a name that a refusal quotes."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """The tensors that orders of one call may hold, by name; none of them must be there."""
+
+    tensors: Mapping[str, Expected]
+    members: frozenset[str] = frozenset()
+    """The sites whose models may come along, each under its site's name."""
+
+    @property
+    def extent(self) -> Extent:
+        """How much an order may hold."""
+        one, copies = extent_of(self.tensors.values()), 1 + len(self.members)
+        return Extent(one.tensors * copies, one.size * copies, one.largest)
+
+    def check(self, message: Message) -> None:
+        """Refuse an order with a tensor that is not declared, or of another type or size than declared."""
+        for name, tensor in message.items():
+            member, _, rest = name.partition("/")
+            expected = self.tensors.get(name) or (self.tensors.get(rest) if member in self.members else None)
+            if expected is None:
+                raise Refused(f"order: {plain_line(name, QUOTED)}", "is not declared for this call")
+            if not is_plain(tensor):
+                raise Refused(f"order: {name}", "is no plain tensor")
+            if wide(tensor.dtype) != wide(expected.dtype):
+                raise Refused(f"order: {name}", f"has type {tensor.dtype}, declared {expected.dtype}")
+            shape, declared = tuple(tensor.shape), expected.shape
+            same = len(shape) == len(declared) and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
+            if not same or (tensor.numel() > max(expected.most, 1) and -1 in declared):
+                raise Refused(f"order: {name}", f"has shape {shape}, declared {declared}")
+
+
+def accepted_by(calls: Mapping[str, Call], recipe: Recipe, whole: nn.ModuleDict, members: bool) -> dict[str, Accepted]:
+    """Work out what each call's orders may hold: parts of the network, and what the call declares beside them."""
+    parts = (Upload("weights", "weights", parts=tuple(whole)),)
+    sites = frozenset(recipe.data.sites) if members else frozenset()
+    known: dict[tuple[Upload, ...], Mapping[str, Expected]] = {}
+    accepted = {}
+    for name, call in calls.items():
+        beside = call.takes(recipe)
+        if beside not in known:
+            known[beside] = schema_of((*parts, *beside), recipe, whole, exact=True).tensors
+        accepted[name] = Accepted(known[beside], sites)
+    return accepted
+
+
+@dataclass
+class Orders:
+    """The orders that one site has carried out, as far as the next ones depend on them."""
+
+    calls: Mapping[str, Call]
+    about_finished: Mapping[str, Call]
+    accepted: Mapping[str, Accepted]
+    rounds: int
+    """The recipe's last round."""
+    after: int = 0
+    """The round whose private state was restored last."""
+    round: int = 0
+    """The round of the last training order."""
+    _visits: dict[str, list[int]] = field(default_factory=dict)
+    _times: Counter[str] = field(default_factory=Counter)
+    _questions: dict[str, set[str]] = field(default_factory=dict)
+
+    def admit(self, order: Order) -> None:
+        """Refuse an order that the recipe does not provide for, and remember one that it does."""
+        if order.call not in self.calls:
+            raise Refused("order", f"asks for {order.call[:QUOTED]!r}, which this method does not have")
+        if not 1 <= order.round <= self.rounds:
+            raise Refused("order", f"is of round {str(order.round)[:QUOTED]}, the recipe has {self.rounds}")
+        self.accepted[order.call].check(order.message)
+        if order.call not in self.about_finished:
+            self._admit_training(order)
+
+    def _admit_training(self, order: Order) -> None:
+        call = self.calls[order.call]
+        if order.round <= self.after or order.round < self.round:
+            last = max(self.after, self.round)
+            raise Refused("order", f"is of round {order.round}, and round {last} is over")
+        if order.round > self.round:
+            self.round, self._visits, self._times = order.round, {}, Counter()
+        visits = self._visits.setdefault(order.call, [])
+        again = order.visit in visits
+        if (again and not call.repeats) or (not again and len(visits) >= call.visits):
+            raise Refused("order", f"asks for {order.call!r} again in round {order.round}")
+        if not again:
+            visits.append(order.visit)
+
+    def count(self, order: Order, batches: int) -> None:
+        """Refuse what is repeated within a visit more often than there are batches."""
+        self._times[order.call] += 1
+        if self.calls[order.call].repeats and self._times[order.call] > batches * self.calls[order.call].visits:
+            raise Refused("order", f"asks for {order.call!r} more often than there are batches")
+
+    def question(self, call: str, question: str) -> None:
+        """Refuse questions about more finished models than the recipe provides for; the same one again is none."""
+        asked, most = self._questions.setdefault(call, set()), self.about_finished[call].questions
+        if question not in asked and len(asked) >= most:
+            raise Refused("order", f"asks {call!r} about more than {most} models, more than the recipe evaluates")
+        asked.add(question)
+
+    def restored(self, generation: int) -> None:
+        """Allow the rounds after a generation again; answers about finished models stay counted."""
+        self.after, self.round, self._visits, self._times = generation, 0, {}, Counter()

@@ -1,0 +1,216 @@
+"""What a process of a job decodes of other organisations' messages: bounded in size, number and nesting beforehand.
+
+NVFlare receives a message, fetches its tensors and builds its objects before our code sees any of it. So the limits are
+set where NVFlare lets them be: at the streams that bring a message, at its decoder, and at the class that fetches
+tensors. Until a job's recipe is known no tensor is fetched at all.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from nvflare.app_opt.pt.decomposers import TensorDecomposer
+from nvflare.app_opt.pt.tensor_downloader import TensorConsumer
+from nvflare.fuel.f3.cellnet import cell as cells
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.cellnet.fqcn import FQCN
+from nvflare.fuel.f3.streaming.blob_streamer import BlobHandler
+from nvflare.fuel.f3.streaming.download_service import download_object
+from nvflare.fuel.utils import fobs
+from nvflare.fuel.utils.fobs import dots, lobs
+from nvflare.fuel.utils.fobs.datum import Datum, DatumManager
+
+from fedvisage.federation.wire.schema import Extent
+
+OBJECTS, DEPTH = 200_000, 64
+"""Values in a message's body, and how deep they are nested. NVFlare's own messages name every site of a job."""
+
+HEADER = 4096
+"""Bytes of the header of one tensor: its name, type and shape."""
+
+CHUNK, SLACK = 1 << 21, 1 << 22
+"""Bytes of small tensors that NVFlare sends together, and what a message may have beside them."""
+
+
+class TooMuch(Exception):
+    """A message is larger, longer or deeper than the job needs."""
+
+
+_limits = Extent()
+_refused: dict[str, str] = {}
+
+
+def refusal(site: str) -> str | None:
+    """Return why a message of a site was not decoded, once."""
+    return _refused.pop(site, None)
+
+
+def limit(extents: Iterable[Extent], cell: Any = None) -> None:
+    """Set the limits of this process, and of the streams of its cell, to the largest message that a job may have."""
+    global _limits
+    known = list(extents)
+    _limits = Extent(
+        *(max((getattr(one, name) for one in known), default=0) for name in ("tensors", "size", "largest"))
+    )
+    if cell is None:
+        return
+    most = max(_limits.largest, CHUNK) + SLACK
+    for callback in cell.byte_receiver.registry.reg.values():
+        handler = getattr(callback.cb, "__self__", None)
+        if isinstance(handler, BlobHandler):
+            handler.max_blob_size = most
+            callback.cb = _noting(callback.cb, most)
+
+
+def _noting(handle: Callable[..., int], most: int) -> Callable[..., int]:
+    """Have NVFlare's end of a stream note whose message it refuses for its size."""
+
+    def handled(future: Any, stream: Any, *arguments: Any, **options: Any) -> int:
+        if stream.get_size() > most:
+            _note(str((stream.headers or {}).get(MessageHeaderKey.ORIGIN)), f"a message has more than {most} bytes")
+        return handle(future, stream, *arguments, **options)
+
+    return handled
+
+
+def install() -> None:
+    """Put the limits in front of NVFlare's decoder; to be called before a job begins."""
+    fobs.register(BoundedTensors)
+    if not isinstance(fobs.get_dot_handler(dots.TENSOR_DOWNLOAD), BoundedTensors):
+        raise RuntimeError("NVFlare has decoded tensors before their limits were set")
+    lobs.deserialize, lobs.get_datum_dir = _deserialize, _no_files
+    cells._is_server_job_cell = _never
+
+
+def check_body(body: bytes, objects: int = OBJECTS, depth: int = DEPTH) -> None:
+    """Refuse a msgpack body with more values, or deeper ones, before any object is made of it."""
+    left, at, count = [1], 0, 0
+    while left:
+        if not left[-1]:
+            left.pop()
+            continue
+        left[-1] -= 1
+        count += 1
+        if at >= len(body):
+            raise TooMuch("a message ends too early")
+        skipped, inside = _value(body, at)
+        at += skipped
+        if count + inside > objects:
+            raise TooMuch(f"a message has more than {objects} values")
+        if inside:
+            if len(left) >= depth:
+                raise TooMuch(f"a message is nested more than {depth} deep")
+            left.append(inside)
+
+
+_SIZED = {0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0), 0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
+          0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0)}  # fmt: skip
+"""Types of msgpack with a size in so many bytes, and bytes beside what it counts."""
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8,
+          0xD4: 2, 0xD5: 3, 0xD6: 5, 0xD7: 9, 0xD8: 17}  # fmt: skip
+_LISTS = {0xDC: (2, 1), 0xDD: (4, 1), 0xDE: (2, 2), 0xDF: (4, 2)}
+"""Lists and maps with a count in so many bytes, and values for each that it counts."""
+
+
+def _value(body: bytes, at: int) -> tuple[int, int]:
+    """Return how many bytes a msgpack value takes without those inside it, and how many are inside."""
+    first = body[at]
+    if first in _SIZED:
+        width, more = _SIZED[first]
+        return 1 + width + more + int.from_bytes(body[at + 1 : at + 1 + width], "big"), 0
+    if first in _LISTS:
+        width, each = _LISTS[first]
+        return 1 + width, each * int.from_bytes(body[at + 1 : at + 1 + width], "big")
+    if 0x80 <= first <= 0x8F:
+        return 1, 2 * (first & 15)
+    if 0x90 <= first <= 0x9F:
+        return 1, first & 15
+    if 0xA0 <= first <= 0xBF:
+        return 1 + (first & 31), 0
+    return 1 + _FIXED.get(first, 0), 0
+
+
+_decode = lobs.deserialize
+
+
+def _deserialize(data: bytes, manager: DatumManager, **options: Any) -> Any:
+    try:
+        check_body(data)
+    except TooMuch as error:
+        _note(_origin(manager), str(error))
+        raise
+    return _decode(data, manager, **options)
+
+
+def _no_files() -> str:
+    raise TooMuch("a message holds a file")
+
+
+def _never(info: Any) -> bool:
+    """Have no error that a site sends end the server's process, as NVFlare does where a message was too large."""
+    return False
+
+
+def _origin(manager: DatumManager) -> str:
+    message = manager.fobs_ctx.get(fobs.FOBSContextKey.MESSAGE)
+    return "" if message is None else str(message.get_header(MessageHeaderKey.ORIGIN))
+
+
+def _note(origin: str, reason: str) -> None:
+    _refused[FQCN.split(origin)[0]] = reason
+
+
+class Counting(TensorConsumer):  # type: ignore[misc]
+    """Takes tensors as long as they are no more than the job's messages have."""
+
+    def __init__(self, origin: str, limits: Extent) -> None:
+        """Begin with none."""
+        super().__init__(None, {})
+        self.origin, self.limits, self.count, self.size = origin, limits, 0, 0
+
+    def consume_items(self, items: list[Any], result: Any) -> Any:
+        """Count tensors and bytes before they are read."""
+        self.count += len(items)
+        self.size += sum(map(len, items))
+        if self.count > self.limits.tensors:
+            self._refuse(f"a message has more than {self.limits.tensors} tensors")
+        if self.size > self.limits.size + HEADER * self.limits.tensors:
+            self._refuse(f"a message has more than {self.limits.size} bytes of tensors")
+        if any(len(item) < 8 or struct.unpack("<Q", bytes(item[:8]))[0] > HEADER for item in items):
+            self._refuse(f"a tensor's header has more than {HEADER} bytes")
+        return super().consume_items(items, result)
+
+    def _refuse(self, reason: str) -> None:
+        _note(self.origin, reason)
+        raise TooMuch(reason)
+
+
+class BoundedTensors(TensorDecomposer):  # type: ignore[misc]
+    """Fetches a message's tensors within the limits, from the one who sent it, and once."""
+
+    def process_datum(self, datum: Datum, manager: DatumManager) -> None:
+        """Refuse a second table of tensors, which could be as large as the first, and one that lies elsewhere."""
+        origin, reason = _origin(manager), ""
+        if self.items_key in manager.fobs_ctx:
+            reason = "a message has two tables of tensors"
+        elif json.loads(datum.value)["fqcn"] != origin:
+            reason = "a message has tensors that lie with somebody else"
+        if reason:
+            _note(origin, reason)
+            raise TooMuch(reason)
+        super().process_datum(datum, manager)
+
+    def download(self, from_fqcn: str, ref_id: str, per_request_timeout: float, cell: Any, **options: Any) -> Any:
+        """Fetch tensors, and count them as they come."""
+        options.pop("fobs_ctx", None)
+        consumer = Counting(from_fqcn, _limits)
+        download_object(from_fqcn=from_fqcn, ref_id=ref_id, consumer=consumer, cell=cell,
+                        per_request_timeout=per_request_timeout, **options)  # fmt: skip
+        return consumer.error, consumer.result
+
+    def native_recompose(self, data: bytes, manager: DatumManager | None = None) -> Any:
+        """Refuse tensors in the body itself: our messages have none there."""
+        raise TooMuch("a message has a tensor in its body")

@@ -1,0 +1,187 @@
+"""What a process of a job decodes of other organisations' messages, by NVFlare's own coder and decoder."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+import torch
+from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey
+from nvflare.fuel.f3.message import Message
+from nvflare.fuel.utils import fobs
+from nvflare.fuel.utils.fobs import dots, lobs
+from safetensors.torch import save
+from tests.distributed.federations import run_through
+from tests.toy import SITES, tree
+
+from fedvisage.federation.wire.schema import Extent
+from fedvisage.nvflare import bounds
+from fedvisage.nvflare.bounds import BoundedTensors, Counting, TooMuch, check_body
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
+
+FRAME = {fobs.FOBSContextKey.MESSAGE: Message({MessageHeaderKey.ORIGIN: "B.job"})}
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The limits of a job's process, which are taken off again."""
+    monkeypatch.setattr(lobs, "deserialize", lobs.deserialize)
+    monkeypatch.setattr(lobs, "get_datum_dir", lobs.get_datum_dir)
+    bounds.install()
+    yield
+    bounds.refusal("B")
+
+
+def nested(depth: int) -> bytes:
+    return b"\x91" * depth + b"\x90"
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (nested(20_000), "nested more than 64 deep"),
+        (msgpack.packb([[]] * 300_000), "more than 200000 values"),
+        (b"\xdd\xff\xff\xff\xff", "more than 200000 values"),
+        (b"\xdf\xff\xff\xff\xff", "more than 200000 values"),
+        (msgpack.packb({"a": [1, 2, 3]})[:-2], "ends too early"),
+    ],
+)
+def test_a_body_that_would_make_too_many_objects_is_refused_before_it_makes_any(body: bytes, reason: str) -> None:
+    with pytest.raises(TooMuch, match=reason):
+        check_body(body)
+
+
+VALUES: list[Any] = [
+    None, True, 0, 127, 128, 2**15, 2**31, 2**63, -1, -32, -33, -(2**15), -(2**31), -(2**63), 1.5,
+    *("x" * size for size in (0, 1, 31, 32, 255, 256, 65_536)), *(b"x" * size for size in (0, 1, 255, 256, 65_536)),
+    *([0] * size for size in (0, 15, 16, 65_536)), *(dict.fromkeys(range(size)) for size in (0, 15, 16, 65_536)),
+    *(msgpack.ExtType(5, b"x" * size) for size in (1, 2, 3, 4, 8, 16, 17, 256, 65_536)), [[{"a": [1, {"b": 2}]}]],
+]  # fmt: skip
+
+
+def values_in(value: Any) -> int:
+    """Count a value and those inside it."""
+    if isinstance(value, dict):
+        return 1 + sum(values_in(key) + values_in(inside) for key, inside in value.items())
+    return 1 + sum(map(values_in, value)) if isinstance(value, list) else 1
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: str(value)[:20])
+def test_every_type_of_msgpack_is_counted(value: Any) -> None:
+    """A value that is measured wrongly would hide the ones behind it."""
+    whole = [value, "end", 7]
+    check_body(msgpack.packb(whole), objects=values_in(whole))
+    with pytest.raises(TooMuch):
+        check_body(msgpack.packb(whole), objects=values_in(whole) - 1)
+
+
+def test_nvflares_decoder_refuses_such_a_body_and_says_whose_it_was(installed: None) -> None:
+    whole = fobs.dumps({"words": {"ticket": "t"}})
+    assert fobs.loads(whole, fobs_ctx=dict(FRAME)) == {"words": {"ticket": "t"}}
+    header = lobs._Header(lobs.MARKER_MAIN, 0, 20_001).to_bytes()
+    began = time.monotonic()
+    with pytest.raises(TooMuch):
+        fobs.loads(header + nested(20_000), fobs_ctx=dict(FRAME))
+    assert time.monotonic() - began < 1
+    assert bounds.refusal("B") == "a message is nested more than 64 deep"
+    assert bounds.refusal("B") is None
+
+
+def datum(marker: int, dot: int, value: bytes) -> bytes:
+    return lobs._Header(marker, dot, 16 + len(value)).to_bytes() + uuid.uuid4().bytes + value
+
+
+@pytest.mark.parametrize(
+    ("tail", "reason"),
+    [
+        (datum(lobs.MARKER_DATUM_FILE, 0, b"x"), "holds a file"),
+        (datum(lobs.MARKER_DATUM_TEXT, dots.TENSOR_DOWNLOAD, b'{"fqcn": "A.job", "ref_id": "1"}'), "somebody else"),
+    ],
+)
+def test_a_message_brings_no_files_and_no_tensors_of_others(installed: None, tail: bytes, reason: str) -> None:
+    body = msgpack.packb({})
+    whole = lobs._Header(lobs.MARKER_MAIN, 0, len(body)).to_bytes() + body + tail
+    with pytest.raises(TooMuch, match=reason):
+        fobs.loads(whole, fobs_ctx=dict(FRAME))
+
+
+def test_tensors_are_counted_before_they_are_read() -> None:
+    limits = Extent(tensors=3, size=1000, largest=400)
+    item = save({"T0": torch.zeros(25)})
+    taker = Counting("B.job", limits)
+    assert set(taker.consume_items([item], None)) == {"T0"}
+    for items, reason in (
+        ([item] * 4, "more than 3 tensors"),
+        ([save({"T0": torch.zeros(10_000)})], "more than 1000 bytes"),
+        ([(1 << 40).to_bytes(8, "little") + b"{"], "header"),
+        ([save({f"name-{number}": torch.zeros(0) for number in range(200)})], "header"),
+        ([b""], "header"),
+    ):
+        with pytest.raises(TooMuch, match=reason):
+            Counting("B.job", limits).consume_items(items, None)
+        assert reason in str(bounds.refusal("B"))
+
+
+def test_a_tensor_in_the_body_is_refused(installed: None) -> None:
+    with pytest.raises(TooMuch, match="body"):
+        BoundedTensors().native_recompose(save({"t": torch.zeros(2)}))
+
+
+HOSTILE = """
+import os
+if os.environ.get("HOSTILE"):
+    import torch
+    from fedvisage.nvflare import wire
+    honest, asked = wire.pack_reply, []
+    def hostile(message, ticket):
+        parcel = honest(message, ticket)
+        if not ticket.startswith("round") or "train" not in ticket:
+            return parcel
+        asked.append(ticket)
+        if ticket.startswith("round 1,"):
+            parcel["tensors"]["more"] = torch.zeros(30_000_000)
+        elif ticket.startswith("round 2,"):
+            parcel["tensors"] |= {f"more-{number}": torch.zeros(1) for number in range(20_000)}
+        elif ticket.startswith("round 3,"):
+            parcel["words"]["more"] = "words"
+        return parcel
+    wire.pack_reply = hostile
+"""
+
+
+@pytest.fixture
+def federation(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
+    """Site B sends more than it declared."""
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(HOSTILE)
+    with rehearsal(tmp_path / "federation", {name: str(sets[name]) for name in SITES}) as members:
+        members.kill("B")
+        os.environ |= {"HOSTILE": "yes", "PYTHONPATH": str(tmp_path / "site")}
+        try:
+            members.start("B")
+        finally:
+            del os.environ["HOSTILE"], os.environ["PYTHONPATH"]
+        yield members
+
+
+@pytest.mark.distributed
+@pytest.mark.timeout(600)
+def test_a_site_that_sends_too_much_is_refused_and_the_others_go_on(
+    federation: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    content = tree(sets, "fedpad", training__rounds=4, federation__deadline=120.0)
+    run_through(federation, content, tmp_path / "run")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    assert [row["counted"] for row in rows] == [["A", "C"]] * 3 + [["A", "B", "C"]]
+    for number, what in enumerate(("bytes", "tensors")):
+        assert "refused: a message has more than" in rows[number]["failed"]["B"]
+        assert rows[number]["failed"]["B"].endswith(what)
+    assert "unknown word 'more'" in rows[2]["failed"]["B"]
+    assert all(row["seconds"] < 60 for row in rows)

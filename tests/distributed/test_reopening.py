@@ -1,0 +1,84 @@
+"""A site whose data cannot be opened: it reports the reason for every order, and rejoins once the data is repaired."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from nvflare.apis.workspace import Workspace
+from tests.toy import SITES, make_set, recipe_of, tree
+
+from fedvisage.files import write_json
+from fedvisage.nvflare.job import Job, travelling, write_job
+from fedvisage.nvflare.kits import OWN
+from fedvisage.nvflare.site_program import SiteProgram
+from fedvisage.nvflare.wire import unpack_reply
+
+NUMBER = "1234"
+
+
+class Context:
+    """What a job's process asks NVFlare for: the workspace of the kit, the site's name, the number of the job."""
+
+    def __init__(self, kit: Path) -> None:
+        self.kit = kit
+
+    def get_workspace(self) -> Workspace:
+        return Workspace(str(self.kit))
+
+    def get_identity_name(self) -> str:
+        return "A"
+
+    def get_job_id(self) -> str:
+        return NUMBER
+
+    def get_engine(self) -> Context:
+        return self
+
+    def get_cell(self) -> None:
+        return None  # there is no network
+
+
+def started(sets: Mapping[str, Path], data: Path, place: Path) -> Context:
+    """Lay out a site's kit with a job in it, as NVFlare does."""
+    kit = place / "kit"
+    for folder in ("local", "startup"):
+        (kit / folder).mkdir(parents=True)
+    write_json(kit / "local" / OWN, {"data": str(data), "state": str(place / "state"), "rehearsal": "yes"})
+    job = place / "job"
+    write_job(job, Job("run-1", travelling(recipe_of(tree(sets, "fedpad")))), SITES)
+    shutil.copytree(job / "app" / "config", Path(Workspace(str(kit)).get_app_config_dir(NUMBER)))
+    return Context(kit)
+
+
+def restored(program: SiteProgram, context: Any) -> str:
+    """Have the site begin, as its published call does, and return why it could not."""
+    return unpack_reply("A", program._answer(lambda: program._restore(context, 0))).failure
+
+
+def test_a_site_with_a_wrong_set_says_so_every_time_and_rejoins_when_it_is_repaired(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)  # nobody else holds the run
+    data = make_set(tmp_path / "data", "A", 0, size=16)
+    context, program = started(sets, data, tmp_path), SiteProgram()
+    first = restored(program, context)
+    assert first.startswith(("recipe", "data."))
+    assert restored(program, context) == first
+    shutil.rmtree(data)
+    shutil.copytree(sets["A"], data)
+    assert restored(program, context) == ""
+
+
+def test_a_run_that_another_process_holds_is_named_as_such(
+    sets: Mapping[str, Path], tmp_path: Path, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr("fedvisage.nvflare.site_program.PATIENCE", 0.0)
+    context = started(sets, sets["A"], tmp_path)
+    holder, late = SiteProgram(), SiteProgram()
+    assert restored(holder, context) == ""
+    assert "earlier job" in restored(late, context)
+    holder._held.close()
+    assert restored(late, context) == ""
