@@ -22,7 +22,7 @@ from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.secure.calls import CONSISTENCY, SHARES, UNMASK
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from fedvisage.federation.secure.memory import RosterMemory
 from fedvisage.federation.secure.protocol import Secrets
 from fedvisage.federation.wire.schema import Refused
@@ -275,6 +275,22 @@ def test_each_step_of_a_sum_is_taken_once(call: str, kits: Path, sets: Mapping[s
 
     run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, kits=kits, place=tmp_path))
     assert answers == ["secure: was asked out of turn; the sum has to start anew"] * 3
+
+
+def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    answers: list[str] = []
+
+    class Again(LocalTransport):
+        """A server that begins another sum in the same round."""
+
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            yield from super().call(orders)
+            if any(order.call == UNMASK for order in orders.values()):
+                again = {name: Order(KEYS, order.round, {}, 99, "again") for name, order in orders.items()}
+                answers.extend(reply.failure for reply in super().call(again))
+
+    run_toy(secure(sets), tmp_path / "run", wire=Again)
+    assert answers == ["secure: this round was summed already"] * 3
 
 
 def test_with_one_colluder_of_three_no_two_are_summed(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:

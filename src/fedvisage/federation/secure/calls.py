@@ -36,6 +36,9 @@ AT_THE_DESK = (KEYS, SHARES, CONSISTENCY, UNMASK)
 PLACE = "secure"
 """Where a site's secrets stand in its scratch."""
 
+DONE = "summed"
+"""Stands there after the sum of a round: there is one per round."""
+
 
 @dataclass
 class State:
@@ -115,6 +118,8 @@ def _draw(site: Site, purpose: str) -> shamir.Draw:
 
 def _keys(site: Site, message: Message) -> Message:
     """Draw secrets and publish the signed public keys, unless this data belongs to another roster."""
+    if site.scratch.get(PLACE) == DONE:
+        raise Refused(PLACE, "this round was summed already")
     site.trust.check_roster(sorted(site.recipe.data.sites))
     secrets = Secrets.drawn(_draw(site, KEYS))
     site.scratch[PLACE] = State(secrets)
@@ -206,7 +211,7 @@ def _unmask(site: Site, message: Message) -> Message:
     honest sites reveal different shares of one site.
     """
     state = _state(site, CONSISTENCY)
-    del site.scratch[PLACE]
+    site.scratch[PLACE] = DONE
     if tuple(message["survivors"].tolist()) != state.survivors:
         raise Refused("survivors", "are not those that this site signed")
     signers, signatures = message["signers"].tolist(), rows_to_bytes(message["signatures"])
