@@ -5,6 +5,7 @@ The sites' ends are those of a real federation, with kits and memories, on a wir
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,8 +31,10 @@ from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nvflare.certificates import papers_in
 from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.kits import open_kit, own_settings
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.trust import KitTrust, as_setting, images_of
+from fedvisage.nvflare.starting import prepare_site
+from fedvisage.nvflare.trust import ROSTERS, KitTrust, as_setting, images_of
 from fedvisage.recipe import Secure
 
 NOTHING = np.empty(0, np.uint64)
@@ -402,3 +405,11 @@ def test_an_exception_names_two_sites_or_more(roster: str) -> None:
     assert as_setting(["A,B", "A,B,C"]) == "A,B A,B,C"
     with pytest.raises(UserError, match="is not a list of two or more sites"):
         as_setting([roster])
+
+
+def test_an_exception_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    kit = open_kit(Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit")), "site")
+    prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"])
+    assert own_settings(kit.path)[ROSTERS] == "A,B A,C"
+    prepare_site(kit, str(sets["A"]))
+    assert own_settings(kit.path)[ROSTERS] == ""
