@@ -38,6 +38,11 @@ def sizes(run: Path) -> list[tuple[Any, ...]]:
     return [tuple(row[key] for key in keys) for row in read_lines(run / "ledger.jsonl")]
 
 
+def signatures(run: Path) -> int:
+    rows = read_lines(run / "ledger.jsonl")
+    return len({row["digest"] for row in rows if row["direction"] == "up" and row["field"] == "signature"})
+
+
 def test_a_second_sum_without_a_site_takes_its_administrators(
     remembering: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -45,6 +50,8 @@ def test_a_second_sum_without_a_site_takes_its_administrators(
     run_through(remembering, content(sets, "ABC"), tmp_path / "with")
     assert weights(tmp_path / "with") == weights(tmp_path / "here")
     assert sizes(tmp_path / "with") == sizes(tmp_path / "here")
+    assert signatures(tmp_path / "here") == 1, "zeros"
+    assert signatures(tmp_path / "with") == 6, "of each site's keys, and of each site's survivors"
     with pytest.raises(RunFailed, match=r"used the same data, and this run is without C.*--allow-roster A,B"):
         run_through(remembering, content(sets, "AB"), tmp_path / "without")
     for name in "AB":
