@@ -375,7 +375,7 @@ def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: i
     ("changes", "place"),
     [
         ({"participation": 0.7}, "recipe.federation.participation"),
-        ({"secure": {"threshold": 0.6}}, "recipe.federation.secure.threshold"),
+        ({"secure": {"threshold": 0.65}}, "recipe.federation.secure.threshold"),
         ({"secure": {"colluders": 3}}, "recipe.federation.secure.colluders"),
     ],
 )
@@ -387,6 +387,11 @@ def test_recipes_whose_sums_could_be_taken_apart_are_refused(
         with pytest.raises(UserError) as caught:
             check()
         assert caught.value.place == place
+
+
+def test_the_default_that_earlier_versions_wrote_out_means_two_thirds(sets: Mapping[str, Path]) -> None:
+    written, short = (recipe_of(tree(sets, federation__secure=value)) for value in ({"threshold": 0.6}, True))
+    assert written == short, "run --resume on a run of an earlier version finds its recipe"
 
 
 @pytest.mark.parametrize(("key", "value"), [("joins", {"C": 2}), ("offline", 0.5)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
@@ -14,6 +14,9 @@ Entropy = Literal["system", "derived"]
 
 LEAST_SHARE = 2 / 3
 """Share of the asked sites that a secure sum needs at least, whatever a recipe says: its writer may be the attacker."""
+
+FORMER_SHARE = 0.6
+"""The default of earlier versions, which stands in every recipe that they wrote out."""
 
 Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
 
@@ -69,6 +72,11 @@ class Secure(Section):
     entropy: Entropy = "system"
     """Masks come from the operating system, or are ``derived`` from the run's seed: for simulations whose ledgers must
     be equal; it hides nothing."""
+
+    @field_validator("threshold")
+    @classmethod
+    def _former_default_is_unset(cls, value: float | None) -> float | None:
+        return None if value == FORMER_SHARE else value
 
     def needed(self, asked: int) -> int:
         """Return how many of the asked sites must take part to the end: two at least.
