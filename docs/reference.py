@@ -44,7 +44,7 @@ SITE: Groups = {
     "state": ("kept", "scratch", "held"),
     "randomness": ("rng",),
     "releases under differential privacy": ("release", "released", "forget"),
-    HOUSE: ("compute", "common", "releases", "put_away", "on_batch"),
+    HOUSE: ("compute", "common", "releases", "put_away", "on_batch", "trust"),
 }
 SERVER: Groups = {
     "who and when": ("method", "recipe", "names", "present", "round", "rounds", "end_before_this_round"),

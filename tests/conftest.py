@@ -62,6 +62,7 @@ WHOLE = (
     *("cli/test_command_line.py", "cli/test_gallery_verbs.py", "cli/test_predict.py", "cli/test_signs_of_life.py"),
     *("datasets/test_make.py", "parity/test_algorithms.py", "report/test_page.py", "runs/test_run.py"),
     *("federation/test_secure_run.py", "federation/test_admission.py", "federation/test_rounds.py"),
+    "federation/test_secure_differencing.py",
     *("federation/test_robust.py", "federation/protections/test_dp.py", "federation/protections/test_poison.py"),
     *("federation/wire/test_wire_weights.py", "methods/test_algorithms_on_models.py", "methods/test_split.py"),
     *("methods/test_leakage.py", "methods/test_fedbn.py", "methods/test_fedma_passes.py", "tasks/test_overlap.py"),

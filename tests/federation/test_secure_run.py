@@ -18,11 +18,12 @@ from fedvisage.federation.desk import SiteDesk
 from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 
-DERIVED = {"entropy": "derived"}
+DERIVED = {"entropy": "derived", "colluders": 0}
+"""Masks that repeat, and sums of two of three sites."""
 
 
 def secure(sets: Mapping[str, Path], **changes: Any) -> dict[str, Any]:
@@ -56,7 +57,8 @@ def test_every_upload_is_a_key_a_share_or_masked_and_losses_come_as_one(whole: P
         row for row in read_lines(whole / "ledger.jsonl") if row["direction"] == "up" and row["kind"] != "statistic"
     ]
     assert {(row["call"], row["field"], row["kind"]) for row in ledger} == {
-        (KEYS, "public", "key"), (SHARES, "sealed", "share"), ("train", "masked", "masked"), (UNMASK, "shares", "share")
+        (KEYS, "public", "key"), (KEYS, "signature", "key"), (SHARES, "sealed", "share"), ("train", "masked", "masked"),
+        (CONSISTENCY, "signature", "key"), (UNMASK, "shares", "share"),
     }  # fmt: skip
     assert {row["guarantee"] for row in ledger if row["kind"] == "masked"} == {
         "in a sum only, but masks follow from the run's seed"
@@ -103,16 +105,17 @@ def test_a_site_lost_before_its_numbers_arrive_is_not_in_the_sum(
     assert read_lines(tmp_path / "run" / "rounds.jsonl")[0]["failed"] == {"B": "the line is dead"}
 
 
+@pytest.mark.parametrize("lost", [CONSISTENCY, UNMASK])
 def test_a_site_lost_after_its_numbers_arrived_is_in_the_sum(
-    whole: Path, sets: Mapping[str, Path], tmp_path: Path
+    lost: str, whole: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
-    run_toy(secure(sets, federation__quorum=3), tmp_path / "run", wire=partial(Losing, lost=UNMASK))
+    run_toy(secure(sets, federation__quorum=3), tmp_path / "run", wire=partial(Losing, lost=lost))
     assert weights(tmp_path / "run") == weights(whole)
     (row,) = read_lines(tmp_path / "run" / "rounds.jsonl")
     assert row["failed"] == {"B (after its upload)": "the line is dead"}
 
 
-@pytest.mark.parametrize("lost", [KEYS, SHARES, "train", UNMASK])
+@pytest.mark.parametrize("lost", [KEYS, SHARES, "train", CONSISTENCY, UNMASK])
 def test_with_fewer_sites_than_the_threshold_there_is_no_sum_and_the_model_stays(
     lost: str, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
@@ -211,12 +214,22 @@ def changed(sets: Mapping[str, Path], tmp_path: Path, call: str, change: Any) ->
 @pytest.mark.parametrize(
     ("call", "field", "value", "reason"),
     [
-        (SHARES, "own", torch.tensor(0), "roster: does not hold"),
+        (SHARES, "roster", torch.zeros(3, 3, 32, dtype=torch.uint8), "roster: does not hold"),
         (SHARES, "roster", torch.zeros(1, 3, 32, dtype=torch.uint8), "roster: names 1 sites"),
+        (SHARES, "members", torch.tensor([0, 2]), "roster: does not have one name"),
+        (SHARES, "members", torch.tensor([0, 1, 3]), "roster: names a site twice, or one"),
+        (SHARES, "members", torch.tensor([1, 0, 2]), "roster: names a site twice, or one"),
+        (SHARES, "signatures", torch.zeros(2, 2048, dtype=torch.uint8), "roster: does not have one name"),
         ("train", "present", torch.tensor([1]), "present: names too few sites"),
         ("train", "present", torch.tensor([1, 1, 1]), "present: names a site twice"),
-        (UNMASK, "survivors", torch.tensor([1]), "survivors: are too few"),
-        (UNMASK, "survivors", torch.tensor([0, 1, 7]), "survivors: are too few"),
+        (CONSISTENCY, "survivors", torch.tensor([1]), "survivors: are too few"),
+        (CONSISTENCY, "survivors", torch.tensor([0, 1, 7]), "survivors: are too few"),
+        (CONSISTENCY, "survivors", torch.tensor([0, 2]), "survivors: name a site twice, or leave this one out"),
+        (CONSISTENCY, "survivors", torch.tensor([0, 1, 1]), "survivors: name a site twice"),
+        (UNMASK, "survivors", torch.tensor([0, 1]), "survivors: are not those that this site signed"),
+        (UNMASK, "signers", torch.tensor([0, 1]), "signers: are not survivors with one signature each"),
+        (UNMASK, "signers", torch.tensor([1, 1, 1]), "signers: are 1 sites, 2 needed"),
+        (UNMASK, "signers", torch.tensor([0, 1, 7]), "signers: are not survivors"),
     ],
 )
 def test_a_site_does_not_take_part_in_what_is_no_sum(

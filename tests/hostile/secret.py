@@ -1,7 +1,7 @@
 """Secure aggregation with one hostile site: there is the sum of what was sent, or there is none.
 
 Sites are as they are in a simulation, but for their training: each returns what it was lent, moved a little. What site
-B sends in one of the four calls is spoilt on its way.
+B sends in one of the five calls is spoilt on its way.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.method import Message
 from fedvisage.federation.record.ledger import JsonLines
 from fedvisage.federation.record.store import Shelf, SiteStore
-from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK, layout_of, threshold_of
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK, layout_of, threshold_of
 from fedvisage.federation.secure.total import NoSum, summed
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.schema import schema_of
@@ -62,7 +62,7 @@ class Secret:
         plain = METHODS["fedpad"]
         train = replace(plain.calls[SUMMED], run=moved)
         self.method = replace(plain, calls={**plain.calls, SUMMED: train})
-        self.recipe = recipe_of(tree(sets, federation__secure={"entropy": "derived"}))
+        self.recipe = recipe_of(tree(sets, federation__secure={"entropy": "derived", "colluders": 0}))
         setup = set_up(self.recipe, self.method)
         data = task_of(self.method).open(self.recipe, self.method, prepared / "cache", silent().say)
         self.workspace, self.sites = setup.workspace(), data.sites
@@ -76,7 +76,7 @@ class Secret:
 
     def case(self, draws: np.random.Generator, place: Path) -> Case:
         """Spoil one reply of the hostile site."""
-        call = pick(draws, (KEYS, SHARES, SUMMED, UNMASK))
+        call = pick(draws, (KEYS, SHARES, SUMMED, CONSISTENCY, UNMASK))
         twist = weak_key if call == KEYS and draws.random() < 0.4 else pick(draws, MESSAGE)
         return Case(["secure", call, twist.__name__], partial(self._take, call, twist, draws, place))
 

@@ -42,6 +42,15 @@ State = Annotated[
     typer.Option(help="Where runs (or private state) are kept; default: in the kit.", show_default=False),
 ]
 
+Rosters = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Sites (A,B,C) whose secure sums are allowed on this data until the next start, whatever earlier runs"
+        " summed.",
+        show_default=False,
+    ),
+]
+
 Verbose = Annotated[bool, typer.Option("--verbose", help="Show NVFlare's log here, too; it is always in the kit.")]
 
 
@@ -98,6 +107,7 @@ def site(
     public: Public = None,
     weights: Weights = None,
     allow_overlap: Overlap = False,
+    allow_roster: Rosters = None,
     verify: Verify = False,
     quiet: Quiet = False,
     log_format: LogFormat = "text",
@@ -110,7 +120,8 @@ def site(
     front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
     checks = Checks(allow_overlap=allow_overlap, verify=verify)
-    start_site(kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights)
+    start_site(kit, data, state, public, front, verbose=verbose, checks=checks, weights=weights,
+               rosters=allow_roster or ())  # fmt: skip
 
 
 @app.command()

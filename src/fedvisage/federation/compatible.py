@@ -6,7 +6,8 @@ from fedvisage.errors import UserError
 from fedvisage.federation.account import account_of
 from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.wire.upload import SUMMED
-from fedvisage.recipe import Recipe
+from fedvisage.recipe import Recipe, Secure
+from fedvisage.recipe.protection import LEAST_SHARE
 
 
 def check_protection(recipe: Recipe, method: Declared) -> None:
@@ -29,6 +30,8 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
         _check_wire(recipe)
     if recipe.training.statistics == "exact":
         _check_statistics(recipe, method, {key for key, is_wanted in wanted.items() if is_wanted})
+    if federation.secure is not None:
+        _check_secure(recipe, federation.secure)
     if wanted["combine"]:
         _check_rule(recipe)
     if wanted["dp"]:
@@ -42,6 +45,26 @@ def _check_wire(recipe: Recipe) -> None:
         raise UserError(place, "bf16 is for weights, and federation.secure sends masked whole numbers; leave it out")
     if recipe.federation.dp is not None:
         raise UserError(place, "bf16 rounds an update after federation.dp has clipped it; leave it out")
+
+
+def _check_secure(recipe: Recipe, secure: Secure) -> None:
+    """Refuse sums over changing groups of sites, and thresholds that are too low or out of reach."""
+    place, asked = "recipe.federation.secure", recipe.federation.asks(len(recipe.data.sites))
+    if recipe.federation.participation < 1:
+        raise UserError(
+            "recipe.federation.participation",
+            "asks other sites in each round, and sums over different sites show single uploads by their difference; "
+            "leave it out, or leave federation.secure out",
+        )
+    if secure.threshold is not None and secure.threshold < LEAST_SHARE:
+        raise UserError(
+            f"{place}.threshold", f"{secure.threshold:g} is less than two thirds of the sites; leave it out"
+        )
+    if secure.needed(asked) > asked:
+        raise UserError(
+            f"{place}.colluders",
+            f"with {secure.colluders} of {asked} sites on the server's side a sum hides nothing; give fewer",
+        )
 
 
 def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -> None:
@@ -90,8 +113,20 @@ def _check_noise(recipe: Recipe, method: Declared) -> None:
 
 
 def check_real(recipe: Recipe) -> None:
-    """Refuse what only a simulation may do: attacks on purpose, and secrets or noise that follow from the seed."""
+    """Refuse what only a simulation may do: attacks on purpose, and secrets or noise that follow from the seed.
+
+    Sites check it themselves, and with it what makes secure sums safe: an operator can leave out its own check.
+    """
     federation = recipe.federation
+    if federation.secure is not None:
+        _check_secure(recipe, federation.secure)
+        for key in ("joins", "offline"):
+            if getattr(federation, key):
+                raise UserError(
+                    f"recipe.federation.{key}",
+                    "keeps sites out of some sums, and sums over different sites show single uploads by their "
+                    "difference; leave it out, or leave federation.secure out",
+                )
     if federation.poisoned is not None:
         raise UserError("recipe.federation.poisoned", "attacks on purpose, in a simulation only; leave it out")
     entropies = {

@@ -23,6 +23,7 @@ from fedvisage.federation.protections.chain import protected
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.secure.calls import AT_THE_DESK
+from fedvisage.federation.secure.trust import SIMULATED, Trust
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Digests, Message, decode, encode, load_parts, plain, state_of, under
 from fedvisage.federation.wire.precision import narrowed, weights_in, widened
@@ -108,10 +109,11 @@ class SiteDesk:
         *,
         public: View | None = None,
         strangers: View | None = None,
+        trust: Trust = SIMULATED,
     ) -> None:
         """Take the site's data and directory; the workspace may be shared with other sites of this process."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
-        self.public, self.strangers = public, strangers
+        self.public, self.strangers, self.trust = public, strangers, trust
         self._site: Site | None = None
         self._visit = (-1, -1)
         self._round = -1
@@ -217,6 +219,7 @@ class SiteDesk:
             strangers=self.strangers,
             common=workspace.common,
             on_batch=workspace.on_batch,
+            trust=self.trust,
         )
 
     def _reply(self, order: Order, site: Site, number: int) -> Message:

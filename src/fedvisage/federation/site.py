@@ -23,6 +23,7 @@ from fedvisage.federation import descent
 from fedvisage.federation.batch import Batch as Batch
 from fedvisage.federation.batch import read
 from fedvisage.federation.record.releases import Allowance, Releases
+from fedvisage.federation.secure.trust import SIMULATED, Trust
 from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
 from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
@@ -88,6 +89,8 @@ class Site:
     """What the server sent, as it came."""
     on_batch: OnBatch = unwatched_batch
     """Is told of each batch that is begun."""
+    trust: Trust = SIMULATED
+    """What it signs, verifies and remembers in secure sums."""
     _owned: dict[str, nn.Parameter] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])

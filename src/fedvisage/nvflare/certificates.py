@@ -53,13 +53,13 @@ def papers_in(kit: Path, *, at_server: bool) -> Papers:
 
 def check(papers: Papers, name: str, now: datetime | None = None) -> None:
     """Refuse papers that do not belong together, to this name or to this day; the message names the file."""
-    chain, (root, *_), key = _certificates(papers.certificate), _certificates(papers.root), _key(papers.key)
+    chain, (root, *_), key = certificates_in(papers.certificate), certificates_in(papers.root), key_in(papers.key)
     own, now = chain[0], now or datetime.now(UTC)
     if _public(key) != own.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo):
         raise UserError(str(papers.key), f"is not the key of {papers.certificate.name}; {ANEW}")
     if (found := name_of(own)) != name:
         raise UserError(str(papers.certificate), f"is that of {found!r}, the kit is that of {name!r}; {ANEW}")
-    if not _leads_to(chain, root):
+    if not leads_to(chain, root):
         raise UserError(str(papers.certificate), f"is not of the federation that {papers.root.name} belongs to; {ANEW}")
     for path, one, advice in ((papers.certificate, own, RENEW.format(name)), (papers.root, root, NEW)):
         _check_day(path, one, now, advice)
@@ -82,12 +82,12 @@ def _check_with_openssl(papers: Papers) -> None:
 
 def expires(papers: Papers) -> datetime:
     """Return when the first of a kit's certificates ends."""
-    return min(one.not_valid_after_utc for path in (papers.certificate, papers.root) for one in _certificates(path))
+    return min(one.not_valid_after_utc for path in (papers.certificate, papers.root) for one in certificates_in(path))
 
 
 def warning(papers: Papers, name: str, now: datetime | None = None) -> str | None:
     """Return a line about the first of a kit's certificates that ends soon, if one does."""
-    until = {path: _certificates(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
+    until = {path: certificates_in(path)[0].not_valid_after_utc for path in (papers.certificate, papers.root)}
     first = min(until, key=lambda path: until[path])
     left = until[first] - (now or datetime.now(UTC))
     if left > SOON:
@@ -110,7 +110,7 @@ def _check_day(path: Path, certificate: x509.Certificate, now: datetime, advice:
         raise UserError(str(path), f"is valid from {began:%Y-%m-%d %H:%M} UTC on; is this machine's clock right?")
 
 
-def _leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool:
+def leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool:
     """Return whether each certificate is signed by the next one, and the last one by the root."""
     try:
         for one, issuer in zip(chain, (*chain[1:], root), strict=True):
@@ -120,14 +120,16 @@ def _leads_to(chain: Sequence[x509.Certificate], root: x509.Certificate) -> bool
     return True
 
 
-def _certificates(path: Path) -> list[x509.Certificate]:
+def certificates_in(path: Path) -> list[x509.Certificate]:
+    """Return the certificates of a file, a kit's own first."""
     try:
         return x509.load_pem_x509_certificates(_bytes(path))
     except ValueError as error:
         raise UserError(str(path), f"holds no certificate; {ANEW}") from error
 
 
-def _key(path: Path) -> PrivateKeyTypes:
+def key_in(path: Path) -> PrivateKeyTypes:
+    """Return the private key of a file."""
     try:
         return load_pem_private_key(_bytes(path), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:

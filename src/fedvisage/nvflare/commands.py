@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,13 +86,16 @@ def start_site(
     verbose: bool,
     checks: Checks = USUAL,
     weights: Path | None = None,
+    rosters: Sequence[str] = (),
 ) -> None:
     """Be a site until stopped."""
     opened = open_kit(kit, "site")
     _check_papers(papers_in(opened.path, at_server=False), opened.name, opened.name, front)
     with front.stoppable(), held(opened.path, kept_in(opened, state)):
         check_own_sets(opened, data, state, public, front.say, checks)
-        prepare_site(opened, str(data.resolve()), state, _entry(public), weights)
+        prepare_site(opened, str(data.resolve()), state, _entry(public), weights, rosters)
+        for roster in rosters:
+            front.say(f"note: secure sums of {roster} are allowed until the next start, whatever earlier runs summed")
         wait_for_admission(opened, front.say)
         serve_quietly(opened, front, verbose=verbose)
 

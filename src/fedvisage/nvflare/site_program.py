@@ -33,6 +33,7 @@ from fedvisage.nvflare.own_data import NotReady, at_site
 from fedvisage.nvflare.own_weights import at_site as at_site_weights
 from fedvisage.nvflare.run_log import RunLog
 from fedvisage.nvflare.starting import checked_in
+from fedvisage.nvflare.trust import trust_of
 from fedvisage.privacy.accountant import BudgetSpent
 from fedvisage.tasks.setup import set_up
 
@@ -131,21 +132,22 @@ class SiteProgram:
             self._log = RunLog(directory, job.run)
             self._threads = job.recipe.runtime.threads
             torch.set_num_threads(self._threads)
-            desk = _desk(name, job, settings, directory)
+            desk = _desk(name, job, settings, directory, Path(workspace.get_root_dir()))
             orders = (accepted.extent for accepted in desk.workspace.accepted.values())
             bounds.limit(orders, context.get_engine().get_cell())
             self._held = held.pop_all()  # a site that could not open its data must not lock itself out
         return desk
 
 
-def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path) -> SiteDesk:
+def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path, kit: Path) -> SiteDesk:
     setup = set_up(job.recipe, find(job.recipe.method), at_site_weights(own))
     data = at_site(setup, name, own, checked_in(Path(own["state"])))
     _check_same_data(directory / DATA_FILE, data.digests)
     workspace, site = setup.workspace(), data.sites[name]
     public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)
     store = SiteStore(directory)
-    return SiteDesk(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers)
+    trust = trust_of(kit, own, job, site.train, checked_in(Path(own["state"])))
+    return SiteDesk(name, site.train, site.heldout, store, workspace, public=public, strangers=strangers, trust=trust)
 
 
 def _check_same_data(path: Path, digests: Mapping[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from fedvisage.files import read_json, write_json
 from fedvisage.nvflare import hardening
 from fedvisage.nvflare.kits import ANEW, Kit, own_settings
 from fedvisage.nvflare.tidying import STORE, tidy
+from fedvisage.nvflare.trust import ROSTERS, as_setting
 from fedvisage.progress import Say
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.overlap import HELD_OUT, PUBLIC, check_apart, look_for_overlap
@@ -73,14 +74,23 @@ def check_own_sets(
 
 
 def prepare_site(
-    kit: Kit, data: str, state: Path | None = None, public: str | None = None, weights: Path | None = None
+    kit: Kit,
+    data: str,
+    state: Path | None = None,
+    public: str | None = None,
+    weights: Path | None = None,
+    rosters: Sequence[str] = (),
 ) -> None:
-    """Settle whose data a site trains on: its own prepared set, looked at before anything starts."""
+    """Settle whose data a site trains on: its own prepared set, looked at before anything starts.
+
+    ``rosters`` are allowed in secure sums until the next start, whatever the site remembers.
+    """
     _check_set(data)
+    allowed = as_setting(rosters)
     tidy(kit.path)
     kept = kept_in(kit, state)
     kept.mkdir(parents=True, exist_ok=True)
-    own = {"data": data, "state": str(kept)}
+    own = {"data": data, "state": str(kept), ROSTERS: allowed}
     write_json(kit.own, own_settings(kit.path) | own | _public(public) | _weights(weights))
     _close(kit, hardening.site_resources)
 

@@ -5,12 +5,18 @@ from __future__ import annotations
 import math
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
 Entropy = Literal["system", "derived"]
 """Where secrets and noise come from: the operating system, or the run's seed, which is for simulations only."""
+
+LEAST_SHARE = 2 / 3
+"""Share of the asked sites that a secure sum needs at least, whatever a recipe says: its writer may be the attacker."""
+
+FORMER_SHARE = 0.6
+"""The default of earlier versions, which stands in every recipe that they wrote out."""
 
 Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
 
@@ -51,22 +57,34 @@ class Combine(Section):
 
 
 class Secure(Section):
-    """Secure aggregation: the share of the asked sites that must take part to the end, two at least.
+    """Secure aggregation: how many sites must take part to the end, and how many may work with the server.
 
     Where sites count by their images, one counts as ``most_examples`` at most.
     """
 
-    threshold: float = Field(0.6, gt=0.5, le=1)
-    """Share of the asked sites that must take part to the end, two at least; with fewer there is no sum."""
+    threshold: float | None = Field(None, gt=0.5, le=1)
+    """Share of the asked sites that must take part to the end, two thirds unless it says more; with fewer there is no
+    sum."""
+    colluders: int = Field(1, ge=0)
+    """Sites that may work with the server: more than half of the asked sites and of these together must take part."""
     most_examples: int = Field(100_000, ge=1)
     """With ``method.weight: examples``: a site with more counts like one with so many."""
     entropy: Entropy = "system"
     """Masks come from the operating system, or are ``derived`` from the run's seed: for simulations whose ledgers must
     be equal; it hides nothing."""
 
+    @field_validator("threshold")
+    @classmethod
+    def _former_default_is_unset(cls, value: float | None) -> float | None:
+        return None if value == FORMER_SHARE else value
+
     def needed(self, asked: int) -> int:
-        """Return how many of the asked sites must take part to the end."""
-        return max(2, math.ceil(self.threshold * asked - 1e-9))
+        """Return how many of the asked sites must take part to the end: two at least.
+
+        More than (n + colluders) / 2, so that any two such groups of sites share an honest one.
+        """
+        share = max(LEAST_SHARE, self.threshold or 0.0)
+        return max(2, math.ceil(share * asked - 1e-9), (asked + self.colluders) // 2 + 1)
 
 
 class Dp(Section):

@@ -1,13 +1,14 @@
-"""The site's end of a secure sum: four calls of the house, declared, checked and recorded like any other.
+"""The site's end of a secure sum: five calls, declared, checked and recorded like any other.
 
-``secure-keys`` and ``secure-shares`` come before training, ``train`` answers with a masked sum in place of weights, and
-``secure-unmask`` reveals what takes the masks off the sum. Secrets live in the site's memory until the round is over.
+``secure-keys`` and ``secure-shares`` come before training, ``train`` answers with masked numbers in place of weights,
+``secure-consistency`` signs the list of survivors, and ``secure-unmask`` reveals what takes the masks off their sum.
+A site carries out each call once per sum, in this order. Secrets live in its memory until the round is over.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedvisage.federation.participation import asked
 from fedvisage.federation.secure import fixed_point, protocol, shamir
 from fedvisage.federation.secure.keys import KEY
 from fedvisage.federation.secure.protocol import Public, Secrets
+from fedvisage.federation.secure.trust import CREDENTIAL, keys_statement, survivors_statement
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Refused, Schema, check
@@ -27,12 +29,15 @@ from fedvisage.federation.wire.upload import SUMMED, Upload
 from fedvisage.recipe import Recipe, Secure
 from fedvisage.streams import numpy_rng
 
-KEYS, SHARES, UNMASK = "secure-keys", "secure-shares", "secure-unmask"
-AT_THE_DESK = (KEYS, SHARES, UNMASK)
+KEYS, SHARES, CONSISTENCY, UNMASK = "secure-keys", "secure-shares", "secure-consistency", "secure-unmask"
+AT_THE_DESK = (KEYS, SHARES, CONSISTENCY, UNMASK)
 """The calls that need no network."""
 
 PLACE = "secure"
 """Where a site's secrets stand in its scratch."""
+
+DONE = "summed"
+"""Stands there after the sum of a round: there is one per round."""
 
 
 @dataclass
@@ -40,9 +45,17 @@ class State:
     """What a site remembers from call to call of one sum."""
 
     secrets: Secrets
+    names: tuple[str, ...] = ()
     roster: list[Public] = field(default_factory=list)
     own: int = 0
     envelopes: dict[int, bytes] = field(default_factory=dict)
+    survivors: tuple[int, ...] = ()
+    last: str = KEYS
+    """The last call that was carried out."""
+
+    def named(self, indices: Sequence[int]) -> tuple[str, ...]:
+        """Return the names of sites of the roster."""
+        return tuple(self.names[index] for index in indices)
 
 
 Layout = Mapping[str, Tensor]
@@ -64,25 +77,28 @@ def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[s
     promise = "in a sum only" + (", but masks follow from the run's seed" if derived else "")
     most = fixed_point.MOST_SITES
     public = Upload("public", "key", shape=(3, KEY), dtype="uint8")
+    signature = Upload("signature", "key", shape=(CREDENTIAL,), dtype="uint8")
     sealed = Upload("sealed", "share", shape=(-1, protocol.ENVELOPE), dtype="uint8", most=most * protocol.ENVELOPE)
     shares = Upload("shares", "share", shape=(-1, shamir.SHARE), dtype="uint8", most=most * shamir.SHARE)
     roster = Upload("roster", "key", shape=(-1, 3, KEY), dtype="uint8", most=most * 3 * KEY)
-    own = Upload("own", "statistic", dtype="int64")
-    present, survivors = (
-        Upload(name, "statistic", shape=(-1,), dtype="int64", most=most) for name in ("present", "survivors")
+    signatures = Upload("signatures", "key", shape=(-1, CREDENTIAL), dtype="uint8", most=most * CREDENTIAL)
+    members, present, survivors, signers = (
+        Upload(name, "statistic", shape=(-1,), dtype="int64", most=most)
+        for name in ("members", "present", "survivors", "signers")
     )
     size = (fixed_point.size_of(layout_of(schema)),)
     hidden = Upload("masked", "masked", shape=size, dtype="int64", guarantee=promise)
     return {
         **calls,
-        KEYS: Call(_keys, (public,)),
-        SHARES: Call(_shares, (sealed,), takes=lambda _: (roster, own)),
+        KEYS: Call(_keys, (public, signature)),
+        SHARES: Call(_shares, (sealed,), takes=lambda _: (members, roster, signatures)),
         SUMMED: Call(
             lambda site, message: _masked(site, message, calls[SUMMED], schema),
             (hidden,),
             takes=lambda recipe: (*calls[SUMMED].takes(recipe), present, sealed),
         ),
-        UNMASK: Call(_unmask, (shares,), takes=lambda _: (survivors,)),
+        CONSISTENCY: Call(_agree, (signature,), takes=lambda _: (survivors,)),
+        UNMASK: Call(_unmask, (shares,), takes=lambda _: (survivors, signers, signatures)),
     }
 
 
@@ -93,7 +109,7 @@ def settings_of(recipe: Recipe) -> Secure:
 
 
 def threshold_of(recipe: Recipe, round_number: int) -> int:
-    """Return how many sites must take part to the end: the recipe's share of those that a round asks, two at least."""
+    """Return how many of the sites that a round asks must take part to the end."""
     names = asked(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
     return settings_of(recipe).needed(len(names))
 
@@ -111,21 +127,37 @@ def _draw(site: Site, purpose: str) -> shamir.Draw:
 
 
 def _keys(site: Site, message: Message) -> Message:
+    """Draw secrets and publish the signed public keys, unless this data belongs to another roster."""
+    if site.scratch.get(PLACE) == DONE:
+        raise Refused(PLACE, "this round was summed already")
+    site.trust.check_roster(sorted(site.recipe.data.sites))
     secrets = Secrets.drawn(_draw(site, KEYS))
     site.scratch[PLACE] = State(secrets)
     public = secrets.public()
-    return {"public": bytes_to_rows([public.sealing, public.masking, public.seed_hash])}
+    signature = site.trust.sign(keys_statement(site.round, site.name, public))
+    return {
+        "public": bytes_to_rows([public.sealing, public.masking, public.seed_hash]),
+        "signature": bytes_to_rows([signature])[0],
+    }
 
 
 def _shares(site: Site, message: Message) -> Message:
-    state, own, roster = _state(site), int(message["own"]), roster_of(message["roster"])
+    """Check the roster and its signatures, and share this site's secrets among it."""
+    state, roster = _state(site, KEYS), roster_of(message["roster"])
+    names, signatures = _names(site, message["members"]), rows_to_bytes(message["signatures"])
+    state.last = SHARES
     if len(roster) < threshold_of(site.recipe, site.round):
         raise Refused("roster", f"names {len(roster)} sites, {threshold_of(site.recipe, site.round)} needed for a sum")
-    if not 0 <= own < len(roster) or roster[own] != state.secrets.public():
+    if not len(names) == len(roster) == len(signatures):
+        raise Refused("roster", "does not have one name and one signature per site")
+    own = names.index(site.name) if site.name in names else -1
+    if own < 0 or roster[own] != state.secrets.public():
         raise Refused("roster", "does not hold this site's keys in its place")
     if len({public.masking for public in roster}) < len(roster):
         raise Refused("roster", "names a key twice")
-    state.roster, state.own = roster, own
+    for name, public, signature in zip(names, roster, signatures, strict=True):
+        site.trust.verify(name, keys_statement(site.round, name, public), signature)
+    state.names, state.roster, state.own = names, roster, own
     try:
         draw = _draw(site, SHARES)
         envelopes = protocol.shares_of(state.secrets, roster, own, threshold_of(site.recipe, site.round), draw)
@@ -134,9 +166,21 @@ def _shares(site: Site, message: Message) -> Message:
     return {"sealed": bytes_to_rows(envelopes)}
 
 
+def _names(site: Site, members: Tensor) -> tuple[str, ...]:
+    """Return the names of a roster, which come as positions among the recipe's sites, in ascending order."""
+    names, positions = sorted(site.recipe.data.sites), members.tolist()
+    if positions != sorted(set(positions)) or not set(positions) <= set(range(len(names))):
+        raise Refused("roster", "names a site twice, or one that is not among the recipe's")
+    return tuple(names[position] for position in positions)
+
+
 def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Message:
-    """Train, check the values here, as the server no longer can, and send them under masks."""
-    state = _state(site)
+    """Train, check the values here, as the server no longer can, and send them under masks.
+
+    Once per sum: two uploads under the same masks would show their difference.
+    """
+    state = _state(site, SHARES)
+    state.last = SUMMED
     present, envelopes = message.pop("present").tolist(), rows_to_bytes(message.pop("sealed"))
     if (
         len(present) < threshold_of(site.recipe, site.round)
@@ -152,23 +196,51 @@ def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Messag
     numbers = fixed_point.encode_all(tensors, _weight(int(reply["examples"]), site.recipe), reply["loss"].cpu())
     state.envelopes = dict(zip(present, envelopes, strict=True))
     protocol.mask(numbers, state.secrets, state.roster, state.own, present)
+    site.trust.remember_roster(sorted(site.recipe.data.sites))  # before masked numbers leave
     return {"masked": torch.from_numpy(numbers.view(np.int64))}
 
 
-def _unmask(site: Site, message: Message) -> Message:
-    """Reveal one share for each site, once: whatever is asked after that, the secrets are gone."""
-    state = _state(site)
-    del site.scratch[PLACE]
-    survivors = set(message["survivors"].tolist())
-    if len(survivors) < threshold_of(site.recipe, site.round) or not survivors <= state.envelopes.keys():
+def _agree(site: Site, message: Message) -> Message:
+    """Sign the list of survivors: one list per round, also after a restart."""
+    state, survivors = _state(site, SUMMED), tuple(message["survivors"].tolist())
+    state.last = CONSISTENCY
+    if len(survivors) < threshold_of(site.recipe, site.round) or not set(survivors) <= state.envelopes.keys():
         raise Refused("survivors", "are too few for a sum, or did not all share their keys")
-    rows = protocol.revealed(state.secrets, state.roster, state.own, state.envelopes, survivors)
+    if survivors != tuple(sorted(set(survivors))) or state.own not in survivors:
+        raise Refused("survivors", "name a site twice, or leave this one out")
+    site.trust.remember_survivors(sorted(site.recipe.data.sites), site.round, state.named(survivors))
+    state.survivors = survivors
+    statement = survivors_statement(site.round, state.names, state.roster, state.named(survivors))
+    return {"signature": bytes_to_rows([site.trust.sign(statement)])[0]}
+
+
+def _unmask(site: Site, message: Message) -> Message:
+    """Reveal one share for each site, once, if enough survivors have signed the list that this site signed.
+
+    Any two groups of so many sites share an honest one, and an honest site signs one list: so nobody can have different
+    honest sites reveal different shares of one site.
+    """
+    state = _state(site, CONSISTENCY)
+    site.scratch[PLACE] = DONE
+    if tuple(message["survivors"].tolist()) != state.survivors:
+        raise Refused("survivors", "are not those that this site signed")
+    signers, signatures = message["signers"].tolist(), rows_to_bytes(message["signatures"])
+    if len(signers) != len(signatures) or not set(signers) <= set(state.survivors):
+        raise Refused("signers", "are not survivors with one signature each")
+    needed = threshold_of(site.recipe, site.round)
+    if len(set(signers)) < max(needed, len(signers)):
+        raise Refused("signers", f"are {len(set(signers))} sites, {needed} needed, each once")
+    statement = survivors_statement(site.round, state.names, state.roster, state.named(state.survivors))
+    for signer, signature in zip(signers, signatures, strict=True):
+        site.trust.verify(state.names[signer], statement, signature)
+    rows = protocol.revealed(state.secrets, state.roster, state.own, state.envelopes, set(state.survivors))
     return {"shares": bytes_to_rows(rows)}
 
 
-def _state(site: Site) -> State:
+def _state(site: Site, last: str) -> State:
+    """Return the state of a sum whose last call was this one."""
     state = site.scratch.get(PLACE)
-    if not isinstance(state, State):
+    if not isinstance(state, State) or state.last != last:
         raise Refused(PLACE, "was asked out of turn; the sum has to start anew")
     return state
 

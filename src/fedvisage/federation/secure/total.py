@@ -12,7 +12,7 @@ from torch import Tensor
 from fedvisage.errors import RunFailed
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.secure import fixed_point, protocol
-from fedvisage.federation.secure.calls import KEYS, SHARES, UNMASK, Layout, roster_of, rows_to_bytes
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK, Layout, roster_of, rows_to_bytes
 from fedvisage.federation.secure.fixed_point import Words
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.upload import SUMMED
@@ -37,17 +37,20 @@ class Summed:
 def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -> Summed:
     """Have the sites add their uploads up by secure aggregation, and return the mean."""
     keys = _ask(exchange, KEYS, {}, {})
-    names, roster = tuple(keys), torch.stack([reply["public"] for reply in keys.values()]) if keys else torch.empty(0)
+    names = tuple(keys)
     _need(len(names), threshold, "published keys")
-    own = {name: {"own": torch.tensor(index)} for index, name in enumerate(names)}
-    sealed = _tables(exchange, _ask(exchange, SHARES, {"roster": roster}, own), "sealed", len(names))
+    roster = torch.stack([reply["public"] for reply in keys.values()])
+    signed = _signed_roster(exchange, keys) | {"roster": roster}
+    sealed = _tables(exchange, _ask(exchange, SHARES, signed, {name: {} for name in names}), "sealed", len(names))
     _need(len(sealed), threshold, "shared their keys")
     present = [index for index, name in enumerate(names) if name in sealed]
     envelopes = {names[to]: _addressed(sealed, names, present, to) for to in present}
     total, survivors, failed = _sum(exchange, message, envelopes, fixed_point.size_of(like))
     _need(len(survivors), threshold, "sent their numbers")
     kept = [index for index in present if names[index] in survivors]
-    answers = _ask(exchange, UNMASK, {"survivors": torch.tensor(kept)}, {name: {} for name in survivors}, late=True)
+    agreed = _agreed(exchange, names, kept)
+    _need(len(agreed["signers"]), threshold, "signed the list of survivors")
+    answers = _ask(exchange, UNMASK, agreed, {names[index]: {} for index in agreed["signers"].tolist()}, late=True)
     shares = _tables(exchange, answers, "shares", len(names))
     revealed = {names.index(name): rows_to_bytes(rows) for name, rows in shares.items()}
     try:
@@ -59,6 +62,26 @@ def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -
     value, loss = fixed_point.decode_mean(opened, like, len(survivors))
     exchange.record.loss[ALL] = loss
     return Summed(value, survivors, failed)
+
+
+def _signed_roster(exchange: Exchange, keys: Mapping[str, Message]) -> Message:
+    """Return who published keys, as positions among all sites, and the signatures of the keys."""
+    names = sorted(exchange.transport.names)
+    positions = [names.index(name) for name in keys]
+    signatures = torch.stack([reply["signature"] for reply in keys.values()])
+    return {"members": torch.tensor(positions), "signatures": signatures}
+
+
+def _agreed(exchange: Exchange, names: tuple[str, ...], survivors: list[int]) -> Message:
+    """Have the survivors sign their list; a site that does not sign reveals no share, and its numbers stay in."""
+    to: dict[str, Message] = {names[index]: {} for index in survivors}
+    replies = _ask(exchange, CONSISTENCY, {"survivors": torch.tensor(survivors)}, to, late=True)
+    signatures = [reply["signature"] for reply in replies.values()]
+    return {
+        "survivors": torch.tensor(survivors),
+        "signers": torch.tensor([names.index(name) for name in replies]),
+        "signatures": torch.stack(signatures) if signatures else torch.empty(0),
+    }
 
 
 def _ask(

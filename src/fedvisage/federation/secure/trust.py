@@ -1,0 +1,82 @@
+"""What a site signs, verifies and remembers in a secure sum because the server may lie.
+
+``Trust`` is the interface. Between organisations ``nvflare/trust.py`` implements it with the kit's certificate and a
+memory on the site's disk. In a simulation all sites are one process of one user, so ``SIMULATED`` does nothing; it
+signs with zeros, so that messages have the same fields and sizes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Protocol
+
+from fedvisage.federation.secure.protocol import Public
+from fedvisage.files import json_key
+
+CREDENTIAL = 2048
+"""Bytes of a signature together with the certificate that verifies it, padded with zeros."""
+
+
+class Trust(Protocol):
+    """A site's means against a lying server."""
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return a credential of ``CREDENTIAL`` bytes: this site's signature of a statement about this run."""
+
+    def verify(self, site: str, statement: bytes, credential: bytes) -> None:
+        """Raise ``Refused`` unless the credential is that site's signature of the statement about this run."""
+
+    def check_roster(self, roster: Sequence[str]) -> None:
+        """Raise ``Refused`` if this data took part in secure sums of another roster."""
+
+    def remember_roster(self, roster: Sequence[str]) -> None:
+        """Check a roster and bind this data to it, durably."""
+
+    def remember_survivors(self, roster: Sequence[str], round_number: int, survivors: Sequence[str]) -> None:
+        """Raise ``Refused`` if this round already had other survivors; store these, durably."""
+
+
+class Simulated:
+    """The trust of a simulation in one place: nothing is signed, verified or remembered."""
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return zeros."""
+        return bytes(CREDENTIAL)
+
+    def verify(self, site: str, statement: bytes, credential: bytes) -> None:
+        """Accept anything."""
+
+    def check_roster(self, roster: Sequence[str]) -> None:
+        """Accept any roster."""
+
+    def remember_roster(self, roster: Sequence[str]) -> None:
+        """Store nothing."""
+
+    def remember_survivors(self, roster: Sequence[str], round_number: int, survivors: Sequence[str]) -> None:
+        """Store nothing."""
+
+
+SIMULATED: Trust = Simulated()
+
+
+def keys_statement(round_number: int, site: str, public: Public) -> bytes:
+    """Return what a site signs about its public keys."""
+    return _statement({"about": "keys", "round": round_number, "site": site, "keys": _written(public)})
+
+
+def survivors_statement(
+    round_number: int, roster: Sequence[str], publics: Sequence[Public], survivors: Sequence[str]
+) -> bytes:
+    """Return what a site signs about the sites whose numbers are in the sum; the roster stands in it as a digest."""
+    keys = _statement([[name, _written(public)] for name, public in zip(roster, publics, strict=True)])
+    digest = hashlib.sha256(keys).hexdigest()
+    return _statement({"about": "survivors", "round": round_number, "roster": digest, "survivors": list(survivors)})
+
+
+def _written(public: Public) -> list[str]:
+    return [public.sealing.hex(), public.masking.hex(), public.seed_hash.hex()]
+
+
+def _statement(value: object) -> bytes:
+    return json_key(value).encode()

@@ -1,0 +1,124 @@
+"""A site's means against a lying server: its kit's certificate and key, and its memory of secure sums.
+
+A credential is a certificate and a signature. The receiver checks that its own root certificate issued the certificate,
+that this has the signer's name and holds today, and that the signature is one of the statement. Each statement is about
+one run of one recipe. Its first byte is zero: NVFlare has a kit's key sign texts that the server chooses when a site
+connects, and such a text begins with the site's name.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from fedvisage import recipe as recipes
+from fedvisage.data.batches import View
+from fedvisage.data.contents import contents_of
+from fedvisage.errors import UserError
+from fedvisage.federation.record.checkpoint import recipe_digest
+from fedvisage.federation.secure.memory import ALLOW, FIELD, Digests, RosterMemory
+from fedvisage.federation.secure.trust import CREDENTIAL, SIMULATED, Trust
+from fedvisage.federation.wire.schema import Refused
+from fedvisage.files import json_key
+from fedvisage.nvflare.certificates import ANEW, Papers, certificates_in, key_in, leads_to, name_of, papers_in
+from fedvisage.nvflare.job import Job
+from fedvisage.recipe import SITE_NAME
+
+ROSTERS = "rosters"
+"""Among a machine's own settings: the rosters that the administrator allows, separated by spaces."""
+
+MEMORY = ".secure"
+"""Where a site's memory of secure sums lies, beside its runs, whose names begin with a letter or digit."""
+
+SIZES = struct.Struct(">HH")
+PADDING = PSS(MGF1(SHA256()), SHA256.digest_size)
+
+
+class KitTrust(RosterMemory):
+    """Signs with the key of a kit, verifies by its root certificate, and remembers rosters."""
+
+    def __init__(
+        self, papers: Papers, context: str, memory: Path, run: str, images: Digests,
+        allowed: Sequence[frozenset[str]] = (),
+    ) -> None:  # fmt: skip
+        """Read the kit's papers; ``context`` says which run of which recipe statements are about."""
+        super().__init__(memory, run, images, allowed)
+        key = key_in(papers.key)
+        if not isinstance(key, RSAPrivateKey):
+            raise UserError(str(papers.key), f"is no RSA key, with which secure sums are signed; {ANEW}")
+        self._key, self._root = key, certificates_in(papers.root)[0]
+        self._certificate = certificates_in(papers.certificate)[0].public_bytes(Encoding.DER)
+        self._context = b"\0fedvisage secure aggregation\0" + context.encode() + b"\0"
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return certificate and signature in ``CREDENTIAL`` bytes."""
+        signature = self._key.sign(self._context + statement, PADDING, SHA256())
+        credential = SIZES.pack(len(self._certificate), len(signature)) + self._certificate + signature
+        if len(credential) > CREDENTIAL:
+            raise Refused(FIELD, f"this site's certificate does not fit into {CREDENTIAL} bytes; {ANEW}")
+        return credential.ljust(CREDENTIAL, b"\0")
+
+    def verify(self, site: str, statement: bytes, credential: bytes) -> None:
+        """Raise ``Refused`` unless a certificate of that site signed the statement."""
+        try:
+            certificate, signature = _parts(credential)
+            key, now = certificate.public_key(), datetime.now(UTC)
+            if not isinstance(key, RSAPublicKey) or name_of(certificate) != site:
+                raise ValueError
+            if not (leads_to([certificate], self._root) and _holds(certificate, now) and _holds(self._root, now)):
+                raise ValueError
+            key.verify(signature, self._context + statement, PADDING, SHA256())
+        except (ValueError, InvalidSignature, struct.error) as error:
+            raise Refused(
+                FIELD,
+                f"what should be signed by site {site} in this run is not signed by a valid certificate of it; the "
+                "server or that site is at fault, so nothing was revealed",
+            ) from error
+
+
+def trust_of(kit: Path, own: Mapping[str, str], job: Job, trained: View, cache: Path) -> Trust:
+    """Return a site's trust for a job: without secure sums there is nothing to sign."""
+    if job.recipe.federation.secure is None:
+        return SIMULATED
+    state = Path(own["state"])
+    context = json_key({"run": job.run, "recipe": recipe_digest(recipes.text_of(job.recipe))})
+    allowed = [frozenset(roster.split(",")) for roster in own.get(ROSTERS, "").split()]
+    images = images_of(trained, cache)
+    return KitTrust(papers_in(kit, at_server=False), context, state / MEMORY, job.run, images, allowed)
+
+
+def images_of(view: View, cache: Path) -> Digests:
+    """Return the digests of a view's images; plain ones, such as black frames, show nothing and are left out."""
+    digests = [np.empty(0, np.uint64)]
+    for part in view.slices:
+        contents = contents_of(part.set, cache)
+        digests.append(contents.exact[part.indices][~contents.plain[part.indices]])
+    return np.concatenate(digests)
+
+
+def as_setting(rosters: Sequence[str]) -> str:
+    """Return rosters as a setting of a machine, or refuse one that is not a list of sites."""
+    for roster in rosters:
+        names = roster.split(",")
+        if len(set(names)) < max(2, len(names)) or not all(SITE_NAME.fullmatch(name) for name in names):
+            raise UserError(ALLOW, f"{roster!r} is not a list of two or more sites; write their names as A,B,C")
+    return " ".join(rosters)
+
+
+def _parts(credential: bytes) -> tuple[x509.Certificate, bytes]:
+    long, rest = SIZES.unpack_from(credential), credential[SIZES.size :]
+    return x509.load_der_x509_certificate(rest[: long[0]]), rest[long[0] : sum(long)]
+
+
+def _holds(certificate: x509.Certificate, now: datetime) -> bool:
+    return certificate.not_valid_before_utc <= now <= certificate.not_valid_after_utc

@@ -1,0 +1,61 @@
+"""Secure sums over real kits: signed and agreed upon, and no second sum without a site."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.distributed.federations import run_through
+from tests.toy import SITES, run_toy, tree, weights
+
+from fedvisage.errors import RunFailed
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.files import write_json
+from fedvisage.nvflare.kits import own_settings
+from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
+from fedvisage.nvflare.trust import ROSTERS
+
+pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
+
+
+@pytest.fixture
+def remembering(sets: Mapping[str, Path], tmp_path: Path) -> Iterator[Rehearsal]:
+    """A federation of its own: its sites remember the rosters of this test."""
+    with rehearsal(tmp_path / "federation", {name: str(sets[name]) for name in SITES}) as found:
+        yield found
+
+
+def content(sets: Mapping[str, Path], sites: str) -> dict[str, Any]:
+    own = {name: str(sets[name]) for name in sites}
+    changes = {"training__rounds": 1, "federation__secure": True, "federation__give_up_after": 1}
+    return tree(sets, data__sites=own, **changes)
+
+
+def sizes(run: Path) -> list[tuple[Any, ...]]:
+    keys = ("round", "site", "direction", "call", "field", "kind", "bytes")
+    return [tuple(row[key] for key in keys) for row in read_lines(run / "ledger.jsonl")]
+
+
+def signatures(run: Path) -> int:
+    rows = read_lines(run / "ledger.jsonl")
+    return len({row["digest"] for row in rows if row["direction"] == "up" and row["field"] == "signature"})
+
+
+def test_a_second_sum_without_a_site_takes_its_administrators(
+    remembering: Rehearsal, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(content(sets, "ABC"), tmp_path / "here")
+    run_through(remembering, content(sets, "ABC"), tmp_path / "with")
+    assert weights(tmp_path / "with") == weights(tmp_path / "here")
+    assert sizes(tmp_path / "with") == sizes(tmp_path / "here")
+    assert signatures(tmp_path / "here") == 1, "zeros"
+    assert signatures(tmp_path / "with") == 6, "of each site's keys, and of each site's survivors"
+    with pytest.raises(RunFailed, match=r"used the same data, and this run is without C.*--allow-roster A,B"):
+        run_through(remembering, content(sets, "AB"), tmp_path / "without")
+    for name in "AB":
+        kit = remembering.sites[name]
+        write_json(kit.own, own_settings(kit.path) | {ROSTERS: "A,B"})
+    run_through(remembering, content(sets, "AB"), tmp_path / "allowed")
+    assert {row["site"] for row in read_lines(tmp_path / "allowed" / "ledger.jsonl")} == {"A", "B"}

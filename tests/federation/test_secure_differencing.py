@@ -1,0 +1,420 @@
+"""What an operator or a lying server tries against secure sums: other members, other keys, other survivors.
+
+The sites' ends are those of a real federation, with kits and memories, on a wire within this process.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.toy import SITES, recipe_of, run_toy, tree, weights
+
+from fedvisage.errors import RunFailed, UserError
+from fedvisage.federation.compatible import check_protection, check_real
+from fedvisage.federation.desk import SiteDesk
+from fedvisage.federation.local import LocalTransport
+from fedvisage.federation.method import Message
+from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
+from fedvisage.federation.secure.memory import RosterMemory
+from fedvisage.federation.secure.protocol import Secrets
+from fedvisage.federation.wire.schema import Refused
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.methods import METHODS
+from fedvisage.nvflare.certificates import papers_in
+from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.kits import open_kit, own_settings
+from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.starting import prepare_site
+from fedvisage.nvflare.trust import ROSTERS, KitTrust, as_setting, images_of
+from fedvisage.recipe import Secure
+
+NOTHING = np.empty(0, np.uint64)
+
+
+def provisioned(directory: Path) -> Path:
+    content = {
+        "server": {"host": "localhost"},
+        "operator": {"email": "operator@example.org"},
+        "sites": {name: {"organisation": "owner"} for name in SITES},
+    }
+    provision(FederationFile.model_validate(content), directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return provisioned(tmp_path_factory.mktemp("federation") / "kits")
+
+
+@pytest.fixture(scope="module")
+def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another federation with the same names."""
+    return provisioned(tmp_path_factory.mktemp("foreign") / "kits")
+
+
+def trust_in(
+    kits: Path, name: str, place: Path, run: str = "r", images: Any = NOTHING, allowed: Sequence[frozenset[str]] = ()
+) -> KitTrust:
+    papers = papers_in(kits / ("server" if name == "localhost" else f"sites/{name}"), at_server=name == "localhost")
+    return KitTrust(papers, run, place / name, run, images, allowed)
+
+
+class Trusting(LocalTransport):
+    """A wire between sites with kits, whose memories lie in a directory as long as the test goes on."""
+
+    def __init__(
+        self, desks: Sequence[SiteDesk], kits: Path, place: Path, run: str = "first",
+        lost: str = "", allowed: Sequence[frozenset[str]] = (),
+    ) -> None:  # fmt: skip
+        super().__init__(desks)
+        self.lost = lost
+        for desk in desks:
+            images = images_of(desk.train, place / "cache")
+            desk.trust = trust_in(kits, desk.name, place, run, images, allowed)
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        for reply in super().call(orders):
+            gone = reply.site == "B" and orders["B"].call == self.lost
+            yield Reply("B", None, "the line is dead", reply.ticket) if gone else reply
+
+
+def secure(sets: Mapping[str, Path], sites: Sequence[str] = SITES, colluders: int = 0, **changes: Any) -> Any:
+    changes = {"training__rounds": 1, "evaluation__every": 0, "federation__give_up_after": 1, **changes}
+    own = {name: str(sets[name]) for name in sites}
+    return tree(sets, data__sites=own, federation__secure={"colluders": colluders}, **changes)
+
+
+def uploads_of(run: Path, field: str) -> list[str]:
+    return [
+        row["site"] for row in read_lines(run / "ledger.jsonl") if row["direction"] == "up" and row["field"] == field
+    ]
+
+
+# An operator who follows the protocol, and starts runs with and without a site.
+
+
+def test_two_sums_that_differ_by_one_site_show_its_upload(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    run_toy(secure(sets), tmp_path / "with")
+    run_toy(secure(sets, "AB"), tmp_path / "without")
+    seen: dict[str, Message] = {}
+    plain = secure(sets, federation={})
+    run_toy(
+        plain,
+        tmp_path / "plain",
+        wire=partial(LocalTransport, tap=lambda name, message: seen.setdefault(name, message)),
+    )
+    whole, rest = (
+        load_file(tmp_path / "with" / "model.safetensors"),
+        load_file(tmp_path / "without" / "model.safetensors"),
+    )
+    errors = [
+        float((3 * whole[name].double() - 2 * rest[name].double() - seen["C"][name].double()).abs().max())
+        for name in whole
+        if whole[name].is_floating_point() and name in seen["C"]
+    ]
+    moved = max(
+        float((seen["C"][name].double() - rest[name].double()).abs().max()) for name in rest if name in seen["C"]
+    )
+    assert max(errors) < 2e-6 < moved / 1000, "simulations remember nothing; docs/privacy.md has the figure"
+
+
+def test_a_second_run_without_a_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    wire = partial(Trusting, kits=kits, place=tmp_path)
+    run_toy(secure(sets), tmp_path / "with", wire=wire)
+    with pytest.raises(
+        RunFailed, match=r"run 'first' used the same data, and this run is without C.*--allow-roster A,B"
+    ):
+        run_toy(secure(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second"))
+    assert uploads_of(tmp_path / "with", "masked") == ["A", "B", "C"]
+    assert uploads_of(tmp_path / "without", "public") == [], "not even a key left the sites"
+
+
+def test_a_second_run_with_one_more_site_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    wire = partial(Trusting, kits=kits, place=tmp_path)
+    run_toy(secure(sets, "AB"), tmp_path / "without", wire=wire)
+    with pytest.raises(RunFailed, match="this run is with C"):
+        run_toy(secure(sets), tmp_path / "with", wire=partial(wire, run="second"))
+    assert uploads_of(tmp_path / "with", "public") == ["C"], "C has taken part in no sum yet"
+
+
+def test_the_same_members_may_run_again(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    wire = partial(Trusting, kits=kits, place=tmp_path)
+    run_toy(secure(sets), tmp_path / "one", wire=wire)
+    run_toy(secure(sets), tmp_path / "two", wire=partial(wire, run="second"))
+    assert weights(tmp_path / "one") == weights(tmp_path / "two")
+
+
+def test_each_sites_administrator_can_allow_another_roster(
+    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    wire = partial(Trusting, kits=kits, place=tmp_path)
+    run_toy(secure(sets), tmp_path / "with", wire=wire)
+    run_toy(secure(sets, "AB"), tmp_path / "without", wire=partial(wire, run="second", allowed=[frozenset("AB")]))
+    assert uploads_of(tmp_path / "without", "masked") == ["A", "B"]
+
+
+def test_a_round_repeated_with_fewer_sites_is_refused(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    wire = partial(Trusting, kits=kits, place=tmp_path)
+    run_toy(secure(sets), tmp_path / "one", wire=wire)
+    with pytest.raises(
+        RunFailed, match="run 'first' already summed round 1 on the same data, and this sum is without B"
+    ):
+        run_toy(secure(sets), tmp_path / "again", wire=partial(wire, lost="train"))
+    assert uploads_of(tmp_path / "again", "shares") == [], "no site revealed a share"
+
+
+class Dying(Trusting):
+    """A server that ends when it has all signatures of a round."""
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        if any(order.call == UNMASK for order in orders.values()):
+            raise KeyboardInterrupt
+        return super().call(orders)
+
+
+def test_after_a_restart_a_round_can_only_be_summed_over_the_same_survivors(
+    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(secure(sets), tmp_path / "whole")
+    killed, wire = tmp_path / "killed", partial(Trusting, kits=kits, place=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(secure(sets), killed, wire=partial(Dying, kits=kits, place=tmp_path))
+    with pytest.raises(RunFailed, match="already summed round 1"):
+        run_toy(secure(sets), killed, resume=True, wire=partial(wire, lost="train"))
+    run_toy(secure(sets), killed, resume=True, wire=wire)
+    assert weights(killed) == weights(tmp_path / "whole")
+
+
+# A server that lies.
+
+
+def lied(call: str, change: Any) -> type[Trusting]:
+    """Return a wire on which the server changes what it sends site A."""
+
+    class Lying(Trusting):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            if "A" in orders and orders["A"].call == call:
+                change(orders["A"].message)
+            return super().call(orders)
+
+    return Lying
+
+
+def why(run: Path, site: str = "A") -> str:
+    failed: Mapping[str, str] = read_lines(run / "rounds.jsonl")[0]["failed"]
+    return next(reason for name, reason in failed.items() if name.startswith(site))
+
+
+def substituted(message: Message) -> None:
+    """Put keys of the server's own in the place of B's and C's."""
+    roster = message["roster"].clone()
+    for place in (1, 2):
+        public = Secrets.drawn(np.random.default_rng(place).bytes).public()
+        rows = np.frombuffer(public.sealing + public.masking + public.seed_hash, np.uint8).reshape(3, 32)
+        roster[place] = torch.from_numpy(rows.copy())
+    message["roster"] = roster
+
+
+def test_keys_that_a_server_put_in_the_place_of_others_are_refused(
+    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, substituted), kits=kits, place=tmp_path))
+    assert why(tmp_path / "run").startswith("secure: what should be signed by site B in this run is not")
+    assert uploads_of(tmp_path / "run", "masked") == ["B", "C"]
+
+
+def test_keys_with_credentials_of_another_site_are_refused(
+    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    def swapped(message: Message) -> None:
+        message["roster"], message["signatures"] = (message[key][[0, 2, 1]] for key in ("roster", "signatures"))
+
+    run_toy(secure(sets), tmp_path / "run", wire=partial(lied(SHARES, swapped), kits=kits, place=tmp_path))
+    assert "signed by site B" in why(tmp_path / "run")
+
+
+def test_a_list_of_survivors_that_others_did_not_sign_reveals_nothing(
+    kits: Path, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    class TwoLists(Trusting):
+        """Names A and B to A, and all three to the others, with the signatures that it got."""
+
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            for name, order in orders.items():
+                if order.call in (CONSISTENCY, UNMASK) and name == "A":
+                    order.message["survivors"] = torch.tensor([0, 1])
+                if order.call == UNMASK:
+                    signers = [0, 1] if name == "A" else [1, 2]
+                    signatures = order.message["signatures"][signers]
+                    order.message.update(signers=torch.tensor(signers), signatures=signatures)
+            return super().call(orders)
+
+    run_toy(secure(sets), tmp_path / "run", wire=partial(TwoLists, kits=kits, place=tmp_path))
+    assert "signed by site B" in why(tmp_path / "run")
+    assert uploads_of(tmp_path / "run", "shares") == ["B", "C"]
+
+
+@pytest.mark.parametrize("call", ["train", CONSISTENCY, SHARES])
+def test_each_step_of_a_sum_is_taken_once(call: str, kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    answers: list[str] = []
+
+    class Twice(Trusting):
+        """A server that asks again: two uploads under the same masks would show their difference."""
+
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            copies = {name: Order(o.call, o.round, dict(o.message), o.visit, o.ticket) for name, o in orders.items()}
+            yield from super().call(orders)
+            if any(order.call == call for order in orders.values()):
+                answers.extend(reply.failure for reply in super().call(copies))
+
+    run_toy(secure(sets), tmp_path / "run", wire=partial(Twice, kits=kits, place=tmp_path))
+    assert answers == ["secure: was asked out of turn; the sum has to start anew"] * 3
+
+
+def test_a_round_has_one_sum(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    answers: list[str] = []
+
+    class Again(LocalTransport):
+        """A server that begins another sum in the same round."""
+
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            yield from super().call(orders)
+            if any(order.call == UNMASK for order in orders.values()):
+                again = {name: Order(KEYS, order.round, {}, 99, "again") for name, order in orders.items()}
+                answers.extend(reply.failure for reply in super().call(again))
+
+    run_toy(secure(sets), tmp_path / "run", wire=Again)
+    assert answers == ["secure: this round was summed already"] * 3
+
+
+def test_with_one_colluder_of_three_no_two_are_summed(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = secure(sets, colluders=1)
+    with pytest.raises(RunFailed, match="2 sites sent their numbers, 3 needed"):
+        run_toy(content, tmp_path / "run", wire=partial(Trusting, kits=kits, place=tmp_path, lost="train"))
+
+
+# The pieces.
+
+
+def test_a_signature_holds_for_one_site_one_run_and_one_statement(kits: Path, tmp_path: Path) -> None:
+    ours, theirs = trust_in(kits, "A", tmp_path), trust_in(kits, "B", tmp_path)
+    credential = theirs.sign(b"text")
+    ours.verify("B", b"text", credential)
+    flipped = bytes([*credential[:900], credential[900] ^ 1, *credential[901:]])
+    for reader, site, text, shown in [
+        (ours, "C", b"text", credential),
+        (ours, "B", b"another", credential),
+        (trust_in(kits, "A", tmp_path, run="s"), "B", b"text", credential),
+        (ours, "B", b"text", flipped),
+        (ours, "B", b"text", bytes(len(credential))),
+        (ours, "B", b"text", b"\xff" * len(credential)),
+    ]:
+        with pytest.raises(Refused, match=f"signed by site {site}"):
+            reader.verify(site, text, shown)
+
+
+def test_the_servers_own_certificate_and_foreign_kits_sign_for_no_site(
+    kits: Path, foreign: Path, tmp_path: Path
+) -> None:
+    ours = trust_in(kits, "A", tmp_path)
+    for stranger in (trust_in(kits, "localhost", tmp_path), trust_in(foreign, "B", tmp_path)):
+        with pytest.raises(Refused, match="signed by site B"):
+            ours.verify("B", b"text", stranger.sign(b"text"))
+
+
+@pytest.mark.parametrize(
+    ("images", "refused"),
+    [([1, 2, 3], True), ([1, 2, 3, 4, 5], True), ([3], True), ([3, 9], True), ([4, 5], False), ([], False)],
+)
+def test_data_are_the_same_if_they_share_an_image(images: Sequence[int], refused: bool, tmp_path: Path) -> None:
+    RosterMemory(tmp_path, "first", np.array([1, 2, 3], np.uint64)).remember_roster("ABC")
+    RosterMemory(tmp_path, "second", np.array(images, np.uint64)).check_roster("ABC")
+    if refused:
+        with pytest.raises(Refused, match="used the same data, and this run is without C"):
+            RosterMemory(tmp_path, "third", np.array(images, np.uint64)).check_roster("AB")
+    else:
+        RosterMemory(tmp_path, "third", np.array(images, np.uint64)).check_roster("AB")
+
+
+def test_differences_of_two_sites_are_refused_as_well(tmp_path: Path) -> None:
+    images = np.array([1, 2], np.uint64)
+    RosterMemory(tmp_path, "first", images).remember_roster(["A", "B", "C", "D"])
+    for roster in (["A", "B"], ["A", "B", "E", "F"], ["A", "C", "E"]):
+        with pytest.raises(Refused):
+            RosterMemory(tmp_path, "second", images).check_roster(roster)
+
+
+def test_a_damaged_memory_lets_nothing_through(tmp_path: Path) -> None:
+    images = np.array([1], np.uint64)
+    RosterMemory(tmp_path, "first", images).remember_roster("ABC")
+    (record,) = tmp_path.glob("*.json")
+    record.write_text("{")
+    with pytest.raises(UserError, match="is not whole JSON"):
+        RosterMemory(tmp_path, "second", images).check_roster("ABC")
+
+
+@pytest.mark.parametrize("sites", range(2, 40))
+def test_any_two_groups_that_could_unmask_share_more_sites_than_collude(sites: int) -> None:
+    for colluders in range(sites - 1):
+        needed = Secure(colluders=colluders).needed(sites)
+        assert 2 * needed - sites > colluders
+        assert 3 * needed >= 2 * sites
+        assert needed <= sites
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({"participation": 0.7}, "recipe.federation.participation"),
+        ({"secure": {"threshold": 0.65}}, "recipe.federation.secure.threshold"),
+        ({"secure": {"colluders": 3}}, "recipe.federation.secure.colluders"),
+    ],
+)
+def test_recipes_whose_sums_could_be_taken_apart_are_refused(
+    changes: dict[str, Any], place: str, sets: Mapping[str, Path]
+) -> None:
+    recipe = recipe_of(tree(sets, federation={"secure": True, **changes}))
+    for check in (lambda: check_protection(recipe, METHODS["fedpad"]), lambda: check_real(recipe)):
+        with pytest.raises(UserError) as caught:
+            check()
+        assert caught.value.place == place
+
+
+def test_the_default_that_earlier_versions_wrote_out_means_two_thirds(sets: Mapping[str, Path]) -> None:
+    written, short = (recipe_of(tree(sets, federation__secure=value)) for value in ({"threshold": 0.6}, True))
+    assert written == short, "run --resume on a run of an earlier version finds its recipe"
+
+
+@pytest.mark.parametrize(("key", "value"), [("joins", {"C": 2}), ("offline", 0.5)])
+def test_between_organisations_no_recipe_keeps_a_site_out_of_a_sum(
+    key: str, value: Any, sets: Mapping[str, Path]
+) -> None:
+    recipe = recipe_of(tree(sets, federation={"secure": True, key: value}))
+    check_protection(recipe, METHODS["fedpad"])
+    with pytest.raises(UserError, match="sums over different sites") as caught:
+        check_real(recipe)
+    assert caught.value.place == f"recipe.federation.{key}"
+
+
+@pytest.mark.parametrize("roster", ["", "A", "A,A", "A,", "A, B", "A,../B"])
+def test_an_exception_names_two_sites_or_more(roster: str) -> None:
+    assert as_setting(["A,B", "A,B,C"]) == "A,B A,B,C"
+    with pytest.raises(UserError, match="is not a list of two or more sites"):
+        as_setting([roster])
+
+
+def test_an_exception_ends_with_the_next_start(kits: Path, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    kit = open_kit(Path(shutil.copytree(kits / "sites" / "A", tmp_path / "kit")), "site")
+    prepare_site(kit, str(sets["A"]), rosters=["A,B", "A,C"])
+    assert own_settings(kit.path)[ROSTERS] == "A,B A,C"
+    prepare_site(kit, str(sets["A"]))
+    assert own_settings(kit.path)[ROSTERS] == ""
