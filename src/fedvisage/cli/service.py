@@ -36,7 +36,7 @@ def serve(
     counters: Annotated[
         Path | None,
         typer.Option(
-            help="The folder of the gallery's counter; default: the variable FEDVISAGE_GALLERY_COUNTERS, or KEY.counters.",
+            help="The folder of its counter; default: the variable FEDVISAGE_GALLERY_COUNTERS, or KEY.counters.",
             show_default=False,
         ),
     ] = None,

@@ -6,6 +6,7 @@ copied as a backup, then the new one takes its place: a process that is killed i
 
 from __future__ import annotations
 
+import filecmp
 import os
 import shutil
 import sqlite3
@@ -73,7 +74,7 @@ def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
             old.execute("BEGIN EXCLUSIVE")
             meta = dict(old.execute("SELECT name, value FROM meta"))
             owned, counter = _opened(path, key, meta, counters)
-            if backup.exists():
+            if backup.exists() and not filecmp.cmp(path, backup, shallow=False):
                 raise Exists(str(backup), "exists already, and the backup has this name; move it elsewhere")
             beside.unlink(missing_ok=True)
             state = first_state(owned, meta["secret"])
