@@ -14,7 +14,7 @@ import pytest
 from fedvisage.errors import UserError
 from fedvisage.gallery.counter import counters_of
 from fedvisage.gallery.keys import new_key
-from fedvisage.gallery.refusals import WrongKey
+from fedvisage.gallery.refusals import Exists, WrongKey
 from fedvisage.gallery.search import Gallery
 from fedvisage.metrics.similarity import Features, unit
 
@@ -158,13 +158,21 @@ def test_rows_of_another_gallery_with_the_same_key_are_refused(path: Path, tmp_p
         use(path)
 
 
-def test_another_gallery_with_the_same_key_in_its_place_has_another_counter(path: Path, tmp_path: Path) -> None:
-    elsewhere = tmp_path / "elsewhere" / "door.gallery"
-    elsewhere.parent.mkdir()
-    make(elsewhere)
-    shutil.copy(elsewhere, path)
-    with pytest.raises(UserError, match="has no counter"):
+def test_another_gallery_with_the_same_key_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
+    make(tmp_path / "other.gallery")
+    shutil.copy(tmp_path / "other.gallery", path)
+    with pytest.raises(UserError, match="does not fit its counter"):
         opened(path)
+
+
+def test_a_counter_is_never_written_over(path: Path) -> None:
+    (counter,) = (path.parent / "counters").iterdir()
+    before = counter.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Exists, match="never written over"):
+            make(path)
+        path.unlink(missing_ok=True)
+    assert counter.read_bytes() == before
 
 
 @pytest.mark.parametrize("steps", [1, 2])

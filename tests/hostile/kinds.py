@@ -30,5 +30,6 @@ KINDS: Mapping[str, Entry] = {
     "recipes": Entry("recipes, studies, federation files", 2_000, "recipes:Recipes"),
     "runs": Entry("models and run directories", 2_000, "runs:Runs"),
     "sets": Entry("prepared sets and folders to import", 2_000, "sets:Sets"),
+    "galleries": Entry("galleries edited without their key", 2_000, "galleries:Galleries"),
     "kits": Entry("kits", 500, "kits:Kits"),
 }

@@ -131,7 +131,7 @@ class Authenticated:
                 yield
 
     def _counter_in(self, folder: Path) -> Counter:
-        return Counter(folder, self.path, self._salt, self._counting, self._patience)
+        return Counter(folder, self.path, self._counting, self._patience)
 
     def _catch_up(self) -> None:
         """Count a state that a process committed before it was killed, where the counter can be written."""

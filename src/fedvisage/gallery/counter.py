@@ -54,9 +54,13 @@ def counters_of(key: Path | None, given: Path | None, environment: Mapping[str, 
 class Counter:
     """The counter of one gallery."""
 
-    def __init__(self, folder: Path, gallery: Path, salt: bytes, key: bytes, patience: float) -> None:
-        """Name the counter of a gallery, which its salt identifies, in a folder."""
-        self.folder, self.path = folder, folder / f"{salt.hex()}.counter"
+    def __init__(self, folder: Path, gallery: Path, key: bytes, patience: float) -> None:
+        """Name the counter of a gallery in a folder.
+
+        It has the name of the gallery's file and a key that only this gallery has: so another gallery that was put
+        there is refused, although it has the same owner and a counter of its own.
+        """
+        self.folder, self.path = folder, folder / f"{gallery.name}.counter"
         self._gallery, self._key, self._patience = gallery, key, patience
         self._handle = -1
 
@@ -79,8 +83,8 @@ class Counter:
                             f"({error.strerror})") from None  # fmt: skip
         marks = [mark for line in content.splitlines()[:2] if (mark := self._parsed(line)) is not None]
         if not marks:
-            raise UserError(str(self._gallery), f"has a damaged counter {self.path}; put it back, or accept the file "
-                            f"as it is with {ACCEPT}")  # fmt: skip
+            raise UserError(str(self._gallery), f"does not fit its counter {self.path}, which is damaged or another "
+                            f"gallery's; put the right one back, or accept the file with {ACCEPT}")  # fmt: skip
         return max(marks)
 
     def check(self, state: State) -> None:

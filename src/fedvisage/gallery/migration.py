@@ -101,7 +101,7 @@ def _opened(path: Path, key: bytes, meta: dict[str, bytes], counters: Path) -> t
     inner = keys.unseal(owned.wrapping, secret, "secret")
     if inner is None:
         raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
-    counter = Counter(counters, path, salt, keys.derived(inner, salt, "counter"), PATIENCE)
+    counter = Counter(counters, path, keys.derived(inner, salt, "counter"), PATIENCE)
     if (mark := counter.read()) is not None and mark.number > 0:
         raise UserError(str(path), f"is an older copy: this gallery was migrated before, as its counter {counter.path} "
                         "shows; put back the newest copy")  # fmt: skip

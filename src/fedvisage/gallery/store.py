@@ -51,7 +51,10 @@ class Records(Rows):
         if counters is None:
             file.create_file(path, rows)
             return cls(path, key)
-        counter = Counter(counters, path, salt, keys.derived(inner, salt, "counter"), 0)
+        counter = Counter(counters, path, keys.derived(inner, salt, "counter"), 0)
+        if path.exists() or counter.path.exists():
+            taken = path if path.exists() else counter.path
+            raise Exists(str(taken), "exists already; a gallery, or its counter, is never written over")
         counter.begin(Mark(0, state.digest))
         try:
             file.create_file(path, rows)
