@@ -17,8 +17,10 @@ import numpy as np
 
 from fedvisage.errors import RunFailed, UserError
 from fedvisage.gallery import file, keys
+from fedvisage.gallery.authenticated import step_of
 from fedvisage.gallery.counter import Counter, Mark
 from fedvisage.gallery.membership import (
+    BUCKETS,
     FIRST,
     Contents,
     Members,
@@ -131,9 +133,14 @@ class Records(Rows):
 
     def everybody(self, collection: str) -> list[tuple[Person, list[Face]]]:
         """Return everybody of a collection by name, with their faces in the order of their enrolment."""
-        with self._reading():
-            stored = [one for _, some in self._everybody_of(self._collection(collection)) for one in some]
-            people = [(self._opened_person(one), _faces(one)) for one in stored]
+        people, start = list[tuple[Person, list[Face]]](), 0
+        while start < BUCKETS:  # a transaction for each of several parts, so that other processes can write in between
+            with self._reading():
+                place = self._collection(collection)
+                buckets = range(start, min(start + step_of(place), BUCKETS))
+                for some in self._people_of(place, buckets):
+                    people += [(self._opened_person(one), _faces(one)) for one in some]
+            start = buckets.stop
         return sorted(people, key=lambda one: one[0].name)
 
     def has(self, collection: str, name: str) -> bool:
