@@ -52,6 +52,33 @@ def test_a_gallery_is_made_listed_turned_to_another_key_and_kept_from_the_old_on
     assert error.place == "--key"
 
 
+def test_an_older_copy_is_refused_until_the_owner_accepts_it(here: Path) -> None:
+    said("create", "door.gallery", "--key", "door.key")
+    older = (here / "door.gallery").read_bytes()
+    said("create", "door.gallery", "--key", "door.key", "--collection", "staff")
+    (here / "door.gallery").write_bytes(older)
+    error = call("list", "door.gallery", "--key", "door.key").exception
+    assert isinstance(error, UserError)
+    assert "fedvisage gallery accept-state" in error.message
+    assert said("accept-state", "door.gallery", "--key", "door.key").count("\n") == 1
+    assert "default" in said("list", "door.gallery", "--key", "door.key")
+    said("rotate-key", "door.gallery", "--key", "door.key", "--new-key", "new.key")
+    assert "default" in said("list", "door.gallery", "--key", "new.key")
+    assert [path.name for path in (here / "new.key.counters").iterdir()] == ["door.gallery.counter"]
+    assert not list((here / "door.key.counters").iterdir())
+
+
+def test_a_key_from_the_environment_needs_a_folder_of_counters(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDVISAGE_GALLERY_KEY", "00" * 32)
+    error = call("create", "door.gallery").exception
+    assert isinstance(error, UserError)
+    assert error.place == "--counters"
+    assert not (here / "door.gallery").exists()
+    said("create", "door.gallery", "--counters", "counters")
+    monkeypatch.setenv("FEDVISAGE_GALLERY_COUNTERS", "counters")
+    assert "default" in said("list", "door.gallery")
+
+
 def test_every_verb_that_the_page_shows_can_be_called_so() -> None:
     shown = [line for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) for line in block.splitlines()]
     assert len(shown) >= 6

@@ -32,6 +32,7 @@ KINDS: Mapping[str, Entry] = {
     "run-files": Entry("files of two runs exchanged one by one", 2_000, "run_files:RunFiles"),
     "sets": Entry("prepared sets and folders to import", 2_000, "sets:Sets"),
     "exports": Entry("exported directories", 2_000, "exports:Exports"),
+    "galleries": Entry("galleries edited without their key", 2_000, "galleries:Galleries"),
     "kits": Entry("kits", 500, "kits:Kits"),
     "wire": Entry("messages on the wire: depth, count, size", 2_000, "wire:Wire"),
     "orders": Entry("orders at a site: undeclared, repeated, out of range", 2_000, "orders:Orders"),

@@ -129,6 +129,7 @@ def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: Path, tmp_path: Path) -> None:
     key = {**os.environ, "FEDVISAGE_GALLERY_KEY": "00" * 32, "PYTHONUNBUFFERED": "1"}
+    key["FEDVISAGE_GALLERY_COUNTERS"] = str(tmp_path / "counters")
     command = [sys.executable, "-m", "fedvisage"]
     gallery = tmp_path / "door.gallery"
     subprocess.run([*command, "gallery", "create", str(gallery)], env=key, check=True)

@@ -25,6 +25,15 @@ Key = Annotated[
     Path | None,
     typer.Option("--key", help="The file of its key; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
 ]
+Counters = Annotated[
+    Path | None,
+    typer.Option(
+        "--counters",
+        help="The folder of counters, by which an older copy of the file is noticed; default: the variable "
+        "FEDVISAGE_GALLERY_COUNTERS, or KEY.counters beside the key.",
+        show_default=False,
+    ),
+]
 In = Annotated[str, typer.Option("--collection", help="The collection of people.")]
 Pad = Annotated[Path, typer.Option("--pad", help="An exported model that tells attacks.", show_default=False)]
 Recognition = Annotated[
@@ -38,6 +47,7 @@ COLLECTION = "default"
 def create(
     gallery: At,
     key: Key = None,
+    counters: Counters = None,
     collection: In = COLLECTION,
     renewable: Annotated[
         bool,
@@ -45,6 +55,7 @@ def create(
     ] = False,
 ) -> None:
     """Make an empty gallery with one collection, or add a collection to one; a key that is not there is drawn."""
+    from fedvisage.gallery.counter import counters_of
     from fedvisage.gallery.keys import make_key_file
     from fedvisage.gallery.search import Gallery
 
@@ -52,18 +63,18 @@ def create(
         make_key_file(key)
         say(f"drew the key {key}: keep a copy elsewhere, for without it the gallery cannot be opened")
     if not gallery.exists():
-        Gallery.create(gallery, _key(key)).close()
-    with _opened(gallery, key) as opened:
+        Gallery.create(gallery, _key(key), counters=counters_of(key, counters)).close()
+    with _opened(gallery, key, counters) as opened:
         opened.add_collection(collection, renewable=renewable)
     say(f"{gallery}: collection {collection} is ready")
 
 
 @app.command("list")
-def list_people(gallery: At, key: Key = None, as_json: AsJson = False) -> None:
+def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
     """List collections and who is enrolled in them."""
     from dataclasses import asdict
 
-    with _opened(gallery, key) as opened:
+    with _opened(gallery, key, counters) as opened:
         found = [(one, opened.people(one.name)) for one in opened.collections()]
     if as_json:
         print_json([{**asdict(one), "people": [asdict(person) for person in people]} for one, people in found])
@@ -81,12 +92,13 @@ def enrol(
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
+    counters: Counters = None,
     collection: In = COLLECTION,
 ) -> None:
     """Enrol a person with those pictures that show one living face well; templates of another model are replaced."""
     from fedvisage.gallery import door
 
-    with _opened(gallery, key) as opened:
+    with _opened(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
         done = door.enrol(opened, engine, collection, person, _pictures(images))
     note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in done.refused))
@@ -101,6 +113,7 @@ def search(
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
+    counters: Counters = None,
     collection: In = COLLECTION,
     limit: Annotated[int, typer.Option(help="The most people who are named.", min=1, max=1000)] = 5,
     as_json: AsJson = False,
@@ -108,7 +121,7 @@ def search(
     """Say who is on a picture, the most similar first; a face that is an attack is not searched for."""
     from fedvisage.gallery import door
 
-    with _opened(gallery, key) as opened:
+    with _opened(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
         _shown(door.search(opened, engine, collection, _face(engine, image), limit), as_json)
 
@@ -121,6 +134,7 @@ def verify(
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
+    counters: Counters = None,
     collection: In = COLLECTION,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 0 if it is the person, 1 if not.")] = False,
     as_json: AsJson = False,
@@ -129,7 +143,7 @@ def verify(
     from fedvisage.device.checked import MATCH
     from fedvisage.gallery import door
 
-    with _opened(gallery, key) as opened:
+    with _opened(gallery, key, counters) as opened:
         engine = _engine(pad, recognition)
         match = door.verify(opened, engine, collection, person, _face(engine, image))
     _shown([match], as_json)
@@ -142,10 +156,11 @@ def remove(
     gallery: At,
     person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name, or id.")],
     key: Key = None,
+    counters: Counters = None,
     collection: In = COLLECTION,
 ) -> None:
     """Delete a person: nothing of them stays in the file."""
-    with _opened(gallery, key) as opened:
+    with _opened(gallery, key, counters) as opened:
         gone = opened.remove(collection, person)
         opened.compact()
     say(f"{gone.name} ({gone.id}): deleted; copies of the file that were made before still hold them")
@@ -156,15 +171,40 @@ def rotate_key(
     gallery: At,
     new_key: Annotated[Path, typer.Option("--new-key", help="The file of the new key; drawn if it is not there.")],
     key: Key = None,
+    counters: Counters = None,
 ) -> None:
     """Turn a gallery to a new key: everybody's key is wrapped again, templates stay as they are."""
+    from fedvisage.gallery.counter import counters_of
     from fedvisage.gallery.keys import key_from, make_key_file
 
-    with _opened(gallery, key) as opened:
+    with _opened(gallery, key, counters) as opened:
         if not new_key.exists():
             make_key_file(new_key)
-        people = opened.turn_key(key_from(new_key))
+        people = opened.turn_key(key_from(new_key), counters_of(new_key, counters))
     say(f"{gallery}: {people} people are under the key {new_key}; the old key opens copies that were made before")
+
+
+@app.command("accept-state")
+def accept_state(gallery: At, key: Key = None, counters: Counters = None) -> None:
+    """Accept the file as it is, after an older copy was put back on purpose or the counter was lost."""
+    from fedvisage.gallery.counter import counters_of
+    from fedvisage.gallery.search import Gallery
+
+    with Gallery(gallery, _key(key)) as opened:
+        number = opened.accept_state(counters_of(key, counters))
+        people = sum(one.people for one in opened.collections())
+    say(f"{gallery}: accepted with {people} people as change {number}; every other copy is refused from now on")
+
+
+@app.command()
+def migrate(gallery: At, key: Key = None, counters: Counters = None) -> None:
+    """Bring a gallery of an earlier version to this one; a backup of the file is kept beside it."""
+    from fedvisage.gallery.counter import counters_of
+    from fedvisage.gallery.migration import migrate as bring
+
+    backup, people = bring(gallery, _key(key), counters_of(key, counters))
+    say(f"{gallery}: migrated with {people} people, taken as they stood in the file; the backup is {backup}, which "
+        "keeps people who are removed later until you delete it")  # fmt: skip
 
 
 @app.command()
@@ -174,6 +214,7 @@ def evaluate(
     pad: Pad,
     recognition: Recognition,
     key: Key = None,
+    counters: Counters = None,
     collection: In = COLLECTION,
     as_json: AsJson = False,
 ) -> None:
@@ -186,7 +227,7 @@ def evaluate(
     folders = sorted(one for one in probes.iterdir() if one.is_dir()) if probes.is_dir() else []
     if not folders:
         raise UserError(str(probes), "has no folders of pictures; make one for each person")
-    with _opened(gallery, key) as opened:
+    with _opened(gallery, key, counters) as opened:
         labelled = ((one.name, image) for one in folders for _, image in _pictures([one]))
         figures = judge(opened, _engine(pad, recognition), collection, labelled)
     if as_json:
@@ -205,10 +246,11 @@ def _key(path: Path | None) -> bytes:
 
 
 @contextmanager
-def _opened(path: Path, key: Path | None) -> Iterator[Gallery]:
+def _opened(path: Path, key: Path | None, counters: Path | None) -> Iterator[Gallery]:
+    from fedvisage.gallery.counter import counters_of
     from fedvisage.gallery.search import Gallery
 
-    with Gallery(path, _key(key)) as opened:
+    with Gallery(path, _key(key), counters=counters_of(key, counters)) as opened:
         yield opened
 
 

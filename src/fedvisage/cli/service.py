@@ -33,6 +33,13 @@ def serve(
         Path | None,
         typer.Option(help="The gallery's key; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
     ] = None,
+    counters: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of its counter; default: the variable FEDVISAGE_GALLERY_COUNTERS, or KEY.counters.",
+            show_default=False,
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
     api_keys: Annotated[
@@ -64,6 +71,7 @@ def serve(
     except ModuleNotFoundError as error:
         raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
     from fedvisage.device import Exported
+    from fedvisage.gallery.counter import counters_of
     from fedvisage.gallery.keys import key_from
     from fedvisage.gallery.search import Gallery
     from fedvisage.service.engine import open_engine
@@ -73,7 +81,9 @@ def serve(
     check_open(host, keys, without_keys)
     limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
     with ExitStack() as stack:
-        people = None if gallery is None else stack.enter_context(Gallery(gallery, key_from(key)))
+        people = None
+        if gallery is not None:
+            people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
         tells = Exported.open(pad, threads=threads)
         knows = None if recognition is None else Exported.open(recognition, threads=threads)
         engine = open_engine(tells, knows, threads)

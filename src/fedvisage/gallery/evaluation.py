@@ -82,7 +82,7 @@ def figures_of(
     model = model_of(engine)
     loaded = gallery.load(collection, model.digest, faces.shape[1])
     ids, vectors = loaded.index.everybody()
-    number = {gallery.person(collection, one).name: place for place, one in enumerate(ids)}
+    number = {loaded.names[one]: place for place, one in enumerate(ids)}
     strangers = {name: len(number) + place for place, name in enumerate(sorted(set(names) - number.keys()))}
     enrolled = Faces(vectors, np.arange(len(ids), dtype=np.int64))
     asked = np.stack([loaded.form.asked(one) for one in faces])

@@ -14,11 +14,13 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fedvisage.errors import UserError
-from fedvisage.gallery.keys import SCHEMA
 from fedvisage.gallery.refusals import Busy, Exists, NoRoom
 
 APPLICATION = 0x66764741
 """Which program a file is of, by SQLite's own mark: "fvGA"."""
+
+SCHEMA = 2
+"""The version of the tables. Version 1 did not authenticate who belongs to a collection; `gallery migrate` reads it."""
 
 PAGE = 8192
 """Bytes of a page: a template of 512 numbers and what is beside it fit three times."""
@@ -29,15 +31,17 @@ PATIENCE = 5.0
 TABLES = (
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE models (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, size INTEGER NOT NULL)",
-    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, created TEXT NOT NULL, seed BLOB)",
+    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, created TEXT NOT NULL, seed BLOB,"
+    " members BLOB NOT NULL)",
     "CREATE TABLE persons (id TEXT PRIMARY KEY, collection INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,"
-    " tag BLOB NOT NULL, key BLOB NOT NULL, name BLOB NOT NULL, created TEXT NOT NULL, revision INTEGER NOT NULL,"
-    " UNIQUE (collection, tag))",
-    "CREATE TABLE faces (id TEXT PRIMARY KEY, person TEXT NOT NULL REFERENCES persons ON DELETE CASCADE,"
-    " model INTEGER NOT NULL REFERENCES models, template BLOB NOT NULL, created TEXT NOT NULL, pad_score REAL)",
+    " tag BLOB NOT NULL, key BLOB NOT NULL, name BLOB NOT NULL, created TEXT NOT NULL, UNIQUE (collection, tag))",
+    "CREATE TABLE faces (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,"
+    " person TEXT NOT NULL REFERENCES persons ON DELETE CASCADE, model INTEGER NOT NULL REFERENCES models,"
+    " template BLOB NOT NULL, created TEXT NOT NULL, pad_score REAL)",
     "CREATE INDEX faces_of_persons ON faces (person)",
 )
 
+_OTHER = "it is migrated already, or of a newer program"
 _AGAIN = "put back a whole copy of it"
 
 
@@ -66,14 +70,16 @@ def create_file(path: Path, rows: dict[str, bytes]) -> None:
         raise
 
 
-def open_file(path: Path, patience: float = PATIENCE) -> sqlite3.Connection:
-    """Open a gallery's file after a look at whether it is one, whole, and of this version."""
+def open_file(
+    path: Path, patience: float = PATIENCE, *, schema: int = SCHEMA, tables: tuple[str, ...] = TABLES
+) -> sqlite3.Connection:
+    """Open a gallery's file after a check that it is one, whole, and of a version with its tables."""
     if not path.is_file():
         raise UserError(str(path), "is no plain file" if path.exists() else "does not exist; see `gallery create`")
     with said_plainly(path):
         opened = _connect(path, patience)
         try:
-            _check(opened, path)
+            _check(opened, path, schema, tables)
             if _number(opened, "PRAGMA secure_delete = ON") != 1:
                 raise UserError(str(path), "this SQLite cannot overwrite what is deleted; use another build")
             (journal,) = opened.execute("PRAGMA journal_mode = DELETE").fetchone()
@@ -115,17 +121,20 @@ def _connect(path: Path, patience: float) -> sqlite3.Connection:
     )  # fmt: skip
 
 
-def _check(opened: sqlite3.Connection, path: Path) -> None:
+def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[str, ...]) -> None:
     """Refuse what is no gallery, another version's, cut off, or has tables (or triggers) that ours do not have."""
     if _number(opened, "PRAGMA application_id") != APPLICATION:
         raise UserError(str(path), "is an SQLite file, but no gallery")
-    if (version := _number(opened, "PRAGMA user_version")) != SCHEMA:
-        raise UserError(str(path), f"is a gallery of version {version}, this program reads {SCHEMA}; use that version")
+    if (version := _number(opened, "PRAGMA user_version")) != schema:
+        if version < schema:
+            raise UserError(str(path), f"is a gallery of version {version}; bring it to version {schema} once with "
+                            f"`fedvisage gallery migrate {path}` and its key")  # fmt: skip
+        raise UserError(str(path), f"is a gallery of version {version}, this command reads {schema}; {_OTHER}")
     whole = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
     if path.stat().st_size < whole:
         raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {whole:,} bytes; {_AGAIN}")
     found = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
-    if found != set(TABLES):
+    if found != set(tables):
         raise UserError(str(path), f"has other tables than a gallery; {_AGAIN}")
 
 

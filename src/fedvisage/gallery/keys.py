@@ -12,7 +12,9 @@ import hmac
 import os
 import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -23,8 +25,8 @@ from fedvisage.errors import UserError
 
 VARIABLE = "FEDVISAGE_GALLERY_KEY"
 LENGTH = 32
-SCHEMA = 1
-"""The version of the schema: of the tables, and of what is authenticated with each record."""
+SEALING = 1
+"""The version of sealed records: part of every derived key, and of what is authenticated with each record."""
 
 _NONCE, _TAG = 12, 16
 _LONGEST = 1024
@@ -68,7 +70,21 @@ def open_to_others(path: Path | None) -> bool:
 
 def derived(secret: bytes, salt: bytes, purpose: str) -> bytes:
     """Return a key for one purpose."""
-    return HKDF(SHA256(), LENGTH, salt, f"fedvisage gallery {SCHEMA} {purpose}".encode()).derive(secret)
+    return HKDF(SHA256(), LENGTH, salt, f"fedvisage gallery {SEALING} {purpose}".encode()).derive(secret)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """The keys that come from the owner's key alone: whoever knew an earlier one can forge nothing under this one."""
+
+    wrapping: bytes
+    rows: bytes
+    sums: bytes
+
+    @classmethod
+    def of(cls, key: bytes, salt: bytes) -> Self:
+        """Derive them for one gallery."""
+        return cls(*(derived(key, salt, purpose) for purpose in ("wrapping", "rows", "sums")))
 
 
 def seal(key: bytes, content: bytes, *record: object) -> bytes:
@@ -94,7 +110,7 @@ def tag_of(key: bytes, *words: object) -> bytes:
 
 def _words(record: tuple[object, ...]) -> bytes:
     """Return the words in a form from which they can be told apart, whatever they hold."""
-    parts = [str(word).encode() for word in (SCHEMA, *record)]
+    parts = [str(word).encode() for word in (SEALING, *record)]
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
 

@@ -11,6 +11,9 @@ COLLECTION = "default"
 LONGEST = 200
 """Letters of a name."""
 
+ID = "[pf]_[0-9a-f]{16}"
+"""What the ids of people and faces look like."""
+
 
 @dataclass(frozen=True)
 class Collection:
@@ -46,6 +49,6 @@ def checked_name(name: str, place: str) -> str:
     """Refuse a name that cannot stand on a line."""
     if not name.strip() or len(name) > LONGEST or not name.isprintable():
         raise UserError(place, f"must be a name on one line, of 1 to {LONGEST} letters")
-    if re.fullmatch("[pf]_[0-9a-f]{16}", name):
+    if re.fullmatch(ID, name):
         raise UserError(place, f"{name} looks like an id, which the gallery gives by itself; choose another name")
     return name

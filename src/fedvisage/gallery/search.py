@@ -1,28 +1,25 @@
-"""A gallery that is searched: each collection in memory, brought up to date with its file before it is looked at.
+"""A gallery that is searched: each collection in memory, brought up to date with its file before it is searched.
 
-The file tells whether another process changed it; then people whose mark is another are read again. One's own changes
-are taken over one by one.
+A change in the file, by this process or another, changes the sum of a bucket; the people of that bucket are read again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
 from fedvisage.errors import UserError
+from fedvisage.gallery.authenticated import CHANGED, step_of
 from fedvisage.gallery.file import PATIENCE
 from fedvisage.gallery.index import Index
+from fedvisage.gallery.membership import BUCKETS, Members, StoredCollection, StoredPerson
 from fedvisage.gallery.refusals import ModelChanged, Unknown
-from fedvisage.gallery.store import CHANGED, Records
+from fedvisage.gallery.store import Records
 from fedvisage.gallery.templates import Form
 from fedvisage.metrics.similarity import Features, unit
-
-AT_ONCE = 500
-"""People who are read from the file by one question."""
 
 SHOWN = 3
 """Names in a refusal."""
@@ -43,22 +40,21 @@ class Loaded:
 
     form: Form
     index: Index
-    version: int = -1
-    """What the file said of changes by others, when this was up to date."""
-    revisions: dict[str, int] = field(default_factory=dict)
+    members: Members = field(default_factory=Members.unread)
+    """The sums of the buckets as they were read; a bucket whose sum is another now is read again."""
+    people: list[list[str]] = field(default_factory=lambda: [[] for _ in range(BUCKETS)])
+    names: dict[str, str] = field(default_factory=dict)
     others: dict[str, str] = field(default_factory=dict)
     """Who has a template of another model, and of which."""
-    pending: set[str] = field(default_factory=set)
-    """Whom this process changed since."""
 
 
 class Gallery(Records):
     """A gallery's file, open, and searched; threads may share it."""
 
-    def __init__(self, path: Path, key: bytes, *, patience: float = PATIENCE) -> None:
+    def __init__(self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = PATIENCE) -> None:
         """Open a file with its owner's key; a collection is loaded when it is first searched."""
-        super().__init__(path, key, patience=patience)
-        self._loaded: dict[tuple[int, str], Loaded] = {}
+        super().__init__(path, key, counters=counters, patience=patience)
+        self._loaded: dict[tuple[int, bytes | None, str], Loaded] = {}
 
     def close(self) -> None:
         """Close the file, and forget all faces."""
@@ -69,119 +65,96 @@ class Gallery(Records):
         """Return for each face (a row each) the most similar people of a collection, the most similar first."""
         if most < 1:
             raise UserError("limit", f"must be at least 1, got {most}")
-        with self._reading():
+        with self._lock:
             loaded = self.load(collection, model, faces.shape[1])
             asked = np.stack([loaded.form.asked(one) for one in unit(faces)])
-            found = loaded.index.search(asked, most)
-            return [[self._hit(*one, loaded.form) for one in some] for some in found]
+            return [
+                [Hit(person, loaded.names[person], loaded.form.similarity(product)) for person, product in hits]
+                for hits in loaded.index.search(asked, most)
+            ]
 
     def similarity(self, collection: str, wanted: str, face: Features, model: str) -> Hit:
-        """Return how similar a face is to one person, without a look at anybody else."""
+        """Return how similar a face is to one person, without a comparison with anybody else."""
         with self._reading():
-            person = self.person(collection, wanted)
-            form = self._form(collection, self._collection_row(collection)[1], len(face))
-            for _, vector, other in self._vectors([person.id], model, form):
-                if other:
-                    raise changed([(person.name, other)], 1, collection, model)
-                if vector is not None:
-                    product = float(vector @ form.asked(unit(face[None])[0]))
-                    return Hit(person.id, person.name, form.similarity(product))
-        raise Unknown(person.name, "has no face left; enrol one")
+            place = self._collection(collection)
+            stored = self._wanted(place, wanted)
+            form, name = self._form(place, len(face)), self._opened_person(stored).name
+            if other := _other_model(stored, model):
+                raise changed([(name, other)], 1, collection, model)
+            if stored.faces:
+                product = float(self._vector(stored, form) @ form.asked(unit(face[None])[0]))
+                return Hit(stored.id, name, form.similarity(product))
+        raise Unknown(name, "has no face left; enrol one")
 
     def warm(self, model: str) -> list[str]:
         """Load all collections, so that the first search need not; return why some cannot be searched by a model."""
-        with self._reading() as read:
-            found = read.execute("SELECT size FROM models WHERE digest = ?", (model,)).fetchone()
-            said = []
-            for one in self.collections():
-                try:
-                    self.load(one.name, model, int(found[0]) if found else 2)
-                except ModelChanged as refused:
-                    said.append(str(refused))
-            if not found:
-                self._loaded.clear()  # nothing of this model is there, so its size is not known
-            return said
+        with self._reading():
+            size = self._now.models[model][1] if model in self._now.models else None
+        refusals = []
+        for one in self.collections():
+            try:
+                self.load(one.name, model, size or 2)
+            except ModelChanged as refused:
+                refusals.append(str(refused))
+        if size is None:
+            self._loaded.clear()  # nothing of this model is there, so its size is not known
+        return refusals
 
     def load(self, collection: str, model: str, size: int) -> Loaded:
         """Return a collection in memory, as it is now in the file; templates of another model are refused by name."""
-        with self._reading() as read:
-            row, seed = self._collection_row(collection)
-            loaded = self._loaded.get((row, model))
-            if loaded is None:
-                form = self._form(collection, seed, size)
-                loaded = self._loaded[row, model] = Loaded(form, Index(form.width))
-            (version,) = read.execute("PRAGMA data_version").fetchone()
-            if version != loaded.version:
-                self._compare(row, loaded)
-                loaded.version = version
-            self._renew(loaded, model)
+        with self._lock:
+            while True:  # a transaction for each of several parts, so that other processes can write in between
+                with self._reading():
+                    place = self._collection(collection)
+                    loaded = self._loaded.get((place.id, place.seed, model))
+                    if loaded is None:
+                        form = self._form(place, size)
+                        loaded = Loaded(form, Index(form.width))
+                        self._loaded[place.id, place.seed, model] = loaded
+                    buckets = loaded.members.differing(place.members, step_of(place))
+                    if not buckets:
+                        break
+                    self._renew(loaded, place, buckets, model)
             if loaded.others:
-                some = list(loaded.others.items())[:SHOWN]
-                named = sorted((self.person(collection, person).name, digest) for person, digest in some)
+                named = sorted((loaded.names[one], digest) for one, digest in list(loaded.others.items())[:SHOWN])
                 raise changed(named, len(loaded.others), collection, model)
             return loaded
-
-    def _touched(self, collection: int, person: str) -> None:
-        for (row, _), loaded in self._loaded.items():
-            if row == collection:
-                loaded.pending.add(person)
 
     def _left(self, collection: int) -> None:
         self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != collection}
 
-    def _compare(self, row: int, loaded: Loaded) -> None:
-        """Note who is new, gone or changed in the file since it was last read."""
-        found = dict(self._opened.execute("SELECT id, revision FROM persons WHERE collection = ?", (row,)))
-        loaded.pending |= {one for one, revision in found.items() if loaded.revisions.get(one) != revision}
-        loaded.pending |= loaded.revisions.keys() - found.keys()
-        loaded.revisions = found
+    def _renew(self, loaded: Loaded, place: StoredCollection, buckets: range, model: str) -> None:
+        """Read some buckets again, and forget who is no longer in them."""
+        for bucket, people in zip(buckets, self._people_of(place, buckets), strict=True):
+            for gone in set(loaded.people[bucket]) - {one.id for one in people if one.faces}:
+                loaded.index.drop(gone)
+                loaded.others.pop(gone, None)
+                del loaded.names[gone]
+            loaded.people[bucket] = [one.id for one in people if one.faces]
+            for one in people:
+                if one.faces:
+                    self._take(loaded, one, model)
+        loaded.members.take(place.members, buckets)
 
-    def _renew(self, loaded: Loaded, model: str) -> None:
-        """Read again whom a change touched; who is not found is forgotten."""
-        people = sorted(loaded.pending)
-        gone = set(people)
-        for person in people:
-            loaded.others.pop(person, None)
-        for person, vector, other in self._vectors(people, model, loaded.form):
-            if other:
-                loaded.others[person] = other
-            elif vector is not None:
-                loaded.index.put(person, vector)
-                gone.discard(person)
-        for person in gone:
-            loaded.index.drop(person)
-        loaded.pending.clear()
+    def _take(self, loaded: Loaded, person: StoredPerson, model: str) -> None:
+        loaded.names[person.id] = self._opened_person(person).name
+        if other := _other_model(person, model):
+            loaded.others[person.id] = other
+            loaded.index.drop(person.id)
+        else:
+            loaded.others.pop(person.id, None)
+            loaded.index.put(person.id, self._vector(person, loaded.form))
 
-    def _vectors(
-        self, people: Sequence[str], model: str, form: Form
-    ) -> Iterator[tuple[str, Features | None, str | None]]:
-        """Yield who has faces with their vector, or with the digest of the other model that a template is of."""
-        for start in range(0, len(people), AT_ONCE):
-            some = people[start : start + AT_ONCE]
-            rows = self._opened.execute(
-                "SELECT persons.id, key, faces.id, digest, template FROM persons"
-                " JOIN faces ON person = persons.id JOIN models ON model = models.id"
-                f" WHERE persons.id IN ({','.join('?' * len(some))}) ORDER BY persons.id, faces.rowid",
-                some,
-            )
-            for (person, wrapped), faces in groupby(rows, lambda one: (one[0], one[1])):
-                found = list(faces)
-                if other := next((digest for *_, digest, _ in found if digest != model), None):
-                    yield person, None, other
-                    continue
-                key = self._unwrapped(wrapped, "key", person)
-                templates = [
-                    self._unsealed(key, sealed, "face", face, person, model) for _, _, face, _, sealed in found
-                ]
-                if any(len(one) != form.length for one in templates):
-                    raise UserError(str(self.path), f"a template of {person} {CHANGED}")
-                yield person, form.joined(templates), None
+    def _vector(self, person: StoredPerson, form: Form) -> Features:
+        templates = self._templates(person)
+        if any(len(one) != form.length for one in templates):
+            raise UserError(str(self.path), f"a template of {person.id} {CHANGED}")
+        return form.joined(templates)
 
-    def _hit(self, person: str, product: float, form: Form) -> Hit:
-        key, name, created = self._opened.execute(
-            "SELECT key, name, created FROM persons WHERE id = ?", (person,)
-        ).fetchone()
-        return Hit(person, self._opened_person(person, key, name, created).name, form.similarity(product))
+
+def _other_model(person: StoredPerson, model: str) -> str | None:
+    """Return the digest of another model of which a person has a template."""
+    return next((face.model for face in person.faces if face.model != model), None)
 
 
 def changed(named: Sequence[tuple[str, str]], count: int, collection: str, model: str) -> ModelChanged:

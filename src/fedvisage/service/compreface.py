@@ -142,12 +142,11 @@ def _add_subjects(router: APIRouter, work: Work) -> None:
         gallery = work.people()
 
         def some() -> Values:
-            people = [gallery.person(COLLECTION, subject)] if subject else gallery.people(COLLECTION)
-            listed = [
-                {"image_id": face.id, "subject": one.name}
-                for one in people
-                for face in gallery.faces(COLLECTION, one.id)
-            ]
+            if subject:
+                people = [(gallery.person(COLLECTION, subject), gallery.faces(COLLECTION, subject))]
+            else:
+                people = gallery.everybody(COLLECTION)
+            listed = [{"image_id": face.id, "subject": one.name} for one, faces in people for face in faces]
             return {"faces": listed, "total_elements": len(listed), "page_number": 0, "total_pages": 1}
 
         return await work.do(some)

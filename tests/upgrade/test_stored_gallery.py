@@ -1,0 +1,97 @@
+"""A gallery of version 1 is migrated by a command: people, faces, times and scores stay, and a backup is left."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedvisage.cli import app
+from fedvisage.errors import UserError
+from fedvisage.gallery.keys import key_from
+from fedvisage.gallery.refusals import Exists, WrongKey
+from fedvisage.gallery.search import Gallery
+from fedvisage.metrics.similarity import Features, unit
+
+STORED = Path(__file__).parent / "from-0.1" / "gallery"
+MODEL = "sha256:" + "a" * 64
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(STORED, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def call(*words: object) -> Result:
+    return CliRunner().invoke(app, ["gallery", *map(str, words)])
+
+
+def face(seed: int, count: int = 1) -> Features:
+    """A face as the stored gallery was made with."""
+    return unit(np.random.default_rng(seed).standard_normal((count, 16)))
+
+
+def test_an_old_gallery_is_refused_with_the_command_to_run(here: Path) -> None:
+    error = call("list", "door.gallery", "--key", "gallery.key").exception
+    assert isinstance(error, UserError)
+    assert "fedvisage gallery migrate door.gallery" in str(error)
+
+
+def test_an_old_gallery_is_migrated_with_a_backup(here: Path) -> None:
+    before, plain = (here / "door.gallery").read_bytes(), sqlite3.connect(STORED / "door.gallery")
+    rows = plain.execute("SELECT id, person, created, pad_score FROM faces ORDER BY rowid").fetchall()
+    plain.close()
+    result = call("migrate", "door.gallery", "--key", "gallery.key")
+    assert result.exception is None, result.exception
+    assert result.stdout.count("\n") == 1
+    assert "6 people" in result.stdout
+    assert "door.gallery.v1" in result.stdout
+    assert (here / "door.gallery.v1").read_bytes() == before
+    assert sorted(path.name for path in here.iterdir()) == [
+        "door.gallery", "door.gallery.v1", "gallery.key", "gallery.key.counters",
+    ]  # fmt: skip
+    with Gallery(here / "door.gallery", key_from(here / "gallery.key"), counters=here / "gallery.key.counters") as now:
+        for collection in ("default", "staff"):
+            assert [one.name for one in now.people(collection)] == ["anna", "bob", "carol"]
+            assert now.search(collection, face(2), MODEL)[0][0].name == "carol"
+        faces = [one for collection in ("default", "staff") for _, some in now.everybody(collection) for one in some]
+        assert {(one.id, one.person, one.created, one.pad_score) for one in faces} == set(rows)
+        now.enrol("staff", "dave", face(9), MODEL)
+        now.remove("default", "anna")
+
+
+def test_an_old_copy_is_not_migrated_a_second_time(here: Path) -> None:
+    """Otherwise whoever puts the backup back brings back who was removed since."""
+    assert call("migrate", "door.gallery", "--key", "gallery.key").exit_code == 0
+    assert isinstance(call("migrate", "door.gallery", "--key", "gallery.key").exception, UserError)
+    assert call("remove", "door.gallery", "anna", "--key", "gallery.key").exit_code == 0
+    (here / "door.gallery.v1").replace(here / "door.gallery")
+    error = call("migrate", "door.gallery", "--key", "gallery.key").exception
+    assert isinstance(error, UserError)
+    assert "migrated before" in str(error)
+
+
+def test_a_wrong_key_a_damaged_record_and_a_name_that_is_taken_leave_the_old_gallery(here: Path) -> None:
+    before = (here / "door.gallery").read_bytes()
+    (here / "other.key").write_text("00" * 32)
+    assert isinstance(call("migrate", "door.gallery", "--key", "other.key").exception, WrongKey)
+    (here / "door.gallery.v1").write_text("mine")
+    assert isinstance(call("migrate", "door.gallery", "--key", "gallery.key").exception, Exists)
+    (here / "door.gallery.v1").unlink()
+    assert (here / "door.gallery").read_bytes() == before
+    plain = sqlite3.connect(here / "door.gallery")
+    plain.execute("UPDATE faces SET template = zeroblob(92) WHERE rowid = 1")
+    plain.commit()
+    plain.close()
+    damaged = (here / "door.gallery").read_bytes()
+    error = call("migrate", "door.gallery", "--key", "gallery.key").exception
+    assert isinstance(error, UserError)
+    assert "face f_" in str(error)
+    assert (here / "door.gallery").read_bytes() == damaged
+    assert sorted(path.name for path in here.iterdir()) == ["door.gallery", "gallery.key", "other.key"]
