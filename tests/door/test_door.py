@@ -136,9 +136,7 @@ def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_l
 
     mine = replace(fedprox(MODEL), name="mine")
     assert fv.load("demo/fedpad", {"method.mu": 5.0}, method=mine).method.mu == 5.0  # type: ignore[attr-defined]
-    assert (
-        fv.load(content(name="moon", temperature=0.4), method=mine).method.name == "mine"
-    )  # without the rest
+    assert fv.load(content(name="moon", temperature=0.4), method=mine).method.name == "mine"  # without the rest
     for changes, recipe in (
         ({"method.mew": 5.0}, content(name="fedpad")),
         ({}, content(name="mine", mew=5.0)),
