@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.toy import run_toy, tree
+from tests.toy import run_toy, tree, unsealed
 
 import fedvisage as fv
 from fedvisage.errors import RunFailed, UserError
@@ -164,7 +164,7 @@ def test_weights_that_are_numbers_and_give_none_end_in_one_line(
     whole: Path, sets: Mapping[str, Path], tmp_path: Path
 ) -> None:
     """Each is finite; what they come to is not."""
-    shutil.copytree(whole, tmp_path / "run")
+    unsealed(shutil.copytree(whole, tmp_path / "run"))
     with_weights(
         tmp_path / "run", lambda weights: [value.fill_(3e38) for value in weights.values() if value.is_floating_point()]
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from tests.toy import make_set, recipe_of, run_toy, silent, tree
+from tests.toy import make_set, recipe_of, run_toy, silent, tree, unsealed
 
 import fedvisage as fv
 from fedvisage import cli
@@ -160,7 +160,7 @@ def test_a_set_of_the_old_detector_says_so_when_it_is_opened(
 @pytest.fixture
 def without_record(finished: Path, tmp_path: Path) -> Path:
     """A model from before there were records."""
-    path = Path(shutil.copytree(finished, tmp_path / "old"))
+    path = unsealed(Path(shutil.copytree(finished, tmp_path / "old")))
     settings = json.loads((path / "model.json").read_text())
     del settings["crops"]
     (path / "model.json").write_text(json.dumps(settings))
