@@ -50,9 +50,9 @@ def main() -> None:
     for number in range(first, last):
         name = f"site-{number}"
         for cell in (cell_of(name, port, kits / "sites" / name / "startup", "client"),
-                     cell_of(f"{name}-run", port, kits / "sites" / name / "startup", "client")):  # fmt: skip
+                     cell_of(f"{name}.run", port, kits / "sites" / name / "startup", "client")):  # fmt: skip
             bounds.limit([LIMITS], cell)
-            cell.register_request_cb(CHANNEL, TOPIC, answer)
+            cell.register_request_cb(channel=CHANNEL, topic=TOPIC, cb=answer)
             threading.Thread(target=cell.start, daemon=True).start()
     sys.stdin.read()
 

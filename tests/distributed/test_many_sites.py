@@ -49,7 +49,9 @@ class Proxy:
 
     def carry_out(self, order: dict[str, Any]) -> object:
         request = new_cell_message({}, order)
-        reply = self.cell.send_request(CHANNEL, f"{self.name}-run", TOPIC, request, timeout=self.timeout)
+        reply = self.cell.send_request(
+            channel=CHANNEL, target=f"{self.name}.run", topic=TOPIC, request=request, timeout=self.timeout
+        )
         if reply.get_header(MessageHeaderKey.RETURN_CODE) != ReturnCode.OK:
             raise CollabCallError(self.name, "carry_out", str(reply.headers))
         return reply.payload
@@ -96,7 +98,7 @@ def federation(tmp_path: Path) -> Iterator[tuple[Cell, Guard]]:
 
 def test_one_server_carries_two_hundred_sites_in_a_run(federation: tuple[Cell, Admission]) -> None:
     server, admission = federation
-    wanted, until = {*NAMES, *(f"{name}-run" for name in NAMES)}, time.monotonic() + 600
+    wanted, until = {*NAMES, *(f"{name}.run" for name in NAMES)}, time.monotonic() + 600
     while not wanted <= set(server.core_cell.agents):
         assert time.monotonic() < until, f"{len(set(server.core_cell.agents) & wanted)} of {len(wanted)} streams"
     assert set(NAMES) <= admission.until.keys(), "each with its own certificate"
