@@ -174,7 +174,8 @@ def swap(plain: sqlite3.Connection, draws: np.random.Generator) -> None:
     table = pick(draws, tuple(COLUMNS))
     column = pick(draws, COLUMNS[table])
     rows = [some_row(plain, table, draws) for _ in range(2)]
-    values = [plain.execute(f"SELECT {column} FROM {table} WHERE rowid = ?", (row,)).fetchone()[0] for row in rows]
+    query = f"SELECT {column} FROM {table} WHERE rowid = ?"
+    values = [(plain.execute(query, (row,)).fetchone() or (None,))[0] for row in rows]
     plain.execute("BEGIN")
     try:
         plain.execute(f"UPDATE {table} SET {column} = {-(2**40) if column == 'number' else chr(39) + '?' + chr(39)}"
