@@ -44,11 +44,11 @@ faults: setup
 
 # HOSTILE="uploads --count 500" tries some cases of one kind; --minutes, --share and --replay are others of its options.
 hostile: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.hostile --workers $(WORKERS) $(HOSTILE)
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaigns.hostile --workers $(WORKERS) $(HOSTILE)
 
 # MINUTES=10 for a short one, SOAK="--seed 1 --keep DIR" for other mistakes and for its logs, SOAK="--calm --no-table" for none.
 soak: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak --minutes $(MINUTES) $(SOAK)
+	OMP_NUM_THREADS=1 $(BIN)/python -m campaigns.soak --minutes $(MINUTES) $(SOAK)
 
 # What computes in the browser page: three files from npm, which are compared with the digests in the package.
 web: setup
@@ -56,14 +56,14 @@ web: setup
 
 # Skipped where there is no Chromium, or before `make web`.
 browser: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/web
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m browser tests/device/web
 
 distributed: setup
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m distributed tests/distributed
 
 lint: setup
-	$(BIN)/ruff check src tests benchmarks docs deploy
-	$(BIN)/ruff format --check src tests benchmarks docs deploy
+	$(BIN)/ruff check src tests campaigns benchmarks docs deploy
+	$(BIN)/ruff format --check src tests campaigns benchmarks docs deploy
 	$(BIN)/mypy
 
 # Into build/site, to be opened as build/site/index.html; nothing is fetched.

@@ -47,8 +47,8 @@ from benchmarks.paper import fedfr as paper_fedfr
 from benchmarks.paper import fedgpad as paper_fedgpad
 from benchmarks.paper import fedsis as paper_fedsis
 from benchmarks.paper import iresnet as paper_iresnet
-from fedvisage.nn.precision import choose
-from fedvisage.runs.environment import describe
+from fedvisage.nn.compute import choose
+from fedvisage.runs.directory import describe
 
 MEASURES = (
     startup.measure,

@@ -14,10 +14,10 @@ from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import METHODS, read_method
 from fedvisage.nn.batchnorm import collected_statistics
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 from fedvisage.recipe import ADAPTATIONS, Adapt, validate
-from fedvisage.runs.environment import peak_rss_mb
-from fedvisage.tasks.pad.adapt.user import Outcome, Source, adapted_logits
+from fedvisage.runs.directory import peak_rss_mb
+from fedvisage.tasks.pad.adaptation import Outcome, Source, adapted_logits
 from fedvisage.tasks.scoring import Scorer
 
 SIZE, BATCH, IMAGES, RUINOUS = 128, 64, 256, 50.0

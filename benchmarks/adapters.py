@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from benchmarks.measurement import Measurement, in_turn, middle, processor_seconds
 from fedvisage.federation.wire.message import size_of
 from fedvisage.nn.adapters import AdaptedNetwork, adapted
-from fedvisage.nn.precision import Compute, choose
+from fedvisage.nn.compute import Compute, choose
 from fedvisage.nn.timm_network import TimmNetwork, timm_network
 from fedvisage.recipe import Input
 

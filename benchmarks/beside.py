@@ -10,7 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
-from fedvisage.progress import Reporter
+from fedvisage.base.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run
 

@@ -20,11 +20,11 @@ from PIL import Image
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement
-from fedvisage.data.manifest import FileEntry
-from fedvisage.datasets.importers.cropping import record_of
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+from fedvisage.base.files import write_json
+from fedvisage.base.version import VERSION
+from fedvisage.data.prepared import FileEntry
 from fedvisage.device import Exported
-from fedvisage.device.config import (
+from fedvisage.device.exported import (
     CONFIG,
     GRAPH,
     INPUT,
@@ -35,15 +35,12 @@ from fedvisage.device.config import (
     OperatingPoint,
     as_values,
 )
-from fedvisage.files import write_json
-from fedvisage.nn.mobilefacenet import MobileFaceNet, mobilefacenet
-from fedvisage.service.app import build
-from fedvisage.service.engine import open_engine
-from fedvisage.service.running import server_of, serving
-from fedvisage.service.settings import Limits
-from fedvisage.version import VERSION
-from fedvisage.web.contents import contents
-from fedvisage.web.runtime import Runtime
+from fedvisage.device.service.app import build, open_engine, server_of, serving
+from fedvisage.device.service.limits import Limits
+from fedvisage.device.web.site import Runtime, contents
+from fedvisage.faces.cropping import record_of
+from fedvisage.nn.face_networks import MobileFaceNet, mobilefacenet
+from fedvisage.render.identities import Identities, album, photograph_person
 
 Task = Literal["pad", "recognition"]
 SIZE, GOAL, SECONDS = 112, 10.0, 20.0

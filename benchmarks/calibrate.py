@@ -25,14 +25,14 @@ from PIL import Image
 from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 
+from fedvisage.base.streams import numpy_rng, scoped
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.rendered.sets import RENDERER_VERSION, Synthesis, synthesise
 from fedvisage.datasets.show import contact_sheet
-from fedvisage.faces.synthetic.domains import DOMAINS, find_domain
+from fedvisage.nn.compute import Compute, choose
 from fedvisage.nn.inputs import prepare
-from fedvisage.nn.precision import Compute, choose
-from fedvisage.runs.environment import describe
-from fedvisage.streams import numpy_rng, scoped
+from fedvisage.render.domains import DOMAINS, find_domain
+from fedvisage.render.sets import RENDERER_VERSION, Synthesis, synthesise
+from fedvisage.runs.directory import describe
 
 AT_HOME = 0.97
 ABROAD = (0.60, 0.90)

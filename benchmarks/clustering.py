@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from benchmarks.measurement import Measurement, processor_seconds
-from fedvisage.privacy.clustering import Clustering, densest
-from fedvisage.privacy.gaussian import Budget
-from fedvisage.privacy.neighbours import BLOCK
+from fedvisage.federation.privacy.clustering import BLOCK, Clustering, densest
+from fedvisage.federation.privacy.mechanisms import Budget
 
 DIMENSION, MARGIN, QUERIES, GROUPS = 512, 1.3, 3, 8
 SMALL, LARGE = 7_000, 100_000

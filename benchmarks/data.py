@@ -16,12 +16,12 @@ from torch import Generator, Tensor
 from benchmarks.measurement import Measurement, in_turn, processor_seconds, rendered
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.rendered.sets import parse_synthesis, synthesise
 from fedvisage.nn.augment import augment
+from fedvisage.nn.compute import LAYOUT, choose
 from fedvisage.nn.inputs import as_float, seen
-from fedvisage.nn.precision import LAYOUT, choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Augment
+from fedvisage.render.sets import parse_synthesis, synthesise
 
 
 def measure_rendering(cache: Path) -> Measurement:

@@ -16,15 +16,16 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize, one
 
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage import recipe as recipes
+from fedvisage.base.streams import scoped
 from fedvisage.data.batches import View, order
 from fedvisage.federation.site import Site
-from fedvisage.methods import fedfr, find, read_method
+from fedvisage.methods import find, read_method
 from fedvisage.methods.models import face
-from fedvisage.nn.embedder import face_network
+from fedvisage.methods.recognition import fedfr
+from fedvisage.nn.compute import Compute, choose
+from fedvisage.nn.face_networks import face_network
 from fedvisage.nn.inputs import prepare
-from fedvisage.nn.precision import Compute, choose
 from fedvisage.recipe import Recipe
-from fedvisage.streams import scoped
 from fedvisage.tasks.recognition.data import filled, open_data
 
 BATCH, STEPS, SIZE = 32, 12, 48

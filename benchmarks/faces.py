@@ -17,16 +17,14 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.measurement import rendered_line
+from fedvisage.base.streams import derive
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.rendered.sets import film_subject, plan_videos
-from fedvisage.datasets.rendered.specification import Synthesis
-from fedvisage.faces.depth import canonical_depth
 from fedvisage.faces.detection import Detector
-from fedvisage.faces.synthetic.conditions import draw_conditions, move
-from fedvisage.faces.synthetic.domain import Domain
-from fedvisage.faces.synthetic.domains import find_domain
-from fedvisage.faces.synthetic.filming import Video
-from fedvisage.streams import derive
+from fedvisage.render.depth import canonical_depth
+from fedvisage.render.domains import Domain, find_domain
+from fedvisage.render.filming import Video
+from fedvisage.render.people import draw_conditions, move
+from fedvisage.render.sets import Synthesis, film_subject, plan_videos
 
 DOMAINS = ("O", "C", "I", "M")
 FACES, SIZE = 300, 128

@@ -22,9 +22,9 @@ from fedvisage import recipe as recipes
 from fedvisage.data.batches import Batch, View, order
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import read_method
+from fedvisage.nn.compute import Compute, choose
 from fedvisage.nn.fedgpad import Decoder, DepthEstimator, Encoder, TableII, classifier
 from fedvisage.nn.inputs import CHANNELS, prepare
-from fedvisage.nn.precision import Compute, choose
 from fedvisage.recipe import Recipe
 
 COLOUR, SIZE, WIDTH, BATCH, TURNS, DOMAINS = "rgb+hsv", 96, 8, 16, 10, ("O", "C", "I")

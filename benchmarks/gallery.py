@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.measurement import Measurement, processor_seconds
-from fedvisage.gallery.index import Index
-from fedvisage.gallery.renewable import BITS, as_vector, directions, protect
-from fedvisage.metrics.similarity import Features, unit
-from fedvisage.metrics.unlinkability import linkability
+from fedvisage.device.gallery.search import Index
+from fedvisage.device.gallery.templates import BITS, as_vector, directions, protect
+from fedvisage.metrics.similarity import Features, linkability, unit
 from fedvisage.metrics.verification import verify_pairs
 
 PEOPLE, DIMENSION, MOST = 1_000_000, 512, 10

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.pretend import looks, write_video
-from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.small_copies import looks, write_video
 
 KIND, SIZE = "casia-fasd", 256
 WIDTH, HEIGHT, FACE, FRAMES = 640, 480, 300, 20
@@ -40,8 +40,8 @@ FEW, MANY = 2, 8
 CHILD = """
 import resource, sys
 from pathlib import Path
-from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.catalogue import SCANNERS
 import_items(SCANNERS[sys.argv[1]], Path(sys.argv[2]), Path(sys.argv[3]), name="S", size=256, frames=20, crop="face")
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """

@@ -15,19 +15,20 @@ from torch import nn
 
 from benchmarks.measurement import Measurement, rendered
 from fedvisage.federation.declared import Member
-from fedvisage.methods import fedgpad, read_method
-from fedvisage.nn.precision import Compute
+from fedvisage.methods import read_method
+from fedvisage.methods.pad import fedgpad
+from fedvisage.nn.compute import Compute
 from fedvisage.recipe import validate
-from fedvisage.runs.environment import peak_rss_mb
+from fedvisage.runs.directory import peak_rss_mb
 
 CHILD = """
 import sys
 from pathlib import Path
 from rich.console import Console
 from fedvisage import recipe as recipes
-from fedvisage.runs.environment import peak_rss_mb
+from fedvisage.runs.directory import peak_rss_mb
 from fedvisage.methods import read_method
-from fedvisage.progress import Reporter
+from fedvisage.base.progress import Reporter
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
 count, path, out = int(sys.argv[1]), sys.argv[2], Path(sys.argv[3])

@@ -19,8 +19,8 @@ from fedvisage import recipe as recipes
 from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import read_method
+from fedvisage.nn.compute import choose
 from fedvisage.nn.inputs import prepare
-from fedvisage.nn.precision import choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Recipe
 

@@ -21,21 +21,20 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.measurement import Measurement, in_turn, middle, processor_seconds, rendered
+from fedvisage.base.onnx_graphs import open_session
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
 from fedvisage.device import Exported, Pipeline, Settings
-from fedvisage.device.config import AGAIN, GRAPH
-from fedvisage.export.conduct import with_graph
-from fedvisage.export.quantised import quantise
-from fedvisage.export.weights import choose, described
-from fedvisage.graphs.session import open_session
+from fedvisage.device.exported import AGAIN, GRAPH
 from fedvisage.methods import find, read_method
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import validate
-from fedvisage.tasks.finished import FinishedModel
-from fedvisage.tasks.model import SavedModel
-from fedvisage.tasks.setup import set_up
+from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.runs.export.export import choose, described, with_graph
+from fedvisage.runs.export.quantised import quantise
+from fedvisage.tasks.catalogue import set_up
+from fedvisage.tasks.finished_model import FinishedModel
+from fedvisage.tasks.saved_model import SavedModel
 
 SIDE, PAD_SIZE, FACE_SIZE, TURNS, STARTS = 480, 128, 112, 20, 5
 PAD: Mapping[str, Any] = {"name": "fedpad"}

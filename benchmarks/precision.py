@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.measurement import Measurement
+from fedvisage.nn.compute import LAYOUT, Compute, choose
 from fedvisage.nn.fedgpad import Encoder
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.nn.precision import LAYOUT, Compute, choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 COLOUR = "rgb+hsv"

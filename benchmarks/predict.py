@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from benchmarks.measurement import Measurement, processor_seconds, rendered
+from fedvisage.base.progress import unwatched
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.method import Message
+from fedvisage.device.predict import CroppedFace as Seen
+from fedvisage.device.predict import FindFace as Look
+from fedvisage.device.predict import Picture, asked_for, looked_at, probability
+from fedvisage.device.predict import face_cropper as look_for
+from fedvisage.federation.wire.message import Message
 from fedvisage.methods import METHODS, read_method
-from fedvisage.nn.precision import choose
-from fedvisage.progress import unwatched
+from fedvisage.nn.compute import choose
 from fedvisage.recipe import validate
-from fedvisage.tasks.pad.predict import Look, Seen, look_for, score_with
-from fedvisage.tasks.pad.prediction import probability
-from fedvisage.tasks.pictures import Picture, asked_for, looked_at
+from fedvisage.runs.predict import score_with
 from fedvisage.tasks.scoring import Scorer
 
 COUNT, SIDE, SIZE, TURNS = 200, 250, 128, 3

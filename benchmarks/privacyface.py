@@ -17,6 +17,7 @@ from torch.nn.functional import normalize
 
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage import recipe as recipes
+from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
@@ -24,16 +25,16 @@ from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.site import Batch, Site
 from fedvisage.federation.wire.message import state_of
-from fedvisage.methods import METHODS, consensus, read_method
-from fedvisage.methods.classes import classes_of
-from fedvisage.methods.clusters import cluster
+from fedvisage.methods import METHODS, read_method
 from fedvisage.methods.models import face
+from fedvisage.methods.models.face import classes_of
+from fedvisage.methods.recognition import privacyface_loss
+from fedvisage.methods.recognition.privacyface import cluster
+from fedvisage.nn.compute import choose
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.losses.arcface import arcface_logits
 from fedvisage.nn.losses.consensus import cluster_logits, consensus_aware
 from fedvisage.nn.losses.cosines import cosines
-from fedvisage.nn.precision import choose
-from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run
 
@@ -61,7 +62,7 @@ def measure_time(cache: Path) -> Measurement:
     others = normalize(torch.randn(SITES - 1, DIMENSION))
 
     def step() -> None:
-        site.step(optimizer, consensus.loss(site, batch, classes_of(site, batch, [centres]), None))
+        site.step(optimizer, privacyface_loss.loss(site, batch, classes_of(site, batch, [centres]), None))
 
     steps, releases, plain, larger = [], [], [], []
     for number in range(1, REPEATS + 1):

@@ -11,9 +11,8 @@ import numpy as np
 from sklearn.metrics import roc_curve
 
 from benchmarks.measurement import Measurement, processor_seconds
-from fedvisage.metrics.hard_negatives import hard_negatives
 from fedvisage.metrics.identification import identify
-from fedvisage.metrics.similarity import COLUMNS, ROWS, Faces, Features, unit
+from fedvisage.metrics.similarity import COLUMNS, ROWS, Faces, Features, hard_negatives, unit
 from fedvisage.metrics.verification import genuine_pairs, verify_against
 
 DIMENSION = 512
@@ -23,9 +22,9 @@ import sys, time
 from pathlib import Path
 from rich.console import Console
 from fedvisage import recipe as recipes
-from fedvisage.runs.environment import peak_rss_mb
+from fedvisage.runs.directory import peak_rss_mb
 from fedvisage.methods import read_method
-from fedvisage.progress import Reporter
+from fedvisage.base.progress import Reporter
 from fedvisage.runs.run import run
 count, cache, out = int(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3])
 tree = {
@@ -156,7 +155,7 @@ def measure_sites(cache: Path, few: int = 10, many: int = 1_000) -> Measurement:
 
 def peak_of(kind: str, first: int, second: int) -> int:
     """Return the peak memory in bytes of one of the computations in this process."""
-    from fedvisage.runs.environment import peak_rss_mb
+    from fedvisage.runs.directory import peak_rss_mb
 
     if kind == "mining":
         hard_negatives(features(first, 0), features(second, 1), 0.4)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import IO
 
 from benchmarks.measurement import Measurement, in_turn, middle
-from fedvisage.workers.machine import cores
+from fedvisage.base.processes import cores
 
 REPEATS, STEPS = 3, 12
 PROGRAM = """

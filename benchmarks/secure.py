@@ -12,9 +12,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.measurement import Measurement, processor_seconds
-from fedvisage.federation.secure.fixed_point import encode_all
-from fedvisage.federation.secure.keys import STRETCH
-from fedvisage.federation.secure.protocol import Secrets, mask
+from fedvisage.federation.secure.protocol import STRETCH, Secrets, encode_all, mask
 from fedvisage.nn.resnet import ResNet18, resnet18
 
 SITES, BATCH, SIZE = 10, 32, 96

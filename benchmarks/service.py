@@ -21,12 +21,10 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.measurement import Measurement
-from fedvisage.datasets.importers.pictures import read_picture
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
-from fedvisage.service.app import build
-from fedvisage.service.engine import open_engine
-from fedvisage.service.running import server_of, serving
-from fedvisage.service.settings import Limits
+from fedvisage.device.service.app import build, open_engine, server_of, serving
+from fedvisage.device.service.limits import Limits
+from fedvisage.faces.pictures import read_picture
+from fedvisage.render.identities import Identities, album, photograph_person
 
 CLIENTS, SECONDS, THREADS = 200, 60.0, 2
 CHILD = "import sys; from benchmarks.service import client; client(int(sys.argv[1]), float(sys.argv[2]), sys.argv[3])"

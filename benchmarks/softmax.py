@@ -20,7 +20,7 @@ from torch import nn
 from benchmarks.measurement import Measurement, processor_seconds
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.partial import Sampler
-from fedvisage.runs.environment import peak_rss_mb
+from fedvisage.runs.directory import peak_rss_mb
 
 DIMENSION, FEATURES, SAMPLED, STEPS = 512, 64, 1_000, 20
 CHILD = "import sys; from benchmarks.softmax import steps; print(*steps(*map(int, sys.argv[1:])))"

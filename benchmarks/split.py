@@ -14,15 +14,16 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.measurement import Measurement, processor_seconds, rendered
 from fedvisage import recipe as recipes
+from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.wire.precision import Form, bytes_of
-from fedvisage.methods import fedsis, read_method
-from fedvisage.methods.vit_h_is import pseudo_class_token
+from fedvisage.methods import read_method
+from fedvisage.methods.pad import fedsis
+from fedvisage.methods.pad.vit_h_is import pseudo_class_token
+from fedvisage.nn.compute import Compute, choose
 from fedvisage.nn.inputs import prepare
-from fedvisage.nn.precision import Compute, choose
-from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run
 

@@ -13,12 +13,11 @@ from typing import Any
 from benchmarks.measurement import Measurement, middle, rendered
 from benchmarks.transport_program import DATA, NAME, REPEATS, RESULT, MeasuredSite, MeasuringServer
 from fedvisage import recipe as recipes
-from fedvisage.errors import RunFailed
-from fedvisage.files import write_json
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import write_json
 from fedvisage.methods import read_method
-from fedvisage.nvflare.hardening import SERVER_CLASS, SITE_CLASS
 from fedvisage.nvflare.job import Job, travelling, write_job
-from fedvisage.nvflare.kits import Kit, own_settings
+from fedvisage.nvflare.kits import SERVER_CLASS, SITE_CLASS, Kit, own_settings
 from fedvisage.nvflare.operator import connected
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 

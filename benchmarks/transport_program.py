@@ -19,18 +19,18 @@ from torch import Tensor, nn
 
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.desk import SiteDesk, Workspace
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import EXAMPLES, Call, Message, Upload
+from fedvisage.federation.method import EXAMPLES, Call, Upload
 from fedvisage.federation.record.ledger import JsonLines
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
-from fedvisage.federation.wire.message import under
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk, Workspace
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.federation.wire.transport import Transport
-from fedvisage.methods import METHODS, fedpad
-from fedvisage.nn.precision import choose
+from fedvisage.methods import METHODS
+from fedvisage.methods.pad import fedpad
+from fedvisage.nn.compute import choose
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.nvflare.job import read_job
 from fedvisage.nvflare.kits import own_settings

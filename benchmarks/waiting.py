@@ -15,14 +15,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.measurement import Measurement, in_turn, middle
-from fedvisage.workers.machine import cores, let_threads_sleep
+from fedvisage.base.processes import cores, let_threads_sleep
 
 REPEATS, ALONE, BUSY = 4, 0.95, 1.2
 STEPS = """
 import sys, time
 import torch
 from fedvisage.nn.resnet import ResNet18, resnet18
-from fedvisage.workers.machine import use_threads
+from fedvisage.base.processes import use_threads
 
 use_threads(2)
 net = resnet18(ResNet18(), 'rgb+hsv').train()

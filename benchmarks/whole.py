@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measurement import Measurement, rendered
-from fedvisage.workers.machine import cores
+from fedvisage.base.processes import cores
 
 REPEATS = 2
 """How often shorter runs are timed."""
@@ -31,7 +31,7 @@ from pathlib import Path
 from rich.console import Console
 from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
-from fedvisage.progress import Reporter
+from fedvisage.base.progress import Reporter
 from fedvisage.runs.run import run_and_report
 from fedvisage.tasks.checks import Checks
 

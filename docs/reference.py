@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import fedvisage as fv
-from fedvisage.federation.conversation import Conversation
 from fedvisage.federation.declared import Member, Personal
-from fedvisage.federation.server import Reduced
+from fedvisage.federation.server import Conversation, Reduced
 
 PAGE = Path(__file__).with_name("reference.md")
 

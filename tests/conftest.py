@@ -10,8 +10,8 @@ from tests.toy import THREADS, make_sets, run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
-from fedvisage.export.conduct import export
-from fedvisage.tasks.finished import open_model
+from fedvisage.runs.export.export import export
+from fedvisage.tasks.finished_model import open_model
 
 torch.set_num_threads(THREADS)
 settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])

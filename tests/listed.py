@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from tests.toy import SIZE
 
-from fedvisage.data.prepared import Writer
-from fedvisage.data.templates import TemplateLists, write_lists
+from fedvisage.data.lists import TemplateLists, write_lists
+from fedvisage.data.writer import Writer
 
 RACES = ("north", "south")
 

@@ -17,9 +17,9 @@ import typer.main
 import yaml
 
 from fedvisage import cli
-from fedvisage.files import write_json
-from fedvisage.nvflare.federation_file import read_federation
-from fedvisage.nvflare.holding import held
+from fedvisage.base.files import write_json
+from fedvisage.nvflare.authority import read_federation
+from fedvisage.nvflare.locks import held
 
 ROOT = Path(__file__).parents[1]
 DEPLOY = ROOT / "deploy"

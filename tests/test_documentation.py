@@ -25,13 +25,14 @@ from tests.documented import ROOT, block, example, files, snippets
 from tests.toy import recipe_of, run_toy, tree, weights
 
 import fedvisage as fv
-from fedvisage import cli, extensions
+from fedvisage import cli
+from fedvisage.base import extensions
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
 from fedvisage.methods import read_method
 from fedvisage.recipe import MethodOptions, Recipe, load
-from fedvisage.shipped import locate
 from fedvisage.studies import cells_of, read
+from fedvisage.studies.shipped import locate
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").rglob("*.md"))]
 

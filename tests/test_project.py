@@ -17,11 +17,11 @@ ROOT = Path(__file__).parents[1]
 CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 FIVE_PAPERS = (
-    "methods/fedpad.py",
-    "methods/fedfr.py",
-    "methods/fedsis.py",
-    "methods/privacyface.py",
-    "tasks/pad/adapt/entropy.py",
+    "methods/pad/fedpad.py",
+    "methods/recognition/fedfr.py",
+    "methods/pad/fedsis.py",
+    "methods/recognition/privacyface.py",
+    "tasks/pad/adaptation.py",
 )
 
 

@@ -24,7 +24,7 @@ def test_the_wheel_that_is_made_from_the_source_archive_is_whole(tmp_path: Path)
     release.check_sdist(release.copied(tmp_path / "source"), tmp_path)
     wheel, _ = release.check_wheel(tmp_path)
     (source,) = (tmp_path / "unpacked").iterdir()
-    (source / "src/fedvisage/errors.py").unlink()
+    (source / "src/fedvisage/base/errors.py").unlink()
     shutil.rmtree(source / "build")
     wheel.unlink()
     with pytest.raises(release.Failed, match=r"errors\.py"):

@@ -14,16 +14,13 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from fedvisage import cli
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Method
 from fedvisage.methods import METHODS, read_method
 from fedvisage.recipe import Data, Recipe, validate
-from fedvisage.schemas.definitions import sections_of
-from fedvisage.schemas.recipe import SHORT_FORMS, recipe_schema
-from fedvisage.schemas.study import study_schema
-from fedvisage.shipped import locate
-from fedvisage.shipped.listing import entries
 from fedvisage.studies import read
+from fedvisage.studies.schema import SHORT_FORMS, recipe_schema, sections_of, study_schema
+from fedvisage.studies.shipped import entries, locate
 
 SMALL = {
     "method": {"name": "fedpad"},

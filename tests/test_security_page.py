@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.hostile.kinds import KINDS
+from campaigns.hostile.kinds import KINDS
 
 TESTS = Path(__file__).parent
 PAGE = (TESTS.parent / "docs" / "security.md").read_text(encoding="utf-8")

@@ -14,13 +14,11 @@ import pytest
 import yaml
 
 from fedvisage import cli
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import load
-from fedvisage.shipped import locate, names
-from fedvisage.shipped.copying import copy_out
-from fedvisage.shipped.listing import entries
 from fedvisage.studies import read
+from fedvisage.studies.shipped import copy_out, entries, locate, names
 
 ROOT = Path(__file__).parents[1]
 Call = Callable[..., tuple[int, str, str]]
@@ -197,7 +195,7 @@ def test_a_shell_completes_shipped_names_and_files(tmp_path: Path) -> None:
     assert completed("fedvisage comp", tmp_path) == ["compare"]
 
 
-HEAVY = ("torch", "numpy", "yaml", "fedvisage.methods", "fedvisage.shipped")
+HEAVY = ("torch", "numpy", "yaml", "fedvisage.methods", "fedvisage.studies.shipped")
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_every_method_and_model_has_files_that_say_what_it_is() -> None:
 
 def test_a_page_of_a_method_says_where_equations_are_and_what_leaves_a_site() -> None:
     page = methods.page(METHODS["fedgpad"])
-    assert "[`loss`](../files/fedvisage.methods.fedgpad.md#fedvisage.methods.fedgpad.loss) | Eq. 8" in page
+    assert "[`loss`](../files/fedvisage.methods.pad.fedgpad.md#fedvisage.methods.pad.fedgpad.loss) | Eq. 8" in page
     assert "[`difference`](../files/fedvisage.nn.losses.disentanglement.md" in page
     for heading in ("Deviations from the paper", "Options", "Commands", "Recorded results", "In the code"):
         assert f"## {heading}" in page
@@ -188,7 +188,7 @@ def test_the_whole_website_is_built_strictly_and_fetches_nothing(tmp_path: Path)
 
 
 def test_code_that_a_page_links_has_a_page_in_the_site() -> None:
-    path = "src/fedvisage/methods/fedgpad.py"
+    path = "src/fedvisage/methods/pad/fedgpad.py"
     assert markdown.place(f"../{path}", "docs/fidelity.md") == f"code/{path}.md"
     assert path in sources.targets("docs/fidelity.md")
     made = sources.pages(["docs/fidelity.md"])[f"code/{path}.md"]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import fedvisage
-from fedvisage.shipped import names
+from fedvisage.studies.shipped import names
 
 ROOT = Path(__file__).parents[1]
 PIP = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
@@ -106,10 +106,10 @@ def test_an_installed_wheel_runs_a_shipped_recipe_without_the_repository(install
 def test_an_installed_wheel_finds_the_files_of_its_demo_and_of_a_study(installed: Path, tmp_path: Path) -> None:
     program = (
         "from importlib.resources import files\n"
-        "from fedvisage.shipped import locate\n"
+        "from fedvisage.studies.shipped import locate\n"
         "from fedvisage.studies import read\n"
         "print(read(locate('studies/table3-demo')).recipe['title'])\n"
-        "print(read(files('fedvisage.demo') / 'study.yaml').title)"
+        "print(read(files('fedvisage.studies.demo') / 'study.yaml').title)"
     )
     said = run(installed / "python", "-c", program, where=tmp_path).splitlines()
     assert said == ["FedPAD, demo size", "FedPAD and its baselines at toy size, rendered faces"]

@@ -14,11 +14,11 @@ import numpy as np
 from rich.console import Console
 
 from fedvisage import recipe as recipes
-from fedvisage.data.prepared import Writer
-from fedvisage.federation.local import LocalTransport
+from fedvisage.base.progress import Reporter
+from fedvisage.data.writer import Writer
 from fedvisage.federation.method import Method
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.methods import METHODS, read_method
-from fedvisage.progress import Reporter
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import Wire, run
 from fedvisage.tasks.catalogue import task_of

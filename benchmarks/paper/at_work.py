@@ -10,13 +10,13 @@ import torch
 
 from benchmarks.measurement import Measurement, in_turn, middle, processor_seconds
 from fedvisage import recipe as recipes
+from fedvisage.base.streams import scoped
 from fedvisage.data.batches import View
 from fedvisage.federation.site import Site
 from fedvisage.methods import find, read_method
 from fedvisage.recipe import Recipe
 from fedvisage.runs.layout import measured, settled
-from fedvisage.streams import scoped
-from fedvisage.tasks.setup import set_up
+from fedvisage.tasks.catalogue import set_up
 
 CPU, FIRST = torch.device("cpu"), torch.contiguous_format
 REPEATS = 3

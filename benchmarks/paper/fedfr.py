@@ -14,13 +14,14 @@ from torch.nn.functional import normalize
 from benchmarks.face_step import losses
 from benchmarks.measurement import Measurement
 from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
+from fedvisage.base.progress import unheard
+from fedvisage.base.streams import scoped
 from fedvisage.data.batches import View, order
 from fedvisage.federation.site import Site
-from fedvisage.methods import fedfr, find
+from fedvisage.methods import find
 from fedvisage.methods.models import face
+from fedvisage.methods.recognition import fedfr
 from fedvisage.nn.inputs import prepare
-from fedvisage.progress import unheard
-from fedvisage.streams import scoped
 from fedvisage.tasks.recognition.data import filled, open_data
 
 SIZE, BATCH, EPOCHS = 112, 8, 4

@@ -13,12 +13,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from benchmarks.measurement import Measurement, rendered
 from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
+from fedvisage.base.streams import scoped
 from fedvisage.data.batches import View, order
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Site
-from fedvisage.methods import fedgpad
+from fedvisage.methods.pad import fedgpad
 from fedvisage.nn.inputs import prepare
-from fedvisage.streams import scoped
 
 SIZE, BATCH = 256, 2
 

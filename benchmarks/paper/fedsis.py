@@ -19,7 +19,7 @@ from benchmarks.measurement import Measurement, middle, rendered
 from benchmarks.paper.at_work import CPU, FIRST, in_layout, layout_of, recipe_of
 from fedvisage.data.batches import Positions, View, order
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.methods import fedsis
+from fedvisage.methods.pad import fedsis
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Recipe
 

@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy, linear, normalize
 
 from benchmarks.measurement import Measurement
 from benchmarks.paper.at_work import CPU, FIRST, at_work, compared, recipe_of
+from fedvisage.base.progress import unheard
+from fedvisage.base.streams import scoped
 from fedvisage.data.batches import order
 from fedvisage.federation.site import OWNED, Site
 from fedvisage.methods import find
 from fedvisage.methods.models import face
 from fedvisage.nn.inputs import prepare
-from fedvisage.progress import unheard
-from fedvisage.streams import scoped
 from fedvisage.tasks.recognition.data import open_data
 
 SIZE, BATCH, BATCHES, PEOPLE, EMBEDDING = 112, 8, 2, 100_000, 512

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import ModuleType
 
 OF_PAPER = re.compile(r"\b(?:Eq|Fig)s?\. ?\d|\bAlgorithm \d|\bTables? [IVX\d]|§|\bA\.\d|\boption I")
-ROOMS = ("fedvisage.nn.", "fedvisage.privacy.", "fedvisage.methods.")
+ROOMS = ("fedvisage.nn.", "fedvisage.federation.privacy.", "fedvisage.methods.")
 """Rooms whose functions a method names one by one, so that what they say of a paper is said of its paper."""
 BESIDE = "fedvisage.methods"
 """Where files stand that a method takes whole, such as the two ends of split learning."""

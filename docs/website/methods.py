@@ -14,9 +14,8 @@ import fedvisage as fv
 from fedvisage.federation.method import Method
 from fedvisage.methods import ALGORITHMS, METHODS, find
 from fedvisage.recipe import Recipe
-from fedvisage.shipped.listing import entries
-from fedvisage.tasks.catalogue import task_of
-from fedvisage.tasks.listing import SUMS
+from fedvisage.studies.shipped import entries
+from fedvisage.tasks.catalogue import SUMS, task_of
 
 TASKS = {"pad": "attack detection", "recognition": "recognition"}
 DEMO = {"pad": "demo/fedpad", "recognition": "demo/fedavg-recognition"}

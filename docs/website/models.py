@@ -10,7 +10,7 @@ from docs.website.methods import DEMO, KEYS, STAND_IN, TASKS, count
 
 import fedvisage as fv
 from fedvisage.methods import ALGORITHMS, MODELS, on
-from fedvisage.methods.model import Model
+from fedvisage.methods.models.model import Model
 
 ARCHITECTURES = {"timm": "mobilenetv3_small_100", "timm-embedding": "mobilenetv3_small_100",
                  "adapters": "vit_base_patch16_clip_224"}  # fmt: skip

@@ -13,7 +13,7 @@ from types import ModuleType
 from fedvisage import methods
 from fedvisage.federation.method import Method
 from fedvisage.methods.catalogue import ALGORITHMS, FOR_FACES
-from fedvisage.methods.model import Model
+from fedvisage.methods.models.model import Model
 
 DEVIATIONS = re.compile(r"Deviations from the papers?: (.*)", re.DOTALL)
 

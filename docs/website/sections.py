@@ -16,7 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from fedvisage.recipe import Section
-from fedvisage.schemas.definitions import docstrings
+from fedvisage.studies.schema import docstrings
 
 Row = tuple[str, str, str, str]
 """A key, its default, what it may be, and what it means."""

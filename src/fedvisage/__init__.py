@@ -8,21 +8,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fedvisage.base.version import VERSION as __version__
 from fedvisage.nn import torchvision_cpu
-from fedvisage.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from fedvisage import metrics
-    from fedvisage.door import FinishedModel, Run, compare, evaluate, load, methods, models, open, recount, run, study
-    from fedvisage.errors import RunFailed, UserError
+    from fedvisage.api import Run, compare, evaluate, load, methods, models, open, recount, run, study
+    from fedvisage.base.errors import RunFailed, UserError
     from fedvisage.federation.declared import Call, Home
     from fedvisage.federation.method import Method
     from fedvisage.federation.server import Server
     from fedvisage.federation.site import Batch, Site
-    from fedvisage.federation.wire.upload import Upload
+    from fedvisage.federation.wire.schema import Upload
     from fedvisage.methods import averaging
-    from fedvisage.methods.model import Model
+    from fedvisage.methods.models.model import Model
     from fedvisage.nn import losses
+    from fedvisage.tasks.finished_model import FinishedModel
 
 __all__ = [
     "Batch",
@@ -55,15 +56,16 @@ __all__ = [
 torchvision_cpu.install()
 
 PLACES = {
-    **dict.fromkeys(("FinishedModel", "Run", "compare", "evaluate", "load", "models", "open", "recount"), "door"),
-    **dict.fromkeys(("run", "study"), "door"),
-    **dict.fromkeys(("RunFailed", "UserError"), "errors"),
+    **dict.fromkeys(("Run", "compare", "evaluate", "load", "models", "open", "recount"), "api"),
+    **dict.fromkeys(("run", "study"), "api"),
+    **dict.fromkeys(("RunFailed", "UserError"), "base.errors"),
     **dict.fromkeys(("Call", "Home"), "federation.declared"),
     "Method": "federation.method",
     "Server": "federation.server",
     **dict.fromkeys(("Batch", "Site"), "federation.site"),
-    "Upload": "federation.wire.upload",
-    "Model": "methods.model",
+    "Upload": "federation.wire.schema",
+    "FinishedModel": "tasks.finished_model",
+    "Model": "methods.models.model",
 }
 """In which module each name of the door stands."""
 

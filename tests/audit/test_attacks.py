@@ -11,9 +11,9 @@ import torch
 from fedvisage.audit.membership import closeness, membership
 from fedvisage.audit.nearest import by_chance, hit_rate, nearest
 from fedvisage.audit.reversion import Schooling, identified, rebuilt, train_reversion
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics.similarity import Faces
-from fedvisage.nn.reversion import reversion_network
+from fedvisage.nn.pretrained import reversion_network
 
 RNG = np.random.default_rng(0)
 

@@ -12,9 +12,9 @@ import torch
 from PIL import Image
 from tests.toy import run_toy, tree, unheard
 
-from fedvisage.audit.conduct import audit_run
-from fedvisage.audit.reversion_attack import side_of
-from fedvisage.audit.told import CENTRES, MEANS, Photographed, Told
+from fedvisage.audit.audit import audit_run
+from fedvisage.audit.released import CENTRES, MEANS, Photographed, Told
+from fedvisage.audit.reversion import side_of
 
 OWN = ("privacy-claim", "softmax-shares", "noise-on-clusters", "nearest-neighbour", "reversion", "membership")
 

@@ -13,8 +13,8 @@ import torch
 from tests.toy import run_toy, tree, unheard
 
 from fedvisage.audit import label_inference
-from fedvisage.audit.conduct import audit_run
-from fedvisage.errors import UserError
+from fedvisage.audit.audit import audit_run
+from fedvisage.base.errors import UserError
 
 
 def gradients(labels: np.ndarray, weight: np.ndarray, outputs: np.ndarray) -> torch.Tensor:

@@ -8,14 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 from scipy import stats
-from tests.privacy.drawing import draws_of
+from tests.federation.privacy.drawing import draws_of
 from torch import Tensor
 
-from fedvisage.audit.lower_bound import Bound, Trial, epsilon_of, lower_bound
-from fedvisage.audit.mechanisms import CLAIM, Claimed, trials
-from fedvisage.privacy.draws import Draws
-from fedvisage.privacy.gaussian import Budget, delta_of, noise
-from fedvisage.privacy.private_clustering import Privately
+from fedvisage.audit.claims import CLAIM, Bound, Claimed, Trial, epsilon_of, lower_bound, trials
+from fedvisage.federation.privacy.clustering import Privately
+from fedvisage.federation.privacy.mechanisms import Budget, Draws, delta_of, noise
 
 
 @pytest.fixture(scope="module", params=[Privately(), Privately(relation="replace-one")], ids=["add", "replace"])

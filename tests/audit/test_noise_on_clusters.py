@@ -11,9 +11,8 @@ import torch
 from torch.nn.functional import normalize
 
 from fedvisage.audit.noise_on_clusters import Centres, Setting, printed, private, row, settings
-from fedvisage.privacy.clustering import Clustering
-from fedvisage.privacy.gaussian import Budget
-from fedvisage.privacy.private_clustering import Privately
+from fedvisage.federation.privacy.clustering import Clustering, Privately
+from fedvisage.federation.privacy.mechanisms import Budget
 
 DIMENSION, PEOPLE = 64, 400
 BUDGET = Budget(0.5, 1e-5)

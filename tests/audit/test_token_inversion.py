@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from fedvisage.audit import label_inference, token_inversion
-from fedvisage.audit.conduct import audit_run
-from fedvisage.audit.decoder import learned, quality
+from fedvisage.audit.audit import audit_run
 from fedvisage.audit.finding import Subject
-from fedvisage.tasks.finished import open_model
+from fedvisage.audit.token_inversion import learned, quality
+from fedvisage.tasks.finished_model import open_model
 
 
 def pictures(count: int, seed: int) -> Tensor:

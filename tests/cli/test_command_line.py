@@ -15,8 +15,8 @@ from PIL import Image
 from tests.toy import SITES, settled, tree
 
 from fedvisage import cli
+from fedvisage.base.progress import Reporter
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.progress import Reporter
 
 Call = Callable[..., tuple[int, str, str]]
 

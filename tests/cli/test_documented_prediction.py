@@ -18,11 +18,10 @@ from tests.toy import run_toy, tree
 from typer.testing import CliRunner
 
 from fedvisage.cli import app
-from fedvisage.datasets.importers.pictures import ENDINGS
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+from fedvisage.device.predict import SEVERAL, Prediction, Predictions, probability
+from fedvisage.faces.pictures import ENDINGS
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.tasks.pad.prediction import Prediction, Predictions, probability
-from fedvisage.tasks.pictures import SEVERAL
+from fedvisage.render.identities import Identities, album, photograph_person
 
 PAGE = (ROOT / "docs" / "predict.md").read_text(encoding="utf-8")
 

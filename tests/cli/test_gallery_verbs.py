@@ -14,11 +14,11 @@ from PIL import Image
 from tests.documented import ROOT
 from typer.testing import CliRunner, Result
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
-from fedvisage.errors import UserError
-from fedvisage.gallery.refusals import NotEnrolled, Unknown, WrongKey
-from fedvisage.service.engine import open_engine
+from fedvisage.device.gallery.file import NotEnrolled, Unknown, WrongKey
+from fedvisage.device.service.app import open_engine
+from fedvisage.render.identities import Identities, album, photograph_person
 
 PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
 

@@ -14,8 +14,8 @@ from tests.toy import run_toy, tree, unsealed
 from typer.testing import CliRunner
 
 import fedvisage as fv
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.errors import UserError
 
 DEEP = "[" * 100_000
 

@@ -17,12 +17,12 @@ from PIL import Image
 from tests.toy import SIZE, run_toy, tree
 from typer.testing import CliRunner, Result
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
-from fedvisage.errors import UserError
-from fedvisage.tasks.finished import FinishedModel, open_model
-from fedvisage.tasks.pad.predict import predict
-from fedvisage.tasks.pictures import asked_for
+from fedvisage.device.predict import asked_for
+from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.runs.predict import predict
+from fedvisage.tasks.finished_model import FinishedModel, open_model
 
 
 @pytest.fixture(scope="module")

@@ -14,10 +14,10 @@ import yaml
 from tests.toy import SITES, run_toy, tree
 from typer.testing import CliRunner, Result
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import JsonReporter
 from fedvisage.cli import app
 from fedvisage.cli.options import apart
-from fedvisage.errors import UserError
-from fedvisage.progress import JsonReporter
 
 
 def rows(text: str) -> list[dict[str, Any]]:

@@ -18,19 +18,19 @@ from tests.contract.examples import EXAMPLES, two_exchanges
 from tests.toy import ROUNDS, recipe_of, run_toy, settled, site_sets, tree, weights
 from torch import Tensor, nn
 
+from fedvisage.base.streams import numpy_rng, scoped
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Call, Home, Message, Method, Upload
+from fedvisage.federation.method import Call, Home, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
-from fedvisage.federation.wire.message import encode
+from fedvisage.federation.site_worker import LocalTransport
+from fedvisage.federation.wire.message import Message, encode
 from fedvisage.methods import METHODS
 from fedvisage.methods.models import resnet18
+from fedvisage.nn.compute import choose
 from fedvisage.nn.inputs import prepare
-from fedvisage.nn.precision import choose
 from fedvisage.recipe import Recipe
-from fedvisage.streams import numpy_rng, scoped
 from fedvisage.tasks.catalogue import task_of
 
 ALL = {**METHODS, **EXAMPLES}

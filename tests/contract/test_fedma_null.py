@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree
 
-from fedvisage.methods import fedma
+from fedvisage.base.streams import scoped
+from fedvisage.methods.pad import fedma
 from fedvisage.nn.vgg import LAYERS
-from fedvisage.streams import scoped
 
 
 @pytest.mark.parametrize("weight", ["uniform", "examples"])

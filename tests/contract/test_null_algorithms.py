@@ -15,7 +15,7 @@ from tests.toy import SITES, make_people, make_set, of_task, recipe_of, run_toy,
 from fedvisage.federation.wire.message import digest_of
 from fedvisage.methods import MODELS
 from fedvisage.methods.algorithms.fedbn import taken_apart
-from fedvisage.nn.norms import Borrowed
+from fedvisage.nn.batchnorm import Borrowed
 
 ARCH = {"timm": {"arch": "mobilenetv3_small_050"}}
 KINDS = ("vit-h", "timm", "sphere20", "iresnet18", "timm-embedding")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedvisage.federation.method import Home
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.methods import fedgpad
+from fedvisage.methods.pad import fedgpad
 from fedvisage.nn.resnet import ResNet18, resnet18
 from fedvisage.recipe import Recipe
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from tests.toy import make_people, of_task, run_toy, tree
 
-from fedvisage.errors import UserError
-from fedvisage.privacy.accountant import BudgetSpent
+from fedvisage.base.errors import UserError
+from fedvisage.federation.privacy.accountant import BudgetSpent
 
 PLAIN = {"loss": "cosface", "scale": 30.0, "margin": 0.4, "weight": "examples"}
 SGD = {"name": "sgd", "lr": 0.05}

@@ -13,8 +13,8 @@ import pytest
 from safetensors.torch import load_file
 from tests.toy import make_people, make_sets, of_task, run_toy, tree
 
-from fedvisage.errors import UserError
-from fedvisage.federation.local import LocalTransport
+from fedvisage.base.errors import UserError
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import encode
 
 OFF = {"hard_negatives": None, "contrast": {"weight": 0}, "customisation": {"weight": 0}}

@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
 
 
 def pixels(count: int, size: int = 8, seed: int = 0) -> npt.NDArray[np.uint8]:

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.data.making import add_rows, make_set, pixels
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import Slice, View, check_view, order
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
 
 
 @pytest.fixture(scope="module")

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedvisage.data import checked
-from fedvisage.data.checked import BLOCK, BLOCKS, check_bytes
-from fedvisage.data.manifest import IMAGES
-from fedvisage.data.prepared import Writer
-from fedvisage.errors import UserError
-from fedvisage.files import read_json, write_json
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_json, write_json
+from fedvisage.data import integrity
+from fedvisage.data.integrity import BLOCK, BLOCKS, check_bytes
+from fedvisage.data.prepared import IMAGES
+from fedvisage.data.writer import Writer
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def refused(prepared: Path, cache: Path) -> bool:
 
 def as_if_untouched(path: Path, cache: Path) -> None:
     """Put today's times of a file into what is kept, for a file system that did not notice a change."""
-    record = next((cache / checked.FOLDER).iterdir())
+    record = next((cache / integrity.FOLDER).iterdir())
     known = read_json(record)
     state = path.stat()
     known["times"][path.name] = [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
@@ -106,7 +106,7 @@ def test_damage_that_leaves_times_alone_is_found_in_most_blocks_and_by_reading_e
 def test_a_set_that_was_touched_only_is_read_once_and_taken(prepared: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     check_bytes(prepared, cache)
-    record = next((cache / checked.FOLDER).iterdir())
+    record = next((cache / integrity.FOLDER).iterdir())
     first = record.read_bytes()
     check_bytes(prepared, cache)
     assert record.read_bytes() == first
@@ -118,7 +118,7 @@ def test_a_set_that_was_touched_only_is_read_once_and_taken(prepared: Path, tmp_
 def test_a_record_that_is_damaged_or_cannot_be_kept_means_reading_again(prepared: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     check_bytes(prepared, cache)
-    next((cache / checked.FOLDER).iterdir()).write_text("{")
+    next((cache / integrity.FOLDER).iterdir()).write_text("{")
     check_bytes(prepared, cache)
     (tmp_path / "file").write_text("no directory")
     check_bytes(prepared, tmp_path / "file")

@@ -12,12 +12,12 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from fedvisage.data import contents
+from fedvisage.data import duplicates
 from fedvisage.data.batches import View
-from fedvisage.data.contents import contents_of, look_at
-from fedvisage.data.copies import NEAR, find_copies
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.datasets.rendered.sets import parse_synthesis, synthesise
+from fedvisage.data.duplicates import NEAR, contents_of, find_copies, look_at
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
+from fedvisage.render.sets import parse_synthesis, synthesise
 
 Pictures = npt.NDArray[np.uint8]
 
@@ -125,7 +125,7 @@ def test_a_table_is_worked_out_once_and_kept_beside_other_caches(tmp_path: Path)
     view = write(tmp_path / "a", drawn(4, 6))
     before = {path.name: path.read_bytes() for path in (tmp_path / "a").iterdir()}
     first = contents_of(view.slices[0].set, tmp_path / "cache")
-    kept = next((tmp_path / "cache" / contents.FOLDER).iterdir())
+    kept = next((tmp_path / "cache" / duplicates.FOLDER).iterdir())
     times = kept.stat().st_mtime_ns
     again = contents_of(view.slices[0].set, tmp_path / "cache")
     assert np.array_equal(first.hashes, again.hashes)

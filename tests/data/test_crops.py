@@ -10,14 +10,13 @@ import pytest
 from tests.datasets.importers.making import make_folder
 from tests.toy import make_set
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord, DetectorRecord, clash, from_source
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.cropping import LARGEST, record_of
-from fedvisage.datasets.importers.folder import import_folder
-from fedvisage.datasets.importers.pipeline import reading_of
-from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_folder, reading_of
 from fedvisage.datasets.sources import resolve
-from fedvisage.errors import UserError
+from fedvisage.faces.cropping import LARGEST, record_of
 
 OLD_BOX = CropRecord(how="detected", detector=OLD_DETECTOR, margin=1.4, alignment="box")
 OLD_POINTS = CropRecord(how="detected", detector=OLD_DETECTOR, rotation=True, alignment="points")

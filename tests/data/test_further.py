@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from tests.data.making import add_rows, make_set, pixels
 
-from fedvisage.data.journal import Journal
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Journal, Writer
 
 
 def make_further(path: Path, **columns: list[str]) -> PreparedSet:

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.data.rows import COLUMNS
+from fedvisage.data.prepared import COLUMNS, PreparedSet
+from fedvisage.data.writer import Writer
 from fedvisage.datasets.sources import Part, without_part
-from fedvisage.errors import UserError
 from fedvisage.recipe import many_sites
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from fedvisage.data.pairs import image_named, read_pairs
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.lists import image_named, read_pairs
 
 LINES = ("A_One\t1\t4", "B_Two\t2\t11", "A_One\t1\tB_Two\t3", "C\t1\tA_One\t2")
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from tests.data.making import add_rows, make_set, pixels
 
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
 
 
 @pytest.fixture
@@ -129,8 +130,8 @@ def test_the_first_of_two_writers_of_the_same_set_wins(tmp_path: Path) -> None:
 FULL_DISK = """
 import resource, sys
 from pathlib import Path
-from fedvisage.data.prepared import Writer
-from fedvisage.errors import RunFailed
+from fedvisage.data.writer import Writer
+from fedvisage.base.errors import RunFailed
 from tests.data.making import add_rows, pixels
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
 try:
@@ -153,7 +154,7 @@ def test_a_full_disk_is_named_and_leaves_no_half_written_set(tmp_path: Path) -> 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedvisage.data.prepared import Writer
+from fedvisage.data.writer import Writer
 from tests.data.making import add_rows, pixels
 with Writer(Path(sys.argv[1]), name="T", size=8, source="") as out:
     add_rows(out, 0, 4, pixels(4))

@@ -10,10 +10,11 @@ import pytest
 from tests.data.making import pixels
 from tests.toy import make_set, run_toy, tree
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
-from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, splits_of, without_selection
-from fedvisage.errors import UserError
+from fedvisage.data.writer import Writer
 
 
 @pytest.fixture(scope="module")

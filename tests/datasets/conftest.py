@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from tests.datasets.scanners.copies import make_copies
+from tests.datasets.pad.copies import make_copies
 
 
 @pytest.fixture(scope="session")

@@ -12,13 +12,11 @@ from typer.testing import CliRunner
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
-from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.kinds import IMPORTERS
-from fedvisage.datasets.people.catalogue import LAYOUTS
-from fedvisage.datasets.pretend import pretend
+from fedvisage.datasets.catalogue import IMPORTERS, LAYOUTS, SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.import_spec import read_wanted
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.wanted import read_wanted
+from fedvisage.datasets.small_copies import pretend
 
 PAGE = (ROOT / "docs" / "datasets.md").read_text(encoding="utf-8")
 

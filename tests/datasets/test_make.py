@@ -11,23 +11,20 @@ import psutil
 import pytest
 from tests.data.making import make_set
 from tests.datasets.importers.making import make_folder, picture, save
-from tests.datasets.scanners.copies import changeable
+from tests.datasets.pad.copies import changeable
 from tests.documented import example
 from tests.toy import unheard
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importing import Importing, import_dataset
-from fedvisage.datasets.kinds import IMPORTERS, all_kinds, describe_kinds, pretend_dataset
-from fedvisage.datasets.make import synthesise_set
-from fedvisage.datasets.rendered import ON_REAL_PRINTS
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.example import Clip
-from fedvisage.datasets.scanners.item import Choices
-from fedvisage.datasets.scanners.tree import walk
+from fedvisage.datasets.catalogue import IMPORTERS, SCANNERS, all_kinds, describe_kinds, pretend_dataset
+from fedvisage.datasets.importing import Importing, import_dataset, synthesise_set
+from fedvisage.datasets.pad.item import Choices, Clip
+from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.show import show_set
-from fedvisage.errors import UserError
+from fedvisage.render import ON_REAL_PRINTS
 
 
 def test_names_in_square_brackets_are_shown_as_they_are(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from tests.data.making import make_set
 
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.datasets.shortcuts import LEAST, auc_of, linear_auc, shortcuts_of
-from fedvisage.datasets.show import show_set
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
+from fedvisage.datasets.show import LEAST, auc_of, linear_auc, shortcuts_of, show_set
 
 SIDE = 24
 

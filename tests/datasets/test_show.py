@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from tests.data.making import make_set
 
-from fedvisage.data.prepared import PreparedSet, Writer
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
 from fedvisage.datasets.show import contact_sheet, describe
-from fedvisage.errors import UserError
 
 
 def test_the_table_counts_images_subjects_and_videos(tmp_path: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import JsonReporter
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
-from fedvisage.errors import UserError
-from fedvisage.progress import JsonReporter
 
 LINE = "synth: O subjects=2 videos=1 frames=1 size=32"
 

@@ -6,7 +6,7 @@ import cv2
 import numpy as np
 import pytest
 
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+from fedvisage.render.identities import Identities, album, photograph_person
 
 
 @pytest.fixture(scope="session")

@@ -17,22 +17,21 @@ from safetensors.torch import load_file
 from tests.toy import SIZE
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.adaptation import BATCH, KEPT, adapt
-from fedvisage.device.batchnorm import layers_of
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.export.adapted import adapt_and_export
+from fedvisage.device.adaptation import BATCH, KEPT, adapt, layers_of
 from fedvisage.federation.wire.message import digest_of
+from fedvisage.metrics import gate
 from fedvisage.nn.batchnorm import collected_statistics
 from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Adapt
-from fedvisage.tasks.finished import open_model
-from fedvisage.tasks.pad.adapt import gate
-from fedvisage.tasks.pad.adapt.user import adapted_scores, adapted_weights
-from fedvisage.tasks.pad.judge import sources_of
+from fedvisage.runs.export.export import adapt_and_export
+from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.pad.adaptation import adapted_scores, adapted_weights
+from fedvisage.tasks.pad.evaluation import sources_of
 
 
 def crops(count: int = 80) -> np.ndarray:

@@ -14,14 +14,13 @@ import pytest
 from tests.report.test_page_in_browser import CHROMIUM, measured
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.cli import app
-from fedvisage.datasets.importers.videos import sample_video
-from fedvisage.datasets.pretend import pretend
-from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.small_copies import pretend
 from fedvisage.device import Exported, Pipeline
-from fedvisage.device.assessment import Assessed, assess
-from fedvisage.device.trials import trials_of
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.faces.pictures import sample_video
+from fedvisage.runs.assess_pipeline import Assessed, assess, trials_of
 
 PEOPLE = 3
 

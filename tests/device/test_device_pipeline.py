@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedvisage.datasets.importers.cropping import crop_face, make_detector
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_text
 from fedvisage.device import Box, Checked, CheckedFace, Exported, Match, PadVerdict, Pipeline, Settings
-from fedvisage.device.quality import Quality
-from fedvisage.device.running import Running
-from fedvisage.errors import UserError
+from fedvisage.device.pipeline import Running
 from fedvisage.faces.align import align
-from fedvisage.files import json_text
+from fedvisage.faces.cropping import crop_face, make_detector
+from fedvisage.faces.quality import Quality
 
 Photographs = dict[str, np.ndarray]
 

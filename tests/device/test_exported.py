@@ -20,9 +20,9 @@ import pytest
 from onnx import TensorProto, helper
 from PIL import Image
 
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.device import Exported, Pipeline
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.service.engine import open_engine
+from fedvisage.device.service.app import open_engine
 
 GRAPH = "onnx/model.onnx"
 Change = Callable[[dict[str, Any]], object]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedvisage.datasets.pretend import write_video
-from fedvisage.device.sources import every, frames_of
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.datasets.small_copies import write_video
+from fedvisage.device.predict import every, frames_of
 
 BRIGHTNESS = (40, 90, 140, 190, 240)
 """Of the frames, so far apart that no codec confuses them."""

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from fedvisage.files import write_json
+from fedvisage.base.files import write_json
 
 
 class Cable:

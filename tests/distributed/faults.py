@@ -26,9 +26,9 @@ from tests.distributed.cable import Cable
 from tests.distributed.federations import run_through
 from tests.toy import SITES, make_set, run_toy, settled, tree
 
+from fedvisage.base.progress import Reporter
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
-from fedvisage.progress import Reporter
 
 STRIKE = 2
 """The round after which something goes wrong."""

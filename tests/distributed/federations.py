@@ -9,13 +9,13 @@ from typing import Any
 
 from tests.toy import recipe_of, settled, silent
 
+from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
-from fedvisage.nvflare.own_data import at_operator
+from fedvisage.nvflare.own_files import at_operator
 from fedvisage.nvflare.rehearsal import Rehearsal
-from fedvisage.progress import Reporter
 from fedvisage.runs.run import run
+from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.task import Trained
 
 WAIT = 180.0

@@ -19,7 +19,7 @@ from nvflare.fuel.f3.cellnet.utils import new_cell_message
 from nvflare.fuel.f3.drivers.driver_params import DriverParams
 
 from fedvisage.federation.wire.schema import Extent
-from fedvisage.nvflare import bounds, wire
+from fedvisage.nvflare import bounds, transport
 
 CHANNEL, TOPIC = "light", "order"
 LIMITS = Extent(tensors=4, size=1 << 20, largest=1 << 20)
@@ -37,9 +37,9 @@ def cell_of(name: str, port: int, startup: Path, stem: str) -> Cell:
 
 def answer(request: Any) -> Any:
     """Answer an order with its weights, moved a little."""
-    order = wire.unpack_order(request.payload)
+    order = transport.unpack_order(request.payload)
     reply = {name: value + order.round for name, value in order.message.items()}
-    return new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, wire.pack_reply(reply, order.ticket))
+    return new_cell_message({MessageHeaderKey.RETURN_CODE: ReturnCode.OK}, transport.pack_reply(reply, order.ticket))
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.rehearsal import free_port
 

@@ -138,7 +138,7 @@ HOSTILE = """
 import os
 if os.environ.get("HOSTILE"):
     import torch
-    from fedvisage.nvflare import wire
+    from fedvisage.nvflare import transport
     honest, asked = wire.pack_reply, []
     def hostile(message, ticket):
         parcel = honest(message, ticket)

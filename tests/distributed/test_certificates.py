@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.distributed.papers import copy_of
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.nvflare.certificates import check, expires, papers_in
 
 KINDS = [("server", "localhost"), ("sites/bank", "bank"), ("operator", "operator@example.org")]

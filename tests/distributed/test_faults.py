@@ -21,7 +21,7 @@ from tests.distributed.faults import (
 from tests.distributed.federations import run_through
 from tests.toy import run_toy, settled
 
-from fedvisage.nvflare.following import DEATHS
+from fedvisage.nvflare.operator import DEATHS
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 

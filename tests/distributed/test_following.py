@@ -12,10 +12,10 @@ from nvflare.fuel.flare_api.api_spec import InternalError
 from rich.console import Console
 from tests.toy import recipe_of, tree
 
-from fedvisage.errors import RunFailed
-from fedvisage.nvflare.following import Course, asking_again, newest, without_process
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.progress import Reporter
 from fedvisage.nvflare.job import Job
-from fedvisage.progress import Reporter
+from fedvisage.nvflare.operator import Course, asking_again, newest, without_process
 
 AT_WORK = {"client_name": "A", "app_name": "app", "job_id": "one", "status": "started"}
 ELSEWHERE = {"client_name": "B", "app_name": "app", "job_id": "two", "status": "started"}

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.distributed.papers import copy_of
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.nvflare.greeting import HungUp, Unreachable, greet, wait_for_greeting
 from fedvisage.nvflare.kits import Kit, open_kit
 from fedvisage.nvflare.rehearsal import free_port

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.nvflare.front import LOG, hushed
-from fedvisage.nvflare.holding import held, port_held
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.nvflare.locks import held, port_held
 from fedvisage.nvflare.rehearsal import free_port
+from fedvisage.nvflare.terminal import LOG, hushed
 
 HOLDER = """
 import sys
 from pathlib import Path
-from fedvisage.nvflare.holding import held, port_held
+from fedvisage.nvflare.locks import held, port_held
 with held(Path(sys.argv[1])), port_held(int(sys.argv[2])):
     sys.stdout.write("held\\n")
     sys.stdout.flush()

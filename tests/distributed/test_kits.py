@@ -15,18 +15,17 @@ from nvflare.apis.fl_constant import ConfigVarName
 from nvflare.app_opt.pt.decomposers import TensorDecomposer
 from tests.toy import recipe_of, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.wire.schema import Refused
 from fedvisage.federation.wire.transport import Order
-from fedvisage.nvflare import hardening, wire
-from fedvisage.nvflare.federation_file import read_federation
+from fedvisage.nvflare import transport
+from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.job import Job, read_job, travelling, write_job
-from fedvisage.nvflare.kits import open_kit
+from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SERVER_WATCH, SITE_CLASS, SITE_WATCH, open_kit
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.own_data import NotReady
-from fedvisage.nvflare.own_weights import at_server
+from fedvisage.nvflare.node import prepare_server, prepare_site
+from fedvisage.nvflare.own_files import NotReady, at_server
 from fedvisage.nvflare.rehearsal import free_port
-from fedvisage.nvflare.starting import prepare_server, prepare_site
 from fedvisage.recipe import tree_of
 
 
@@ -59,8 +58,8 @@ def texts(value: Any) -> Iterator[str]:
 
 
 OURS = {
-    "server": (hardening.SERVER_CLASS, hardening.CONTROLLER, hardening.SERVER_WATCH),
-    "sites/bank": (hardening.SITE_CLASS, hardening.EXECUTOR, hardening.SITE_WATCH),
+    "server": (SERVER_CLASS, CONTROLLER, SERVER_WATCH),
+    "sites/bank": (SITE_CLASS, EXECUTOR, SITE_WATCH),
 }
 
 
@@ -101,7 +100,7 @@ def test_a_kit_that_was_started_has_its_watch_once(kits: Path, sets: Mapping[str
     for _ in range(2):
         prepare_site(kit, str(sets["A"]))
     components = json.loads((kit.path / "local" / "resources.json").read_text())["components"]
-    assert [part["path"] for part in components].count(hardening.SITE_WATCH) == 1
+    assert [part["path"] for part in components].count(SITE_WATCH) == 1
 
 
 @pytest.mark.parametrize(
@@ -217,7 +216,7 @@ def test_a_job_that_names_a_path_of_the_server_is_refused(sets: Mapping[str, Pat
 def test_parcels_bring_tensors_exactly() -> None:
     weight = torch.nn.Parameter(torch.randn(3, 4).t())
     order = Order("train", 3, {"a.weight": weight, "n": torch.tensor(7)}, 2, "ticket")
-    found = wire.unpack_order(wire.pack_order(order))
+    found = transport.unpack_order(transport.pack_order(order))
     assert (found.call, found.round, found.visit, found.ticket) == ("train", 3, 2, "ticket")
     assert type(found.message["a.weight"]) is torch.Tensor
     assert found.message["a.weight"].is_contiguous()
@@ -244,7 +243,7 @@ def test_parcels_bring_tensors_exactly() -> None:
     ],
 )
 def test_what_is_no_reply_is_refused(parcel: object) -> None:
-    reply = wire.unpack_reply("A", parcel)
+    reply = transport.unpack_reply("A", parcel)
     assert reply.message is None
     assert reply.failure.startswith("refused")
 
@@ -266,16 +265,16 @@ WORDS = {"call": "train", "round": 1, "visit": 1, "ticket": "t"}
 )
 def test_what_is_no_order_is_refused(parcel: object) -> None:
     with pytest.raises(Refused):
-        wire.unpack_order(parcel)
-    assert wire.ticket_of(parcel) in ("", "t")
+        transport.unpack_order(parcel)
+    assert transport.ticket_of(parcel) in ("", "t")
 
 
 def test_a_spent_budget_is_told_apart_from_a_lost_site() -> None:
-    assert wire.unpack_reply("A", wire.pack_failure("no more", "ticket", spent=True)).spent
-    assert not wire.unpack_reply("A", wire.pack_failure("no more", "ticket")).spent
+    assert transport.unpack_reply("A", transport.pack_failure("no more", "ticket", spent=True)).spent
+    assert not transport.unpack_reply("A", transport.pack_failure("no more", "ticket")).spent
     said = {"words": {"ticket": "ticket", "failure": "no more", "spent": "yes"}, "tensors": {}}
-    assert not wire.unpack_reply("A", said).spent
+    assert not transport.unpack_reply("A", said).spent
 
 
 def test_a_reason_is_cut_short() -> None:
-    assert len(wire.unpack_reply("A", wire.pack_failure("x" * 10_000)).failure) <= 300
+    assert len(transport.unpack_reply("A", transport.pack_failure("x" * 10_000)).failure) <= 300

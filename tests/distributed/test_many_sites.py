@@ -19,9 +19,8 @@ from tests.distributed.light import CHANNEL, LIMITS, TOPIC, cell_of
 
 from fedvisage.federation.wire.transport import Order
 from fedvisage.nvflare import bounds
-from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.federation_file import FederationFile
-from fedvisage.nvflare.guarding import Guard, guard
+from fedvisage.nvflare.admission import Admission, Guard, guard
+from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.rehearsal import free_port

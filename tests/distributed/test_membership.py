@@ -27,24 +27,21 @@ from rich.console import Console
 from tests.distributed.papers import make_kits
 from tests.toy import recipe_of, tree
 
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import write_json
+from fedvisage.base.progress import Reporter
 from fedvisage.cli.federation import print_tables
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import write_json
-from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.authority import open_authority
+from fedvisage.nvflare.admission import Admission, Guard
+from fedvisage.nvflare.authority import FederationFile, open_authority
 from fedvisage.nvflare.certificates import check, papers_in, warning
 from fedvisage.nvflare.commands import start_server, start_site
-from fedvisage.nvflare.federation_file import FederationFile
-from fedvisage.nvflare.front import Front
-from fedvisage.nvflare.greeting import Unreachable
-from fedvisage.nvflare.guarding import Guard
+from fedvisage.nvflare.greeting import Unreachable, knock
 from fedvisage.nvflare.kits import Kit, open_kit, own_settings
-from fedvisage.nvflare.knocking import knock
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.operator import train
 from fedvisage.nvflare.rehearsal import free_port
 from fedvisage.nvflare.status import CertificateSeen, Status
-from fedvisage.progress import Reporter
+from fedvisage.nvflare.terminal import Front
 
 FIRST, SECOND = "operator@example.org", "second@example.org"
 

@@ -14,9 +14,9 @@ from tests.distributed.federations import comparable, run_through
 from tests.methods.combining import TRANSFORMER, combined
 from tests.toy import run_toy, tree
 
-from fedvisage.errors import RunFailed
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import write_json
 from fedvisage.federation.record.releases import Releases
-from fedvisage.files import write_json
 from fedvisage.nvflare.kits import Kit, own_settings
 from fedvisage.nvflare.rehearsal import Rehearsal
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from tests.toy import SIZE, make_set
 
-from fedvisage.data.manifest import IMAGES
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import IMAGES, PreparedSet
+from fedvisage.data.writer import Writer
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.starting import check_own_sets
+from fedvisage.nvflare.node import check_own_sets
 from fedvisage.tasks.checks import Checks
 
 

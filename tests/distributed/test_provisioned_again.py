@@ -16,13 +16,13 @@ import pytest
 from tests.distributed.federations import WAIT, run_through
 from tests.toy import tree
 
-from fedvisage.errors import UserError
-from fedvisage.nvflare.federation_file import FederationFile
+from fedvisage.base.errors import UserError
+from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.greeting import address_in
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
+from fedvisage.nvflare.node import prepare_site
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
-from fedvisage.nvflare.starting import prepare_site
 from fedvisage.nvflare.status import status_of
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.site import TrainingBroke
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.nvflare.own_data import NotReady
+from fedvisage.nvflare.own_files import NotReady
 from fedvisage.nvflare.site_program import SiteProgram
-from fedvisage.nvflare.wire import unpack_reply
+from fedvisage.nvflare.transport import unpack_reply
 
 SECRET = "/srv/secret-subject-A3.png"
 

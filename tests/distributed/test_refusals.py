@@ -17,15 +17,14 @@ import pytest
 from tests.distributed.federations import WAIT
 from tests.toy import recipe_of, tree
 
-from fedvisage.errors import UserError
-from fedvisage.files import write_json
-from fedvisage.nvflare.federation_file import FederationFile
-from fedvisage.nvflare.following import Session
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import write_json
+from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import open_kit
 from fedvisage.nvflare.membership import provision
 from fedvisage.nvflare.node import end
-from fedvisage.nvflare.operator import connected
+from fedvisage.nvflare.operator import Session, connected
 from fedvisage.nvflare.rehearsal import Rehearsal
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]

@@ -10,11 +10,11 @@ from typing import Any
 from nvflare.apis.workspace import Workspace
 from tests.toy import SITES, make_set, recipe_of, tree
 
-from fedvisage.files import write_json
+from fedvisage.base.files import write_json
 from fedvisage.nvflare.job import Job, travelling, write_job
 from fedvisage.nvflare.kits import OWN
 from fedvisage.nvflare.site_program import SiteProgram
-from fedvisage.nvflare.wire import unpack_reply
+from fedvisage.nvflare.transport import unpack_reply
 
 NUMBER = "1234"
 

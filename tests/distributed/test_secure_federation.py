@@ -10,9 +10,9 @@ import pytest
 from tests.distributed.federations import run_through
 from tests.toy import SITES, run_toy, tree, weights
 
-from fedvisage.errors import RunFailed
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import write_json
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.files import write_json
 from fedvisage.nvflare.kits import own_settings
 from fedvisage.nvflare.rehearsal import Rehearsal, rehearsal
 from fedvisage.nvflare.trust import ROSTERS

@@ -22,14 +22,13 @@ from rich.console import Console
 from tests.distributed.federations import WAIT, run_through
 from tests.toy import SITES, recipe_of, tree
 
-from fedvisage.errors import RunFailed
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.progress import Reporter
 from fedvisage.nvflare import operator
-from fedvisage.nvflare.console import write_page
 from fedvisage.nvflare.node import end
 from fedvisage.nvflare.operator import connected
 from fedvisage.nvflare.rehearsal import Rehearsal
-from fedvisage.nvflare.status import Status, look, status_of
-from fedvisage.progress import Reporter
+from fedvisage.nvflare.status import Status, look, status_of, write_page
 
 pytestmark = [pytest.mark.distributed, pytest.mark.timeout(600)]
 

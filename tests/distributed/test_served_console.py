@@ -14,11 +14,11 @@ from tests.report.standing import usual
 from tests.toy import recipe_of, tree
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.errors import UserError
-from fedvisage.nvflare.console import Board, served
-from fedvisage.nvflare.run_log import LAST, RunLog, last_lines
+from fedvisage.nvflare.outcome import LAST, RunLog, last_lines
 from fedvisage.nvflare.server_program import progress
+from fedvisage.nvflare.status import Board, served
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from tests.distributed.papers import copy_of
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.nvflare.admission import Admission
 from fedvisage.nvflare.certificates import REVOKED, check, papers_in
 from fedvisage.nvflare.kits import open_kit
-from fedvisage.nvflare.starting import prepare_server, prepare_site
+from fedvisage.nvflare.node import prepare_server, prepare_site
 
 
 def a_pipe(path: Path) -> None:

@@ -12,8 +12,7 @@ from tests.distributed.papers import copy_of
 from tests.toy import make_set
 
 from fedvisage.nvflare.kits import open_kit
-from fedvisage.nvflare.starting import prepare_server, prepare_site
-from fedvisage.nvflare.tidying import KEPT
+from fedvisage.nvflare.node import KEPT, prepare_server, prepare_site
 
 
 def leave(place: Path, status: str | None, age: int) -> Path:

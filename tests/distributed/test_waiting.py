@@ -7,7 +7,7 @@ from typing import Any
 from nvflare.collab.api.exceptions import CollabCallError
 
 from fedvisage.federation.wire.transport import Order
-from fedvisage.nvflare import transport, wire
+from fedvisage.nvflare import transport
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Federation
 
@@ -30,7 +30,7 @@ class Proxy:
     def _answer(self, call: str) -> Any:
         if len(self.given) > self.answers:
             raise CollabCallError("A", call, TimeoutError())
-        return wire.pack_reply({}, "")
+        return transport.pack_reply({}, "")
 
 
 def given(answers: int, rounds: int, monkeypatch: Any) -> list[float]:
@@ -67,15 +67,15 @@ class Forgetful(Proxy):
 
     def restore(self, generation: int) -> Any:
         self.told.append(("restore", generation))
-        return wire.pack_reply({}, "")
+        return transport.pack_reply({}, "")
 
     def commit(self, generation: int) -> Any:
         self.told.append(("commit", generation))
-        return wire.pack_failure("OSError at the site")
+        return transport.pack_failure("OSError at the site")
 
     def carry_out(self, order: dict[str, Any]) -> Any:
         self.told.append(("train", int(order["words"]["round"])))
-        return wire.pack_reply({}, "")
+        return transport.pack_reply({}, "")
 
 
 def test_a_site_that_did_not_commit_goes_back_to_what_the_checkpoint_names() -> None:

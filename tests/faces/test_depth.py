@@ -10,11 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedvisage.faces.depth import canonical_depth, fit_pose, placed
-from fedvisage.faces.synthetic.conditions import Conditions, draw_conditions
-from fedvisage.faces.synthetic.people import draw_people
-from fedvisage.faces.synthetic.pose import PIVOT, project
-from fedvisage.faces.synthetic.scene import Scene, render, small_depth
+from fedvisage.render.depth import canonical_depth, fit_pose, placed
+from fedvisage.render.people import Conditions, draw_conditions, draw_people
+from fedvisage.render.scene import Scene, render, small_depth
+from fedvisage.render.sheet import PIVOT, project
 
 SIZE, COUNT = 64, 40
 FRONTAL = np.array([[22, 26], [42, 26], [32, 38], [24, 48], [40, 48]], np.float32)

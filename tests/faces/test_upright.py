@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedvisage.datasets.importers.cropping import make_detector
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+from fedvisage.faces.align import Image, find, is_grey
+from fedvisage.faces.cropping import make_detector
 from fedvisage.faces.detection import Face
-from fedvisage.faces.upright import Image, find, is_grey
+from fedvisage.render.identities import Identities, album, photograph_person
 
 
 def face(side: float, confidence: float, left: float = 10, top: float = 20) -> Face:

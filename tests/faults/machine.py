@@ -125,7 +125,7 @@ def _run(order: Mapping[str, Any]) -> End:
     from tests.contract.examples import EXAMPLES
     from tests.toy import run_toy
 
-    from fedvisage.errors import RunFailed, UserError
+    from fedvisage.base.errors import RunFailed, UserError
 
     if order["largest_file"] is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["largest_file"], resource.RLIM_INFINITY))

@@ -14,7 +14,7 @@ import pytest
 from tests.faults.machine import FAILED, FINISHED, KILLED, REFUSED, Machine
 from tests.toy import run_toy, settled, tree
 
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, UserError
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from tests.contract.examples import released, split
 from tests.faults.machine import FINISHED, KILLED, Machine
 from tests.toy import settled, tree
 
-from fedvisage.methods import fedpad, single
-from fedvisage.streams import numpy_rng
+from fedvisage.base.streams import numpy_rng
+from fedvisage.methods.pad import fedpad, single
 
 METHODS = (fedpad.METHOD, single.METHOD, split.METHOD, released.METHOD)
 KILLS = 5

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tests.faults.machine import KILLED, Machine
 from tests.toy import ROUNDS, tree
 
-from fedvisage.streams import numpy_rng
+from fedvisage.base.streams import numpy_rng
 
 KILLS, MOST, PATIENCE = 5, 40, 6
 """At least and at most so many, until one fell between a release and a checkpoint; so many a run."""

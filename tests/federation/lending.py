@@ -8,11 +8,11 @@ from typing import Any
 
 from tests.toy import opened, recipe_of, tree
 
+from fedvisage.base.streams import scoped
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.site import Site
 from fedvisage.methods import find
-from fedvisage.nn.precision import choose
-from fedvisage.streams import scoped
+from fedvisage.nn.compute import choose
 
 
 def site_of(sets: Mapping[str, Path], tmp_path: Path, number: int = 1, name: str = "fedfr", **changes: Any) -> Site:

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedvisage.federation.method import EXAMPLES, LOSS, Message, Upload
+from fedvisage.federation.method import EXAMPLES, LOSS, Upload
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import ABSURD
 
 Wrong = Callable[[Message, str, np.random.Generator], str]

@@ -18,27 +18,23 @@ from tests.toy import recipe_of, run_toy, tree
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import torch_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
-from fedvisage.federation.account import account_of
-from fedvisage.federation.compatible import check_protection
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
+from fedvisage.federation.privacy.clustering import Clustering, Privately, release
+from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws
+from fedvisage.federation.protections.combine import norm_of_update
+from fedvisage.federation.protections.compatible import check_protection
+from fedvisage.federation.protections.dp import account_of
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.robust.norm_clip import norm_of_update
-from fedvisage.federation.wire.message import under
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nn.inputs import prepare
-from fedvisage.privacy.clustering import Clustering
-from fedvisage.privacy.draws import DerivedDraws
-from fedvisage.privacy.gaussian import Budget
-from fedvisage.privacy.private_clustering import Privately, release
 from fedvisage.report.page import render
 from fedvisage.report.run_files import read_run
-from fedvisage.streams import torch_rng
 
 DP = {"clip": 0.5, "noise": 3.0, "delta": 1e-3, "entropy": "derived"}
 ROUNDS = 2

@@ -15,10 +15,10 @@ import torch
 from tests.federation.spoiling import NET, UPLOADS, honest, spoil
 from tests.toy import recipe_of, tree
 
-from fedvisage.federation.combine import Mean
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.method import Message
+from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.record.ledger import JsonLines
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import schema_of
 from fedvisage.federation.wire.transport import Order, Reply
 

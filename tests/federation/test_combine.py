@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedvisage.federation.combine import Mean
+from fedvisage.federation.protections.combine import Mean
 
 
 def test_counts_are_rounded_and_keep_their_type() -> None:

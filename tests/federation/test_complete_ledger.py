@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 from tests.toy import run_toy, settled, tree
 
-from fedvisage.errors import RunFailed
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.local import LocalTransport
+from fedvisage.base.errors import RunFailed
 from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
 from fedvisage.federation.wire.transport import Order, Reply
 
 Crossing = tuple[str, int, str, str]

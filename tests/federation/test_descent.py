@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.errors import UserError
-from fedvisage.federation.batch import Batch
-from fedvisage.federation.descent import descend
+from fedvisage.base.errors import UserError
+from fedvisage.federation.batch import Batch, descend
 from fedvisage.recipe import Training
 
 COUNT = 7

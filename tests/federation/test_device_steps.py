@@ -15,14 +15,16 @@ import torch
 from tests.toy import opened, recipe_of, tree
 from torch import Tensor
 
+from fedvisage.base.streams import scoped
 from fedvisage.data.batches import View
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import state_of
-from fedvisage.methods import fedfr, fedgpad, fedma, find, vit_h_is
-from fedvisage.methods.classes import sampling
+from fedvisage.methods import find
 from fedvisage.methods.models import face, resnet18
-from fedvisage.nn.precision import Compute
-from fedvisage.streams import scoped
+from fedvisage.methods.models.face import sampling
+from fedvisage.methods.pad import fedgpad, fedma, vit_h_is
+from fedvisage.methods.recognition import fedfr
+from fedvisage.nn.compute import Compute
 
 DEVICE = torch.device("meta")
 ALL = {"flip": 0.5, "shift": 0.1, "brightness": 0.1, "contrast": 0.1, "saturation": 0.1, "hue": 0.05}

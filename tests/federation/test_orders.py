@@ -10,13 +10,13 @@ import pytest
 import torch
 from tests.toy import opened, recipe_of, tree
 
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.method import Message
 from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.site_worker import SiteDesk
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Refused
 from fedvisage.federation.wire.transport import Order
 from fedvisage.methods import find
-from fedvisage.tasks.setup import set_up
+from fedvisage.tasks.catalogue import set_up
 
 ROUNDS = 3
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedvisage.federation.participation import asked, offline
+from fedvisage.federation.record.attendance import asked, offline
 from fedvisage.recipe import Federation
 
 NAMES = tuple("ABCDEFGH")

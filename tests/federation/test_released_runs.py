@@ -12,14 +12,14 @@ from tests.contract.examples import released
 from tests.contract.examples.released import BUDGET, SIGMA
 from tests.toy import recipe_of, run_toy, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.exchange import Exchange
 from fedvisage.federation.method import Kind, Upload
+from fedvisage.federation.privacy.accountant import BudgetSpent
 from fedvisage.federation.record.ledger import JsonLines
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.wire.schema import Schema
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.privacy.accountant import BudgetSpent
 
 
 def test_the_ledger_says_of_every_release_what_it_cost_and_the_figures_what_was_spent(

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import make_set, recipe_of, run_toy, settled, tree, weights
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.combine import combination_of
-from fedvisage.federation.compatible import check_protection
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.federation.protections.combine import combination_of
+from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.methods import METHODS
 from fedvisage.recipe import Federation
 

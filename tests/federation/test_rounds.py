@@ -15,13 +15,13 @@ import torch
 from tests.contract.examples import split, two_exchanges
 from tests.toy import ROUNDS, run_toy, tree, weights
 
-from fedvisage.errors import RunFailed
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message, Method
-from fedvisage.federation.participation import offline
+from fedvisage.base.errors import RunFailed
+from fedvisage.federation.method import Method
+from fedvisage.federation.record.attendance import offline
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.methods import fedpad, single
+from fedvisage.methods.pad import fedpad, single
 from fedvisage.recipe import Federation
 
 

@@ -17,23 +17,22 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, tree, weights
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.compatible import check_protection, check_real
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.federation.protections.compatible import check_protection, check_real
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
 from fedvisage.federation.secure.memory import RosterMemory
 from fedvisage.federation.secure.protocol import Secrets
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Refused
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
+from fedvisage.nvflare.authority import FederationFile
 from fedvisage.nvflare.certificates import papers_in
-from fedvisage.nvflare.federation_file import FederationFile
 from fedvisage.nvflare.kits import open_kit, own_settings
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.starting import prepare_site
+from fedvisage.nvflare.node import prepare_site
 from fedvisage.nvflare.trust import ROSTERS, KitTrust, as_setting, images_of
 from fedvisage.recipe import Secure
 

@@ -11,9 +11,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from fedvisage.federation.secure import fixed_point, keys, protocol, shamir
-from fedvisage.federation.secure.fixed_point import Words
-from fedvisage.federation.secure.protocol import CannotOpen, Public, Secrets
+from fedvisage.federation.secure import protocol
+from fedvisage.federation.secure.protocol import CannotOpen, Public, Secrets, Words
 from fedvisage.federation.wire.schema import ABSURD, Refused
 
 SIZE = 12
@@ -94,7 +93,7 @@ def test_a_false_share_gives_no_sum_rather_than_a_wrong_one() -> None:
     shares = {site: protocol.revealed(house.secrets[site], house.roster, site, house.envelopes[site], range(4))
               for site in range(3)}  # fmt: skip
     for victim in (0, 4):  # a seed's share, and a mask key's
-        spoilt = {**shares, 1: [draws.bytes(shamir.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
+        spoilt = {**shares, 1: [draws.bytes(protocol.SHARE) if i == victim else s for i, s in enumerate(shares[1])]}
         with pytest.raises(CannotOpen, match=f"site {victim + 1} "):
             protocol.opened_sum(total, house.roster, house.present, range(4), spoilt, 3)
 
@@ -113,11 +112,11 @@ def test_a_site_never_reveals_both_shares_of_another() -> None:
     for survivors in ([0, 1], [0, 1, 2, 3]):
         rows = protocol.revealed(house.secrets[0], house.roster, 0, house.envelopes[0], survivors)
         for sender, row in enumerate(rows):
-            content = keys.opened(
+            content = protocol.opened(
                 protocol._envelope_key(house.secrets[0], house.roster, 0, sender, 0), house.envelopes[0][sender]
             )
             assert content is not None
-            mask_share, seed_share = content[: shamir.SHARE], content[shamir.SHARE :]
+            mask_share, seed_share = content[: protocol.SHARE], content[protocol.SHARE :]
             assert row == (seed_share if sender in survivors else mask_share)
 
 
@@ -128,7 +127,7 @@ def bytes_of(numbers: Words) -> np.ndarray:
 def test_single_uploads_and_sums_that_lack_one_look_uniform() -> None:
     draws = np.random.default_rng(3)
     house = together(4, 3, draws)
-    small = fixed_point.encode("w", torch.from_numpy(draws.normal(size=40_000) * 0.05))
+    small = protocol.encode("w", torch.from_numpy(draws.normal(size=40_000) * 0.05))
     assert chisquare(bytes_of(small)).pvalue < 1e-100
     uploads = [house.masked(site, small) for site in range(4)]
     for lacking in ([0], [3], [0, 1], [1, 2, 3]):
@@ -136,48 +135,48 @@ def test_single_uploads_and_sums_that_lack_one_look_uniform() -> None:
         assert chisquare(bytes_of(seen)).pvalue > 1e-3
     # What colludes with the server is all but one site's mask: the site's own mask is still there.
     for other in (1, 2, 3):
-        key = keys.agreed(house.secrets[other].masking, house.roster[0].masking, b"mask")
-        keys.add_stream(uploads[0], key, subtract=True)
+        key = protocol.agreed(house.secrets[other].masking, house.roster[0].masking, b"mask")
+        protocol.add_stream(uploads[0], key, subtract=True)
     assert chisquare(bytes_of(uploads[0])).pvalue > 1e-3
 
 
 def test_masks_are_the_published_cipher() -> None:
     """RFC 8439, A.1, test vectors 1 and 2: the first two blocks of ChaCha20 under a key of zeros."""
     total = np.zeros(16, dtype=np.uint64)
-    keys.add_stream(total, bytes(32))
+    protocol.add_stream(total, bytes(32))
     assert total.tobytes()[:16].hex() == "76b8e0ada0f13d90405d6ae55386bd28"
     assert total.tobytes()[64:80].hex() == "9f07e7be5551387a98ba977c732d080d"
 
 
 def test_a_mask_longer_than_what_is_drawn_at_a_time_comes_off_again() -> None:
-    whole = np.zeros(keys.STRETCH * 2 + 5, dtype=np.uint64)
-    keys.add_stream(whole, bytes(32))
-    start = np.zeros(keys.STRETCH + 1, dtype=np.uint64)
-    keys.add_stream(start, bytes(32))
+    whole = np.zeros(protocol.STRETCH * 2 + 5, dtype=np.uint64)
+    protocol.add_stream(whole, bytes(32))
+    start = np.zeros(protocol.STRETCH + 1, dtype=np.uint64)
+    protocol.add_stream(start, bytes(32))
     assert np.array_equal(whole[: len(start)], start)
     assert len(np.unique(whole)) == len(whole)
-    keys.add_stream(whole, bytes(32), subtract=True)
+    protocol.add_stream(whole, bytes(32), subtract=True)
     assert not whole.any()
 
 
 def test_any_shares_that_suffice_give_the_secret_and_two_lie_on_a_line() -> None:
     draws = np.random.default_rng(4)
     secret = draws.bytes(32)
-    shares = dict(enumerate(shamir.split(secret, 3, 6, draws.bytes)))
+    shares = dict(enumerate(protocol.split(secret, 3, 6, draws.bytes)))
     for holders in itertools.combinations(shares, 3):
-        assert shamir.join({holder: shares[holder] for holder in holders}, 3) == secret
-    first, second = (int.from_bytes(share, "little") for share in shamir.split(secret, 2, 2, draws.bytes))
-    assert (2 * first - second) % shamir.PRIME == int.from_bytes(secret, "little")  # the line's value at 0
+        assert protocol.join({holder: shares[holder] for holder in holders}, 3) == secret
+    first, second = (int.from_bytes(share, "little") for share in protocol.split(secret, 2, 2, draws.bytes))
+    assert (2 * first - second) % protocol.PRIME == int.from_bytes(secret, "little")  # the line's value at 0
     with pytest.raises(ValueError, match="2 shares, 3 needed"):
-        shamir.join({0: shares[0], 4: shares[4]}, 3)
+        protocol.join({0: shares[0], 4: shares[4]}, 3)
 
 
 def test_rounding_stays_within_its_bound_and_counters_are_exact() -> None:
     draws = np.random.default_rng(5)
     uploads = [{"w": torch.from_numpy(draws.normal(size=500) * 10**draws.uniform(-6, 3)), "n": torch.tensor(7 + site)}
                for site in range(3)]  # fmt: skip
-    encoded = [fixed_point.encode_all(upload, 1.0, torch.tensor(0.25 * site)) for site, upload in enumerate(uploads)]
-    found, loss = fixed_point.decode_mean(np.sum(encoded, axis=0, dtype=np.uint64), uploads[0], 3)
+    encoded = [protocol.encode_all(upload, 1.0, torch.tensor(0.25 * site)) for site, upload in enumerate(uploads)]
+    found, loss = protocol.decode_mean(np.sum(encoded, axis=0, dtype=np.uint64), uploads[0], 3)
     plain = torch.stack([upload["w"] for upload in uploads]).mean(dim=0)
     assert float((found["w"] - plain).abs().max()) <= 2.0**-33 + 1e-12
     assert int(found["n"]) == 8
@@ -185,32 +184,32 @@ def test_rounding_stays_within_its_bound_and_counters_are_exact() -> None:
 
 
 def test_the_largest_values_of_the_most_sites_do_not_overflow() -> None:
-    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(fixed_point.MOST_COUNT - 1)}
-    one = fixed_point.encode_all(largest, 1.0, torch.tensor(ABSURD))
-    total = one * np.uint64(fixed_point.MOST_SITES)
-    found, _ = fixed_point.decode_mean(total, largest, fixed_point.MOST_SITES)
+    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
+    one = protocol.encode_all(largest, 1.0, torch.tensor(ABSURD))
+    total = one * np.uint64(protocol.MOST_SITES)
+    found, _ = protocol.decode_mean(total, largest, protocol.MOST_SITES)
     assert found["w"].tolist() == [ABSURD, -ABSURD]
-    assert int(found["n"]) == fixed_point.MOST_COUNT - 1
+    assert int(found["n"]) == protocol.MOST_COUNT - 1
     with pytest.raises(Refused, match="n: is a count beyond"):
-        fixed_point.encode("n", torch.tensor(fixed_point.MOST_COUNT))
+        protocol.encode("n", torch.tensor(protocol.MOST_COUNT))
 
 
 def test_a_sum_that_no_sites_can_have_sent_is_told_by_field() -> None:
     """Under masks a site may send any number; what it comes to is looked at when the masks are off."""
     upload = {"w": torch.tensor([2.0, -3.0]), "b.running_var": torch.tensor([0.5]), "n": torch.tensor([4])}
-    honest = fixed_point.encode_all(upload, 1.0, torch.tensor(0.5, dtype=torch.float64))
-    assert fixed_point.absurd(honest + honest, upload, 2) is None
+    honest = protocol.encode_all(upload, 1.0, torch.tensor(0.5, dtype=torch.float64))
+    assert protocol.absurd(honest + honest, upload, 2) is None
     far = {0: "w", 1: "w", 2: "b.running_var", 3: "n", 4: "count", 5: "loss"}
     for place, word in far.items():
         for number in (2**63, 2**62, -(2**61)):
             total = honest + honest
             total[place : place + 1] += np.uint64(number % 2**64)
-            assert word in (fixed_point.absurd(total, upload, 2) or ""), (place, number)
+            assert word in (protocol.absurd(total, upload, 2) or ""), (place, number)
     below = {**upload, "b.running_var": torch.tensor([-0.5])}
-    assert "running_var" in (fixed_point.absurd(fixed_point.encode_all(below, 1.0, torch.tensor(0.0)), below, 1) or "")
+    assert "running_var" in (protocol.absurd(protocol.encode_all(below, 1.0, torch.tensor(0.0)), below, 1) or "")
 
 
 def test_the_largest_sums_that_sites_may_send_are_not_absurd() -> None:
-    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(fixed_point.MOST_COUNT - 1)}
-    one = fixed_point.encode_all(largest, 1.0, torch.tensor(ABSURD))
-    assert fixed_point.absurd(one * np.uint64(fixed_point.MOST_SITES), largest, fixed_point.MOST_SITES) is None
+    largest = {"w": torch.tensor([ABSURD, -ABSURD]), "n": torch.tensor(protocol.MOST_COUNT - 1)}
+    one = protocol.encode_all(largest, 1.0, torch.tensor(ABSURD))
+    assert protocol.absurd(one * np.uint64(protocol.MOST_SITES), largest, protocol.MOST_SITES) is None

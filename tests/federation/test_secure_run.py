@@ -12,13 +12,12 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, settled, tree, weights
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.compatible import check_protection
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 

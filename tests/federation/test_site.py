@@ -12,7 +12,7 @@ from tests.toy import opened, recipe_of, tree
 from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 
 Make = Callable[..., Site]
 

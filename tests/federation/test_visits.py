@@ -12,14 +12,14 @@ from tests.contract.examples import split
 from tests.toy import opened, recipe_of, tree
 from torch import nn
 
-from fedvisage.federation.desk import SiteDesk, Workspace
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import EXAMPLES, Call, Home, Message, Method, Upload
+from fedvisage.federation.method import EXAMPLES, Call, Home, Method, Upload
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk, Workspace
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Refused
 from fedvisage.federation.wire.transport import Order
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 from fedvisage.recipe import Recipe
 
 

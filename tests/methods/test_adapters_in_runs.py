@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 from tests.methods.combining import TRANSFORMER, combined
 from tests.toy import run_toy, settled, tree
 
-from fedvisage.errors import UserError
-from fedvisage.shipped import locate
-from fedvisage.tasks.finished import open_model
+from fedvisage.base.errors import UserError
+from fedvisage.studies.shipped import locate
+from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="session")
@@ -105,8 +105,8 @@ def test_rank_zero_is_a_linear_probe_of_frozen_features(
 def open_initial(asked: dict[str, Any]) -> dict[str, torch.Tensor]:
     from tests.toy import recipe_of
 
+    from fedvisage.base.streams import scoped
     from fedvisage.methods import find
-    from fedvisage.streams import scoped
 
     recipe = recipe_of(asked)
     with scoped(recipe.runtime.seed, "initial weights"):
@@ -167,7 +167,7 @@ def test_an_export_has_the_adapters_in_its_weights(sets: Mapping[str, Path], pub
     """The graph has as many layers as the plain network's, and says the same as torch does."""
     import onnx
 
-    from fedvisage.export.conduct import export
+    from fedvisage.runs.export.export import export
 
     run_toy(content(sets, published, method__network__biases=True), tmp_path / "run")
     export(open_model(tmp_path / "run"), tmp_path / "device", cache=tmp_path / "cache")

@@ -18,7 +18,7 @@ from tests.methods.combining import TINY, combined, small
 from tests.toy import recipe_of, run_toy, settled, tree, weights
 
 from fedvisage import recipe as recipes
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.server import Server
 from fedvisage.methods import ALGORITHMS, METHODS, MODELS, find, on, read_method
 

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from tests.methods.combining import combined
 from tests.toy import run_toy, settled, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.methods import ALGORITHMS
-from fedvisage.nn.iresnet import IResNet, iresnet
-from fedvisage.shipped import locate
-from fedvisage.tasks.finished import open_model
+from fedvisage.nn.face_networks import IResNet, iresnet
+from fedvisage.studies.shipped import locate
+from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import ROUNDS, SITES, recipe_of, run_toy, tree
 
-from fedvisage.errors import UserError
-from fedvisage.federation.desk import OWN
-from fedvisage.federation.method import Message
+from fedvisage.base.errors import UserError
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.wire.message import under
+from fedvisage.federation.site_worker import OWN
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods import METHODS
 
 

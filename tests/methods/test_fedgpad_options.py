@@ -10,11 +10,11 @@ import pytest
 import torch
 from tests.toy import recipe_of, run_toy, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import scoped
 from fedvisage.methods import METHODS
 from fedvisage.recipe import apply, tree_of
-from fedvisage.streams import scoped
-from fedvisage.tasks.model import load
+from fedvisage.tasks.saved_model import load
 
 NAMES = ("depth", "reconstruction", "difference")
 

@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, tree
 
-from fedvisage.errors import UserError
-from fedvisage.federation.local import LocalTransport
+from fedvisage.base.errors import UserError
 from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.methods import fedma
+from fedvisage.methods.pad import fedma
 from fedvisage.nn.vgg import LAYERS
 from fedvisage.recipe import tree_of
 

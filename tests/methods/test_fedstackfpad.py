@@ -11,11 +11,11 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, tree
 
+from fedvisage.base.streams import scoped
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.methods import find
 from fedvisage.nn.stacking import logistic, scaled
-from fedvisage.streams import scoped
 
 
 def test_the_model_is_the_stack_of_plain_regressions_on_frozen_features(

@@ -14,11 +14,11 @@ from tests.federation.lending import site_of
 from torch import Tensor, nn
 
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import fedfr
-from fedvisage.methods.frozen import Frozen
 from fedvisage.methods.models import face
+from fedvisage.methods.models.frozen import Frozen
+from fedvisage.methods.recognition import fedfr
 from fedvisage.nn.augment import augment, only_mirrored
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 from fedvisage.recipe import Augment
 
 COMPUTE = choose("cpu", "fp32")

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree, weights
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 
 
 @pytest.fixture(scope="module")

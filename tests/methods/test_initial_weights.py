@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.toy import NETWORK, recipe_of, run_toy, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.methods import METHODS
 from fedvisage.nn.vit import HybridTransformer, cut
 

@@ -15,13 +15,15 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, settled, tree
 
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
+from fedvisage.federation.privacy.mechanisms import Budget
 from fedvisage.federation.server import Server
-from fedvisage.methods import METHODS, leakage, split
-from fedvisage.privacy.gaussian import Budget
+from fedvisage.federation.site_worker import LocalTransport
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods import METHODS
+from fedvisage.methods.pad import leakage, split
 
 CLIP = {"tokens": 2.0, "gradient": 0.05}
 EPSILON, DELTA = 20.0, 1e-3

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from tests.toy import shortest
 
-from fedvisage.errors import UserError
-from fedvisage.methods.clusters import Options, turn_of
-from fedvisage.methods.consensus import crowded, least_identities
+from fedvisage.base.errors import UserError
+from fedvisage.methods.recognition.privacyface import Options, turn_of
+from fedvisage.methods.recognition.privacyface_loss import crowded, least_identities
 
 
 def test_the_turn_of_an_image_counts_the_earlier_ones_of_the_same_person() -> None:

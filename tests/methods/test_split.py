@@ -14,14 +14,15 @@ from safetensors.torch import load_file
 from tests.toy import SITES, recipe_of, run_toy, settled, tree
 from torch import Tensor
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Call, Message, Method
-from fedvisage.federation.participation import asked, offline
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.federation.method import Call, Method
+from fedvisage.federation.record.attendance import asked, offline
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.site_worker import LocalTransport
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
-from fedvisage.methods import fedsis, split_site
+from fedvisage.methods.pad import fedsis, split
 from fedvisage.nn.optimizers import reach
 from fedvisage.recipe import Federation, Local, Optimizer, Training
 from fedvisage.recipe.training import Schedule
@@ -105,7 +106,7 @@ def test_a_site_takes_over_the_latest_average_when_it_does_not_have_it(
         if there and (number % 2 == 0 or number == 7):
             latest = number
     lines = [line for line in ledger(tmp_path / "run") if line["direction"] == "down" and line["call"] == "tokens"]
-    for part in split_site.SHARED:
+    for part in split.SHARED:
         assert {(line["round"], line["site"]) for line in lines if line["field"] == part} == expected
 
 
@@ -161,7 +162,7 @@ def test_a_site_that_was_sent_back_behind_the_average_says_so_and_is_given_it(
             if (line["direction"], line["field"]) == ("down", "tokenizer") and line["call"] == "tokens"}  # fmt: skip
     assert lent == {(1, "A"), (1, "B"), (1, "C"), (4, "B")}
     failed = [row["failed"] for row in rounds_of(tmp_path / "run")]
-    assert failed == [{}, {"B": "did not answer"}, {"B": split_site.BEHIND}, {}, {}]
+    assert failed == [{}, {"B": "did not answer"}, {"B": split.BEHIND}, {}, {}]
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ import torch
 from tests.toy import NETWORK, recipe_of, run_toy, tree
 from torch import Generator, Tensor, nn
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Member
-from fedvisage.methods import fedsis, vit_h_is
+from fedvisage.methods.pad import fedsis, vit_h_is
 from fedvisage.recipe import Recipe
 
 DEPTH = 4

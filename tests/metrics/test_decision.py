@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.metrics.faces import people
 
-from fedvisage.metrics.decision import (
+from fedvisage.metrics.generic import (
     SIMILARITIES,
     counted,
     pair_counts,
@@ -14,8 +14,7 @@ from fedvisage.metrics.decision import (
     threshold_at_fmr,
     within_counts,
 )
-from fedvisage.metrics.hard_negatives import hard_negatives
-from fedvisage.metrics.similarity import Faces
+from fedvisage.metrics.similarity import Faces, hard_negatives
 from fedvisage.metrics.threshold import BINS, histogram
 from fedvisage.metrics.verification import verify_pairs, verify_within
 

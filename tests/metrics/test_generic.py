@@ -5,7 +5,7 @@ import pytest
 from tests.metrics.faces import people
 
 from fedvisage.metrics.generic import FOLDS, fixed_pairs, identification, on_fixed_pairs, verification
-from fedvisage.metrics.personalised import figures_of_site
+from fedvisage.metrics.identification import figures_of_site
 from fedvisage.metrics.similarity import Faces, labelled
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.metrics.faces import all_similarities, tied_faces
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics import similarity
 from fedvisage.metrics.identification import Identification, identify, search
 from fedvisage.metrics.similarity import Faces, labelled

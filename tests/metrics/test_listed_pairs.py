@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_curve
 
-from fedvisage.data.pairs import ListedPairs
-from fedvisage.errors import UserError
-from fedvisage.metrics.listed_pairs import find_pairs, on_listed_pairs
+from fedvisage.base.errors import UserError
+from fedvisage.data.lists import ListedPairs
 from fedvisage.metrics.similarity import labelled
 from fedvisage.metrics.verification import accuracy_on_folds
+from fedvisage.tasks.recognition.benchmarks import find_pairs, on_listed_pairs
 
 PEOPLE, EACH = 12, 4
 IDENTITY = np.repeat(np.arange(PEOPLE), EACH)

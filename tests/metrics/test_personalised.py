@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from tests.metrics.faces import tied_faces
 
-from fedvisage.errors import UserError
-from fedvisage.metrics.identification import identify
-from fedvisage.metrics.personalised import enrolled, figures_of_site, identify_site, mean_over_sites
+from fedvisage.base.errors import UserError
+from fedvisage.metrics.identification import enrolled, figures_of_site, identify, identify_site, mean_over_sites
 from fedvisage.metrics.similarity import Faces, labelled
 from fedvisage.metrics.verification import verify_against
 

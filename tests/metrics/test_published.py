@@ -9,9 +9,8 @@ from sklearn.metrics import roc_curve
 from tests.metrics.examples import scores_of, two_class_scores
 
 from fedvisage.metrics import pad
-from fedvisage.metrics.published import published
 from fedvisage.metrics.scores import Scores
-from fedvisage.metrics.threshold import Threshold
+from fedvisage.metrics.threshold import Threshold, published
 
 
 @given(two_class_scores)

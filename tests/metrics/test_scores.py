@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.metrics.examples import random_scores, scores_of
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics.scores import by_video, concatenate, from_columns, read_scores, write_scores
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.metrics.faces import all_similarities, tied_faces
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics import similarity
 from fedvisage.metrics.similarity import (
     Faces,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedvisage.metrics.spread import spread_of
+from fedvisage.metrics.scores import spread_of
 
 
 def test_spread_is_that_of_four_accuracies_worked_out_by_hand() -> None:

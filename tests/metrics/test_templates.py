@@ -6,9 +6,16 @@ from sklearn.metrics import roc_curve
 from tests.metrics.faces import all_similarities, tied_faces
 
 from fedvisage.metrics import similarity
-from fedvisage.metrics.identification import identify
+from fedvisage.metrics.identification import (
+    CONSERVATIVE,
+    PUBLISHED,
+    identified,
+    identify,
+    joined,
+    nearest_tar,
+    verified,
+)
 from fedvisage.metrics.similarity import Faces
-from fedvisage.metrics.templates import CONSERVATIVE, PUBLISHED, identified, joined, nearest_tar, verified
 
 
 @pytest.mark.parametrize("seed", range(4))

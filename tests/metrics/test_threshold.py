@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.metrics.examples import random_scores, scores_of, two_class_scores
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics import pad, threshold
 from fedvisage.metrics.scores import Scores
 

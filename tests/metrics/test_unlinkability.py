@@ -7,8 +7,8 @@ import pytest
 from scipy.integrate import quad
 from scipy.stats import norm
 
-from fedvisage.errors import UserError
-from fedvisage.metrics.unlinkability import linkability
+from fedvisage.base.errors import UserError
+from fedvisage.metrics.similarity import linkability
 
 
 def test_equal_scores_tell_nothing_and_disjoint_ones_everything() -> None:

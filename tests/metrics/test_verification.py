@@ -9,7 +9,7 @@ from sklearn.metrics import roc_curve
 from sklearn.model_selection import KFold
 from tests.metrics.faces import all_similarities, tied_faces
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics.similarity import Faces, Highest, blocks, labelled
 from fedvisage.metrics.verification import (
     accuracy_on_folds,

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import scoped
 from fedvisage.nn.adapters import MARK, Adapted, AdaptedNetwork, adapted
 from fedvisage.nn.timm_network import Whole, timm_network
 from fedvisage.recipe import Input
-from fedvisage.streams import scoped
 
 SIZE = 32
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedvisage.nn.ahead import Mark, Side, brought, prepared, side_of
+from fedvisage.nn.compute import Mark, Side, brought, prepared, side_of
 
 
 class Noted(Side):

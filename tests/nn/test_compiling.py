@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvisage.nn.compiling import blocks_of, compile_blocks, uncompiled
+from fedvisage.nn.compute import blocks_of, compile_blocks, uncompiled
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Generator, Tensor
 
-from fedvisage.nn import degrade as of
-from fedvisage.nn.degrade import degrade
+from fedvisage.nn import augment as of
+from fedvisage.nn.augment import degrade
 from fedvisage.recipe import Augment
 
 SIDE = 32

@@ -12,12 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from fedvisage.errors import UserError
-from fedvisage.nn.adapters import MARK, Adapted, Bare
-from fedvisage.nn.embedder import FaceNetwork, face_network
-from fedvisage.nn.face_adapters import FaceAdapters, load_frozen
-from fedvisage.nn.iresnet import IResNet, iresnet
-from fedvisage.streams import scoped
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import scoped
+from fedvisage.nn.adapters import MARK, Adapted, Bare, FaceAdapters, load_frozen
+from fedvisage.nn.face_networks import FaceNetwork, IResNet, face_network, iresnet
 
 SIZE, WIDTH, LENGTH = 32, 8, 16
 

@@ -10,12 +10,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedvisage.errors import UserError
-from fedvisage.nn.embedding import last_side
-from fedvisage.nn.iresnet import IResNet, iresnet
-from fedvisage.nn.mobilefacenet import MobileFaceNet, mobilefacenet
-from fedvisage.nn.sphere import Sphere, sphere
-from fedvisage.streams import scoped
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import scoped
+from fedvisage.nn.face_networks import IResNet, MobileFaceNet, Sphere, iresnet, mobilefacenet, sphere
+from fedvisage.nn.vit import last_side
 
 NARROW: dict[str, Callable[[int], nn.Sequential]] = {
     "sphere20": lambda size: sphere(Sphere(depth=20, width=8, embedding=32), size),

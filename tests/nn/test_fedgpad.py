@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedvisage.base.streams import scoped
 from fedvisage.nn.fedgpad import (
     Decoder,
     DepthEstimator,
@@ -16,7 +17,6 @@ from fedvisage.nn.fedgpad import (
     encoder,
     initialise,
 )
-from fedvisage.streams import scoped
 
 
 def parameters(net: nn.Module) -> int:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from fedvisage.nn.gradients import gathered
+from fedvisage.nn.optimizers import gathered
 
 
 def test_the_sums_are_of_the_gradients_before_they_are_clipped_and_stepped_by() -> None:

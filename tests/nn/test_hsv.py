@@ -11,8 +11,8 @@ from kornia.color import rgb_to_hsv
 from kornia.enhance import adjust_hue
 from torch import Generator, Tensor
 
-from fedvisage.nn import hsv
-from fedvisage.nn.hsv import turned, with_hsv
+from fedvisage.nn import inputs
+from fedvisage.nn.inputs import turned, with_hsv
 
 LAYOUTS = [torch.contiguous_format, torch.channels_last]
 
@@ -74,7 +74,7 @@ def test_how_many_images_are_worked_on_together_changes_no_number(monkeypatch: p
     images, turns = colours("any"), torch.linspace(-0.5, 0.5, 9)
     found = []
     for pixels in (1, 4 * 31 * 31, 1 << 30):
-        monkeypatch.setattr(hsv, "PIXELS", pixels)
+        monkeypatch.setattr(inputs, "PIXELS", pixels)
         found.append((with_hsv(images, torch.channels_last), turned(images, turns)))
     for six, hues in found[1:]:
         assert torch.equal(six, found[0][0])
@@ -88,7 +88,7 @@ def test_no_images_are_no_images() -> None:
 
 @pytest.mark.parametrize("pixels", [1, 1 << 30])
 def test_images_that_are_given_stay_as_they_were(pixels: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hsv, "PIXELS", pixels)
+    monkeypatch.setattr(inputs, "PIXELS", pixels)
     images = colours("any")
     with_hsv(images, torch.channels_last)
     turned(images, torch.full((9,), 0.2))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fedvisage.base.streams import scoped
 from fedvisage.nn.matching import (
     Order,
     Prior,
@@ -25,7 +26,6 @@ from fedvisage.nn.matching import (
     weights_of,
 )
 from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
-from fedvisage.streams import scoped
 
 Weights = dict[str, tuple[torch.Tensor, torch.Tensor]]
 IMAGES = torch.rand(4, 6, 32, 32, generator=torch.Generator().manual_seed(0))

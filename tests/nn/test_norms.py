@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedvisage.nn.norms import split
+from fedvisage.base.streams import scoped
+from fedvisage.nn.batchnorm import split
 from fedvisage.nn.resnet import ResNet18, resnet18
-from fedvisage.streams import scoped
 
 
 def resnet() -> nn.Module:

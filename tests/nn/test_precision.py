@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedvisage.nn.face_adapters import LowRankConvolution
-from fedvisage.nn.precision import Compute, overruns
+from fedvisage.nn.adapters import LowRankConvolution
+from fedvisage.nn.compute import Compute, overruns
 
 PASSES = """
 import sys

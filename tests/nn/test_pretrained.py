@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.nn.pretrained import load_pretrained
 from fedvisage.nn.vit import HybridTransformer, Transformer, cut
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from fedvisage.nn.precision import choose
+from fedvisage.base.streams import scoped
+from fedvisage.nn.compute import choose
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
-from fedvisage.streams import scoped
 
 
 def test_the_papers_width_has_the_weights_of_a_resnet_18() -> None:

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedvisage.errors import UserError
-from fedvisage.nn.embedder import FaceNetwork, face_network
+from fedvisage.base.errors import UserError
+from fedvisage.nn.face_networks import FaceNetwork, face_network
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
 from fedvisage.recipe import Input

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from fedvisage.base.streams import scoped
 from fedvisage.nn.matching import reordered
 from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
-from fedvisage.streams import scoped
 
 
 def made(width: int = 8, spare: int = 0, inputs: int = 6) -> nn.ModuleDict:

@@ -20,15 +20,15 @@ from tests.toy import SITES, make_set, run_toy
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.declared import Member
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
 from fedvisage.methods import ALGORITHMS
-from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
+from fedvisage.methods.models.model import Model
 from fedvisage.recipe import MethodOptions
-from fedvisage.streams import numpy_rng
 
 ROUNDS, BATCH, EPOCHS, RATE = 3, 8, 2, 0.2
 PEOPLE = {"A": 6, "B": 9, "C": 15}

@@ -14,7 +14,7 @@ from tests.toy import shortest
 
 from fedvisage.data.batches import Texts
 from fedvisage.federation.site import Batch
-from fedvisage.methods import colour_texture
+from fedvisage.methods.pad import colour_texture
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.texture import BINS, ColourTexture, TextureClassifier, channels, patterns, uniform_bins
 

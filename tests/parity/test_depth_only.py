@@ -11,9 +11,10 @@ import torch
 from tests.toy import run_toy, tree
 from torch import Tensor
 
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
-from fedvisage.methods import depth_only
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
+from fedvisage.methods.pad import depth_only
 
 
 def scores(maps: Tensor) -> list[float]:

@@ -15,12 +15,12 @@ from tests.federation.lending import site_of
 from tests.parity.test_recognition_methods import gradient_by_differences, spreadout_by_loops, unit
 from tests.toy import recipe_of, run_toy, tree
 
-from fedvisage.federation.method import Message
+from fedvisage.base.streams import torch_rng
+from fedvisage.federation.privacy.mechanisms import DerivedDraws
 from fedvisage.federation.site import Site
-from fedvisage.methods import fedface, fedfr, privacyface_naive
+from fedvisage.federation.wire.message import Message
 from fedvisage.methods.models import face
-from fedvisage.privacy.draws import DerivedDraws
-from fedvisage.streams import torch_rng
+from fedvisage.methods.recognition import fedface, fedfr, privacyface_naive
 
 
 def seen_by(site: Site, weights: Message, images: torch.Tensor) -> np.ndarray:

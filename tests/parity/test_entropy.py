@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvisage.tasks.pad.adapt.entropy import entropy
+from fedvisage.tasks.pad.adaptation import entropy
 
 
 @pytest.mark.parametrize("seed", range(5))

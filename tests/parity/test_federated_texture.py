@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from tests.toy import run_toy, tree
 
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.methods.federated_texture import LEAST_SCALE, scaler_of
+from fedvisage.methods.pad.federated_texture import LEAST_SCALE, scaler_of
 from fedvisage.nn.inputs import prepare
 from fedvisage.nn.texture import ColourTexture
 

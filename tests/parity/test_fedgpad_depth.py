@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedvisage.methods.fedgpad import depth_error
+from fedvisage.methods.pad.fedgpad import depth_error
 from fedvisage.nn.losses.disentanglement import Form
 
 ESTIMATED, EXACT = (np.random.default_rng(seed).normal(size=(4, 3, 3)) for seed in (0, 1))

@@ -14,9 +14,9 @@ import torch
 from tests.toy import recipe_of, tree
 from torch import Tensor, nn
 
+from fedvisage.base.streams import scoped
 from fedvisage.federation.site import Batch
-from fedvisage.methods import fedgpad
-from fedvisage.streams import scoped
+from fedvisage.methods.pad import fedgpad
 
 DRAWS = np.random.default_rng(0)
 IMAGES = torch.from_numpy(DRAWS.uniform(size=(5, 6, 32, 32)))

@@ -22,11 +22,11 @@ from tests.toy import SITES, recipe_of, run_toy, tree
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from fedvisage.base.streams import numpy_rng, scoped
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
-from fedvisage.methods import fedgpad
+from fedvisage.methods.pad import fedgpad
 from fedvisage.nn.inputs import prepare
-from fedvisage.streams import numpy_rng, scoped
 
 RATES = {"sgd": 0.05, "adam": 0.003}
 BATCH, ROUNDS = 24, 2

@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from scipy.optimize import linear_sum_assignment
 from tests.toy import SITES, recipe_of, run_toy, tree
 
+from fedvisage.base.streams import scoped
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
-from fedvisage.methods import fedma
+from fedvisage.methods.pad import fedma
 from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
-from fedvisage.streams import scoped
 
 Array = NDArray[np.float64]
 Network = dict[str, Array]

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedvisage.federation.combine import Mean
+from fedvisage.federation.protections.combine import Mean
 from fedvisage.federation.site import Batch
 from fedvisage.methods.models import resnet18
 

@@ -16,12 +16,12 @@ from safetensors.torch import load_file
 from tests.toy import SITES, make_set, recipe_of, run_toy, tree
 from torch import Tensor, nn
 
+from fedvisage.base.streams import numpy_rng, scoped, torch_rng
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.site import Batch
-from fedvisage.methods import fedsis, festa, split_site
-from fedvisage.methods.vit import METHOD as VIT
+from fedvisage.methods.pad import fedsis, festa, split
+from fedvisage.methods.pad.vit import METHOD as VIT
 from fedvisage.nn.inputs import prepare
-from fedvisage.streams import numpy_rng, scoped, torch_rng
 
 RATE, BATCH, ROUNDS = 0.1, 8, 3
 
@@ -180,7 +180,7 @@ def test_the_sites_loss_is_cross_entropy_over_two_classes(seed: int) -> None:
         optimizer=lambda part: None,
         step=lambda optimizer, value: (value.backward(), losses.append(value.item())),
     )
-    found = split_site.learn_head(site, torch.from_numpy(pseudo))  # type: ignore[arg-type]
+    found = split.learn_head(site, torch.from_numpy(pseudo))  # type: ignore[arg-type]
     assert losses[0] == pytest.approx(expected, rel=1e-6)
     gradient = (probability - np.eye(2)[labels]) @ weight / 16
     np.testing.assert_allclose(found.numpy(), gradient, rtol=1e-5, atol=1e-7)

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from fedvisage.federation.members import joined, members_of
+from fedvisage.federation.server import joined, members_of
 from fedvisage.tasks.scoring import mean_score
 
 

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 from tests.toy import ROUNDS, SITES, run_toy, shortest, tree
 from torch import Tensor, nn
 
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.wire.message import under
+from fedvisage.federation.site_worker import LocalTransport
+from fedvisage.federation.wire.message import Message, under
 from fedvisage.methods.algorithms import moon
 from fedvisage.nn.losses.contrastive import model_contrastive
 

@@ -12,8 +12,8 @@ from tests.federation.lending import site_of
 from torch import Tensor
 
 from fedvisage.federation.site import Batch
-from fedvisage.methods import distillation, fedfr
 from fedvisage.methods.models import face
+from fedvisage.methods.recognition import distillation, fedfr
 from fedvisage.nn.losses.spreadout import positive_hinge, spreadout
 
 

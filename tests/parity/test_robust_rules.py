@@ -9,10 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from fedvisage.federation.robust.krum import chosen, scores, squared_distances
-from fedvisage.federation.robust.median import median
-from fedvisage.federation.robust.norm_clip import clipped
-from fedvisage.federation.robust.trimmed_mean import trimmed_mean
+from fedvisage.federation.protections.combine import chosen, clipped, median, scores, squared_distances, trimmed_mean
 
 Values = NDArray[np.float64]
 

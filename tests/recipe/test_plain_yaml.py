@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from fedvisage.errors import UserError
-from fedvisage.nvflare.federation_file import read_federation
+from fedvisage.base.errors import UserError
+from fedvisage.nvflare.authority import read_federation
 from fedvisage.recipe import read_tree
 from fedvisage.recipe.plain_yaml import DEEPEST, LARGEST, parse, write
-from fedvisage.shipped import locate, names
 from fedvisage.studies import read
+from fedvisage.studies.shipped import locate, names
 
 
 def refused(text: str) -> str:

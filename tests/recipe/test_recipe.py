@@ -9,7 +9,7 @@ import pytest
 import yaml
 from tests.toy import recipe_of, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe, apply, load, text_of, tree_of, validate
 

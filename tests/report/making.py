@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import yaml
 
-from fedvisage.files import write_tensors
+from fedvisage.base.files import write_tensors
 from fedvisage.metrics import pad
 from fedvisage.metrics.intervals import intervals
 from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns, write_scores

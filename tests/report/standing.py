@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from fedvisage.report.console import Standing
+from fedvisage.report.federation_page import Standing
 
 NOW = datetime(2026, 11, 23, 9, 30, 5, tzinfo=UTC)
 EVIL = '<script>alert(1)</script><img src="http://evil.example/x">\x1b[2J"onload="x'

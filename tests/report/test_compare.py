@@ -7,11 +7,10 @@ from statistics import fmean, stdev
 import pytest
 import yaml
 
-from fedvisage.errors import UserError
-from fedvisage.report.compare import as_values, compare, difference
-from fedvisage.report.compared import lower_is_better
-from fedvisage.report.side_by_side import as_text, legend, narrow, notes
-from fedvisage.studies.figures import value_of
+from fedvisage.base.errors import UserError
+from fedvisage.report.compare import as_values, compare, difference, lower_is_better
+from fedvisage.report.compare_tables import as_text, legend, narrow, notes
+from fedvisage.studies.study import value_of
 
 
 def small_run(

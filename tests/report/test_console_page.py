@@ -12,7 +12,7 @@ import pytest
 from tests.report.standing import EVIL, NOW, hostile, usual
 from tests.report.test_page_in_browser import CHROMIUM, measured
 
-from fedvisage.report.console import Standing, page
+from fedvisage.report.federation_page import Standing, page
 
 
 class Elements(HTMLParser):

@@ -13,11 +13,11 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 from tests.report.making import make_run, user_scores
 
-from fedvisage.report import curves, similarities
-from fedvisage.report.drawing import canvas, key, styled
-from fedvisage.report.embedding import boundary, project, sample, tsne_figure
+from fedvisage.report import curves, recognition
+from fedvisage.report.curves import canvas, key, styled
+from fedvisage.report.figures import boundary, project, sample, tsne_figure
 from fedvisage.report.run_files import Features, read_run
-from fedvisage.tracking.tensorboard import write_events
+from fedvisage.report.tracking.tensorboard import write_events
 
 
 def test_curves_keep_every_visible_step_and_drop_the_rest() -> None:
@@ -84,7 +84,7 @@ def test_placing_features_keeps_groups_together_and_repeats_itself(finished: Pat
 
 THREADS = """
 import os, numpy as np
-from fedvisage.report.embedding import project
+from fedvisage.report.figures import project
 before = len(os.listdir("/proc/self/task"))
 project(np.random.default_rng(0).standard_normal((60, 8), dtype=np.float32))
 print(len(os.listdir("/proc/self/task")) - before)
@@ -200,10 +200,10 @@ def test_the_ends_of_similarities_hold_nearly_all_pairs_and_the_threshold() -> N
     counts = np.zeros((2, 4096), np.int64)
     counts[0, 2000:2200], counts[1, 2500:2600] = 5, 7
     counts[0, 10] = 1
-    first, last, width = similarities.ends(counts, 0.5)
+    first, last, width = recognition.ends(counts, 0.5)
     assert 1900 < first <= 2002
     assert (last - first) % width == 0
     assert last >= 3072
-    assert similarities.beyond(counts, 0.5) == 1 + 5 * max(0, first - 2000)
+    assert recognition.beyond(counts, 0.5) == 1 + 5 * max(0, first - 2000)
     assert last <= 4096
-    assert [round(point[0], 3) for point in similarities.points(counts, 0.5)][1] == 0
+    assert [round(point[0], 3) for point in recognition.points(counts, 0.5)][1] == 0

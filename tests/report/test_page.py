@@ -11,12 +11,13 @@ import pytest
 import yaml
 from tests.report.making import THRESHOLD, make_run, write_features
 
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.writer import Writer
 from fedvisage.metrics.scores import read_scores
 from fedvisage.metrics.threshold import histogram
 from fedvisage.report.page import write_report
-from fedvisage.tasks.counts import read_counts, write_counts
+from fedvisage.tasks.heldout_counts import read_counts, write_counts
 
 HOSTILE = '</text></svg><script>alert("x")</script><img src=x onerror=alert(1)>'
 VOID = {"meta", "br", "img", "link", "input", "hr"}

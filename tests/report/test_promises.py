@@ -10,7 +10,7 @@ import pytest
 from tests.toy import run_toy, tree
 
 from fedvisage.report.page import render
-from fedvisage.report.promises import promises
+from fedvisage.report.privacy import promises
 from fedvisage.report.run_files import read_run
 
 RELEASED = {"epsilon": 3.0, "delta": 2e-5, "tight_epsilon": 2.25, "at_delta": 1e-5, "site": "A"}

@@ -9,7 +9,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import METHODS, averaging
+from fedvisage.methods import METHODS
+from fedvisage.methods.algorithms import fedavg
 from fedvisage.recipe import Recipe
 
 
@@ -25,5 +26,5 @@ def loss(site: Site, batch: Batch) -> Tensor:
 
 def plain(name: str) -> Method:
     """Return a method on FedPAD's network with this one in its place."""
-    train = averaging.training_call(loss, "model")
+    train = fedavg.training_call(loss, "model")
     return replace(METHODS[name], network=network, features=None, calls={"train": train})

@@ -21,20 +21,17 @@ import torch
 from tests.contract.examples import two_exchanges
 from tests.toy import recipe_of, run_toy, settled, silent, tree
 
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import RunFailed
-from fedvisage.federation.desk import SiteDesk, Workspace
 from fedvisage.federation.method import Method
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.wire.parcel import pack_all
-from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.federation.site_worker import SiteDesk, Workspace
+from fedvisage.federation.wire.transport import Order, Reply, pack_all
 from fedvisage.methods import METHODS
-from fedvisage.nn.precision import choose
-from fedvisage.progress import Reporter
-from fedvisage.runs.abreast import FOLDER, Abreast, Crew, dealt, travels
-from fedvisage.runs.lane import Lane
-from fedvisage.runs.seat import packed, unpacked
+from fedvisage.nn.compute import choose
+from fedvisage.runs.workers import FOLDER, Abreast, Crew, Lane, dealt, packed, travels, unpacked
 
 KEPT = {"training__optimizer__state": "kept", "training__rounds": 2}
 NORMAL = ("scaffold",)

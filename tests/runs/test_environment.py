@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-SAYS = "from fedvisage.runs.environment import peak_rss_mb; print(peak_rss_mb())"
+SAYS = "from fedvisage.runs.directory import peak_rss_mb; print(peak_rss_mb())"
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="elsewhere the system's own figure is taken")

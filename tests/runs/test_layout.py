@@ -20,16 +20,16 @@ from safetensors.torch import load_file
 from tests.contract.examples import two_exchanges
 from tests.toy import recipe_of, run_toy, silent, tree, unheard, weights
 
-from fedvisage.datasets.cache import cache_directory
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import cache_directory
 from fedvisage.federation.declared import Member
 from fedvisage.methods import find
-from fedvisage.nn.precision import Compute
+from fedvisage.nn.compute import Compute
 from fedvisage.nvflare.job import Job, read_job, travelling, write_job
 from fedvisage.recipe import Recipe, text_of
 from fedvisage.runs.layout import Choice, as_begun, candidates, decided, measured, settled
 from fedvisage.runs.run import run
-from fedvisage.tasks.setup import Setup, set_up
+from fedvisage.tasks.catalogue import Setup, set_up
 
 FIRST = Choice("first", "fp32", {"channels first, fp32": 0.5, "channels last, fp32": 1.0})
 

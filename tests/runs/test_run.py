@@ -17,12 +17,12 @@ from safetensors.torch import load_file, save
 from tests.runs.plain import plain
 from tests.toy import ROUNDS, SITES, make_set, recipe_of, run_toy, sent_once, settled, silent, tree, weights
 
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.progress import Reporter
 from fedvisage.methods import METHODS
-from fedvisage.nn.precision import choose
-from fedvisage.progress import Reporter
+from fedvisage.nn.compute import choose
 from fedvisage.runs.run import adopting, run
-from fedvisage.tasks.counts import read_counts
+from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.scoring import Scorer
 
 

@@ -13,7 +13,7 @@ from tests.toy import run_toy, tree, unsealed
 
 import fedvisage as fv
 from fedvisage import cli
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 
 Change = Callable[[Path, Path], None]
 VERBS = ("report", "compare", "evaluate", "export", "audit")

@@ -19,10 +19,9 @@ from typer.testing import CliRunner
 
 from fedvisage.cli import app
 from fedvisage.studies import conduct
-from fedvisage.studies.drawings import curves_over_rows, rows_compared
-from fedvisage.studies.file import Study, read
-from fedvisage.studies.forms import as_csv, as_latex, as_table, notes_of, rows_of
-from fedvisage.studies.page import differences
+from fedvisage.studies.page import curves_over_rows, differences, rows_compared
+from fedvisage.studies.study import Study, read
+from fedvisage.studies.table import as_csv, as_latex, as_table, notes_of, rows_of
 
 TEXT = """# A title
 

@@ -12,10 +12,10 @@ import yaml
 from tests.listed import write_listed, write_templates
 from tests.toy import tree, unheard
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.studies import conduct, read
-from fedvisage.studies.figures import benchmark_of, heading, value_of
-from fedvisage.studies.smoke import smoke
+from fedvisage.studies.conduct import shrink_for_smoke
+from fedvisage.studies.study import benchmark_of, heading, value_of
 
 PAPER = {"source": "A paper", "columns": ["pairs.south.accuracy"], "rows": {"FedAvg": {"U": [91.5]}}}
 
@@ -114,7 +114,7 @@ def test_figures_and_names_that_say_nothing_are_refused(
 
 
 def test_at_smoke_size_benchmarks_are_rendered_people(study: dict[str, Any], tmp_path: Path) -> None:
-    tiny = smoke(read(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path)))
+    tiny = shrink_for_smoke(read(written({**study, "public": "B", "sets": {**study["sets"], "C": "data/C"}}, tmp_path)))
     assert {*tiny.benchmarks} == {*study["benchmarks"]}
     assert all(entry.startswith("synth: people ") for entry in tiny.benchmarks.values())
 

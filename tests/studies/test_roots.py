@@ -16,14 +16,13 @@ from rich.console import Console
 from tests.toy import unheard
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Reporter
 from fedvisage.cli import app
-from fedvisage.data.manifest import read_manifest
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.kinds import pretend_dataset
+from fedvisage.data.prepared import PreparedSet, read_manifest
+from fedvisage.datasets.catalogue import pretend_dataset
+from fedvisage.datasets.import_spec import read_wanted
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol
-from fedvisage.datasets.wanted import read_wanted
-from fedvisage.errors import UserError
-from fedvisage.progress import Reporter
 from fedvisage.studies import cells_of, conduct, read
 
 ROOT = Path(__file__).parents[2]

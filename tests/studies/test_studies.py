@@ -13,8 +13,8 @@ from tests.toy import unheard
 from fedvisage import recipe as recipes
 from fedvisage.methods import read_method
 from fedvisage.studies import cells_of, conduct, read
-from fedvisage.studies.printed import quoted, quoted_mean, slips
-from fedvisage.studies.smoke import smoke
+from fedvisage.studies.conduct import shrink_for_smoke
+from fedvisage.studies.study import quoted, quoted_mean, slips
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "recipes" / "studies"
@@ -69,7 +69,7 @@ def test_every_cell_of_a_study_is_a_valid_recipe(path: Path) -> None:
 
 @pytest.mark.parametrize("path", STUDIES, ids=named)
 def test_every_cell_is_a_valid_recipe_at_smoke_size_too(path: Path) -> None:
-    assert cells_of(smoke(read(path)), Path("cells"))
+    assert cells_of(shrink_for_smoke(read(path)), Path("cells"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: f"{path.parent.name}/{path.stem}")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from tests.toy import scores_of, tree, unheard
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.studies import Cell, cells_of, conduct, read
 from fedvisage.studies.grid import groups_of
 

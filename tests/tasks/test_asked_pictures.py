@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedvisage.datasets.importers.report import BadFile
-from fedvisage.errors import UserError
-from fedvisage.tasks.pictures import Asked, asked_for, exit_code, looked_at
+from fedvisage.base.errors import BadFile, UserError
+from fedvisage.device.predict import Asked, asked_for, exit_code, looked_at
 
 
 @pytest.fixture

@@ -12,20 +12,20 @@ from tests.toy import SITES, make_set, recipe_of, run_toy, settled, silent, tree
 from torch import Tensor, nn
 
 import fedvisage as fv
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
 from fedvisage.federation.declared import Member
-from fedvisage.federation.local import LocalTransport
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, read_lines
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.nn.batchnorm import batchnorms
 from fedvisage.nn.inputs import as_float, colour_channels
-from fedvisage.runs.recount import recount
+from fedvisage.runs.evaluate import recount
 from fedvisage.runs.run import adopting
 from fedvisage.runs.run import run as whole_run
-from fedvisage.tasks.model import load
+from fedvisage.tasks.saved_model import load
 
 SIZES = {"A": 3, "B": 6, "C": 9, "U": 3}
 EXACT = {"training__statistics": "exact", "training__rounds": 1}

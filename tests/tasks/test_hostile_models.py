@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 from tests.toy import run_toy, tree, unsealed
 
 import fedvisage as fv
-from fedvisage.errors import RunFailed, UserError
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.federation.wire.message import digest_of
-from fedvisage.tasks import model
+from fedvisage.tasks import saved_model
 
 Weights = dict[str, torch.Tensor]
 Settings = dict[str, Any]
@@ -33,23 +33,23 @@ def whole(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 @pytest.fixture
 def copy(whole: Path, tmp_path: Path) -> Path:
     """A copy of its model for one test."""
-    for name in (model.WEIGHTS, model.SETTINGS):
+    for name in (saved_model.WEIGHTS, saved_model.SETTINGS):
         shutil.copy(whole / name, tmp_path / name)
     return tmp_path
 
 
 def with_weights(directory: Path, change: Callable[[Weights], object]) -> None:
     """Change the weights, and the digest with them, as a forger would."""
-    weights = load_file(directory / model.WEIGHTS)
+    weights = load_file(directory / saved_model.WEIGHTS)
     change(weights)
-    save_file(weights, directory / model.WEIGHTS)
+    save_file(weights, directory / saved_model.WEIGHTS)
     with_settings(directory, lambda settings: settings.update(weights_sha256=digest_of(weights)))
 
 
 def with_settings(directory: Path, change: Callable[[Settings], object]) -> None:
-    settings = json.loads((directory / model.SETTINGS).read_text())
+    settings = json.loads((directory / saved_model.SETTINGS).read_text())
     change(settings)
-    (directory / model.SETTINGS).write_text(json.dumps(settings))
+    (directory / saved_model.SETTINGS).write_text(json.dumps(settings))
 
 
 def refused(directory: Path, name: str) -> str:
@@ -68,7 +68,7 @@ def first(weights: Weights) -> str:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_weights_that_are_no_numbers_are_refused(value: float, copy: Path) -> None:
     with_weights(copy, lambda weights: weights[first(weights)].view(-1)[0].fill_(value))
-    assert "no numbers" in refused(copy, model.WEIGHTS)
+    assert "no numbers" in refused(copy, saved_model.WEIGHTS)
 
 
 @pytest.mark.parametrize(
@@ -86,15 +86,15 @@ def test_weights_that_are_not_the_networks_are_refused(
     change: Callable[[Weights], object], said: str, copy: Path
 ) -> None:
     with_weights(copy, change)
-    assert said in refused(copy, model.WEIGHTS)
+    assert said in refused(copy, saved_model.WEIGHTS)
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", '"high"', "null", "[]"])
 def test_a_threshold_that_is_no_number_is_refused(number: str, copy: Path) -> None:
     with_settings(copy, lambda settings: settings["thresholds"][""].update(logit="HERE"))
-    text = (copy / model.SETTINGS).read_text()
-    (copy / model.SETTINGS).write_text(text.replace('"HERE"', number))
-    assert "settings" in refused(copy, model.SETTINGS)
+    text = (copy / saved_model.SETTINGS).read_text()
+    (copy / saved_model.SETTINGS).write_text(text.replace('"HERE"', number))
+    assert "settings" in refused(copy, saved_model.SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -111,22 +111,22 @@ def test_a_threshold_that_is_no_number_is_refused(number: str, copy: Path) -> No
     ],
 )
 def test_settings_that_are_none_are_refused(text: str, copy: Path) -> None:
-    (copy / model.SETTINGS).write_bytes(text.encode("latin-1"))
-    refused(copy, model.SETTINGS)
+    (copy / saved_model.SETTINGS).write_bytes(text.encode("latin-1"))
+    refused(copy, saved_model.SETTINGS)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (lambda recipe: recipe["method"]["network"].update(width=16), model.WEIGHTS),
-        (lambda recipe: recipe["method"]["network"].update(width=8192), model.SETTINGS),
-        (lambda recipe: recipe["method"].update(name="vit", network={}), model.SETTINGS),
-        (lambda recipe: recipe.update(method="fedavg"), model.SETTINGS),
-        (lambda recipe: recipe.update(method="nothing-like-it"), model.SETTINGS),
+        (lambda recipe: recipe["method"]["network"].update(width=16), saved_model.WEIGHTS),
+        (lambda recipe: recipe["method"]["network"].update(width=8192), saved_model.SETTINGS),
+        (lambda recipe: recipe["method"].update(name="vit", network={}), saved_model.SETTINGS),
+        (lambda recipe: recipe.update(method="fedavg"), saved_model.SETTINGS),
+        (lambda recipe: recipe.update(method="nothing-like-it"), saved_model.SETTINGS),
         (lambda recipe: recipe.update(runtime=[]), None),
-        (lambda recipe: recipe.update(runtime=7), model.SETTINGS),
-        (lambda recipe: recipe.update(evaluation="x"), model.SETTINGS),
-        (lambda recipe: recipe.pop("data"), model.SETTINGS),
+        (lambda recipe: recipe.update(runtime=7), saved_model.SETTINGS),
+        (lambda recipe: recipe.update(evaluation="x"), saved_model.SETTINGS),
+        (lambda recipe: recipe.pop("data"), saved_model.SETTINGS),
     ],
 )
 def test_a_recipe_that_does_not_fit_is_refused(
@@ -140,23 +140,23 @@ def test_a_recipe_that_does_not_fit_is_refused(
 
 
 def test_weights_larger_than_memory_are_refused_before_they_are_read(copy: Path) -> None:
-    with (copy / model.WEIGHTS).open("r+b") as file:
+    with (copy / saved_model.WEIGHTS).open("r+b") as file:
         file.truncate(1 << 43)  # a hole, which takes no room
-    assert "memory" in refused(copy, model.WEIGHTS)
+    assert "memory" in refused(copy, saved_model.WEIGHTS)
 
 
 def test_settings_of_absurd_size_are_refused_before_they_are_read(copy: Path) -> None:
-    with (copy / model.SETTINGS).open("r+b") as file:
+    with (copy / saved_model.SETTINGS).open("r+b") as file:
         file.truncate(1 << 43)
-    assert "bytes" in refused(copy, model.SETTINGS)
+    assert "bytes" in refused(copy, saved_model.SETTINGS)
 
 
 def test_a_model_that_overflowed_is_not_written(copy: Path) -> None:
-    saved = model.load(copy)
+    saved = saved_model.load(copy)
     saved.finished[first(saved.finished)].view(-1)[0] = float("inf")
     (copy / "new").mkdir()
     with pytest.raises(RunFailed, match="infinite"):
-        model.save(copy / "new", saved)
+        saved_model.save(copy / "new", saved)
     assert list((copy / "new").iterdir()) == []
 
 

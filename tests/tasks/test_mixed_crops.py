@@ -14,13 +14,13 @@ from tests.toy import make_set, recipe_of, run_toy, silent, tree, unsealed
 
 import fedvisage as fv
 from fedvisage import cli
+from fedvisage.base.errors import UserError
 from fedvisage.data.crops import OLD_DETECTOR, CropRecord
-from fedvisage.datasets.importers.cropping import record_of
-from fedvisage.errors import UserError
-from fedvisage.runs.rejudge import evaluate
+from fedvisage.faces.cropping import record_of
+from fedvisage.runs.evaluate import evaluate
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
-from fedvisage.tasks.finished import open_model
+from fedvisage.tasks.finished_model import open_model
 
 FACE, WHOLE = record_of("face"), record_of("none")
 OLD = CropRecord(how="detected", detector=OLD_DETECTOR, margin=1.4, alignment="box")

@@ -10,10 +10,10 @@ import pytest
 import torch
 from tests.toy import SIZE, recipe_of, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.recipe import tree_of
-from fedvisage.tasks import model
+from fedvisage.tasks import saved_model
 
 FINISHED = {"model.w": torch.rand(3, 2, generator=torch.Generator().manual_seed(0)), "model.n": torch.tensor(7)}
 THRESHOLDS = {"": Threshold(0.25, "source-eer", 0.1, None)}
@@ -27,12 +27,12 @@ def recipe() -> dict[str, Any]:
 
 @pytest.fixture
 def saved(recipe: dict[str, Any], tmp_path: Path) -> Path:
-    model.save(tmp_path, model.SavedModel(recipe, FINISHED, THRESHOLDS, SCATTER))
+    saved_model.save(tmp_path, saved_model.SavedModel(recipe, FINISHED, THRESHOLDS, SCATTER))
     return tmp_path
 
 
 def test_a_model_comes_back_as_it_was_saved(saved: Path, recipe: dict[str, Any]) -> None:
-    found = model.load(saved)
+    found = saved_model.load(saved)
     assert {name: value.tolist() for name, value in found.finished.items()} == {
         name: value.tolist() for name, value in FINISHED.items()
     }
@@ -56,24 +56,24 @@ def test_every_flipped_byte_of_the_weights_is_noticed(saved: Path) -> None:
         damaged[position] ^= 1
         path.write_bytes(damaged)
         with pytest.raises(UserError) as caught:
-            model.load(saved)
+            saved_model.load(saved)
         assert caught.value.place == str(path)
 
 
 def test_weights_of_another_model_are_noticed(saved: Path, recipe: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SCATTER)
-    model.save(tmp_path / "other", other)
+    other = saved_model.SavedModel(recipe, {"model.w": torch.zeros(3, 2)}, THRESHOLDS, SCATTER)
+    saved_model.save(tmp_path / "other", other)
     (tmp_path / "other" / "model.safetensors").replace(saved / "model.safetensors")
     with pytest.raises(UserError, match="damaged"):
-        model.load(saved)
+        saved_model.load(saved)
 
 
 def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None:
     settings = json.loads((saved / "model.json").read_text())
     (saved / "model.json").write_text(json.dumps({**settings, "format": 1}))
     with pytest.raises(UserError, match=r"format 1, .*3"):
-        model.load(saved)
+        saved_model.load(saved)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_a_model_of_another_format_is_refused_by_its_number(saved: Path) -> None
 def test_settings_that_are_none_are_refused(text: str, saved: Path) -> None:
     (saved / "model.json").write_text(text)
     with pytest.raises(UserError, match="settings"):
-        model.load(saved)
+        saved_model.load(saved)
 
 
 def test_a_directory_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
-        model.load(tmp_path)
+        saved_model.load(tmp_path)

@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from tests.toy import SIZE, make_set, recipe_of, run_toy, settled, silent, tree
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import unheard
 from fedvisage.data.batches import View
-from fedvisage.data.manifest import IMAGES
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.errors import UserError
-from fedvisage.progress import unheard
+from fedvisage.data.overlap import OVERLAP, USER, look_for_overlap
+from fedvisage.data.prepared import IMAGES, PreparedSet
+from fedvisage.data.writer import Writer
 from fedvisage.report.page import write_report
-from fedvisage.runs.rejudge import evaluate
+from fedvisage.runs.evaluate import evaluate
 from fedvisage.runs.run import run
 from fedvisage.tasks.checks import Checks
-from fedvisage.tasks.finished import open_model
-from fedvisage.tasks.overlap import OVERLAP, USER, look_for_overlap
+from fedvisage.tasks.finished_model import open_model
 
 QUICK: Mapping[str, Any] = {"training__rounds": 1, "evaluation__every": 0}
 

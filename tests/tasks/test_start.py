@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tests.toy import run_toy, tree
 
-from fedvisage.errors import UserError
-from fedvisage.files import read_json, write_tensors
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_json, write_tensors
 from fedvisage.recipe import Start
-from fedvisage.tasks.start import started
+from fedvisage.starts.start import started
 
 PRESENT = {"model.w": torch.full((3, 2), 5.0), "model.n": torch.tensor(7), "head.b": torch.zeros(1)}
 STILL = {"name": "sgd", "lr": 1e-12}

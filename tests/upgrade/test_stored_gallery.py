@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
-from fedvisage.errors import UserError
-from fedvisage.gallery.keys import key_from
-from fedvisage.gallery.refusals import Exists, WrongKey
-from fedvisage.gallery.search import Gallery
+from fedvisage.device.gallery.file import Exists, WrongKey, key_from
+from fedvisage.device.gallery.search import Gallery
 from fedvisage.metrics.similarity import Features, unit
 
 STORED = Path(__file__).parent / "from-0.1" / "gallery"

@@ -11,13 +11,13 @@ import pytest
 from tests.toy import silent
 
 import fedvisage as fv
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.methods import read_method
 from fedvisage.recipe import load
 from fedvisage.report.compare import compare
 from fedvisage.report.page import write_report
+from fedvisage.report.tracking.tensorboard import write_events
 from fedvisage.runs.run import run
-from fedvisage.tracking.tensorboard import write_events
 
 STORED = Path(__file__).parent / "from-0.1"
 WHOLE = ("texture", "transformer")

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from fedvisage.federation.method import Method
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.model import SavedModel
+from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.setup import Setup
+from fedvisage.tasks.saved_model import SavedModel
 
 Picture = NDArray[np.uint8]
 """An RGB picture: height × width × 3."""

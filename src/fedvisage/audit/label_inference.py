@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedvisage.audit.finding import Audit, Finding, Subject
-from fedvisage.audit.overhear import overhear, rounds_for
+from fedvisage.audit.wire_recorder import overhear, rounds_for
 from fedvisage.federation.wire.precision import unpack
 
 IMAGES = 256

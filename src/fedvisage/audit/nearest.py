@@ -11,8 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
+from fedvisage.audit.finding import Audit, Finding, Picture, Subject
+from fedvisage.audit.released import CENTRES, Photographed, Told, obstacle, people_of, seen, sent_here, told
+from fedvisage.data.batches import View
 from fedvisage.metrics.similarity import Faces
 
 TOPS = (1, 5)
@@ -68,3 +72,75 @@ def by_chance(right: int, names: int, top: int) -> float:
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
+
+
+# The nearest-neighbour attack on a run: do class centres, clusters and noisy clusters lead to people of the site?
+#
+# The gallery holds other photographs of the sites' people than those that were trained on, and as decoys the people
+# of
+# the benchmark and the held-out public ones.
+
+
+SHOWN = 4
+"""Vectors of each kind in the picture, with their three nearest faces."""
+
+
+def attack(subject: Subject) -> Finding:
+    """Look up everything that every site would tell."""
+    model, view = seen(subject), gallery(subject)
+    faces = model.faces(view)
+    found = [(one, nearest(one.vectors, faces, max(TOPS))) for one in told(subject, model)]
+    rows = [row(kind, [pair for pair in found if pair[0].kind == kind], faces) for kind in kinds(found)]
+    first = rows[0]
+    says = (
+        f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity at once. "
+        "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find. "
+        f"{sent_here(subject)}"
+    )
+    shown = "; ".join(kinds(found))
+    caption = (
+        f"Up to {SHOWN} vectors of each kind of the first site, from the top: {shown}. At the left the mean "
+        "photograph of those behind a vector, then the three nearest faces"
+    )
+    people = people_of(subject, model, found[0][0].site)
+    return Finding(says, {}, rows, {"faces": (caption, picture(found, view, people))})
+
+
+def gallery(subject: Subject) -> View:
+    """Return the images that the attacker has."""
+    people = subject.data.people
+    assert people is not None
+    strangers = next((view for view in people.strangers.values() if view is not None), None)
+    others = [view for view in (subject.data.user, strangers) if view is not None]
+    return View.joined([*(site.heldout for site in people.apart.values()), *others])
+
+
+def kinds(found: list[tuple[Told, Looked]]) -> list[str]:
+    """Return the kinds in their order."""
+    return list(dict.fromkeys(one.kind for one, _ in found))
+
+
+def row(kind: str, found: list[tuple[Told, Looked]], faces: Faces) -> dict[str, str | float]:
+    """Return the hit rates of one kind over all sites."""
+    looked = Looked(
+        np.concatenate([one.identities for _, one in found]), np.concatenate([one.faces for _, one in found])
+    )
+    rate = hit_rate(looked, [truth for one, _ in found for truth in one.right], faces)
+    figures: dict[str, str | float] = {"told": kind, "right is": "the identity" if kind == CENTRES else "anybody there"}
+    for top in TOPS:
+        figures |= {f"top-{top}": rate.found[top], f"by chance, top-{top}": rate.chance[top]}
+    return figures | {"vectors": rate.vectors}
+
+
+def picture(found: list[tuple[Told, Looked]], view: View, people: Photographed) -> Picture:
+    """Return a block of rows for each kind, of the first site: a mean photograph and the three nearest faces."""
+    shown = [(one, looked) for one, looked in found if one.site == found[0][0].site]
+    positions = np.concatenate([looked.faces[:SHOWN, :3].reshape(-1) for _, looked in shown])
+    images = view.batch(positions.astype(np.int64)).images.permute(0, 2, 3, 1).numpy()
+    behind = torch.cat([people.behind(one)[:SHOWN] for one, _ in shown])
+    means = (behind * 255).round().byte().permute(0, 2, 3, 1).numpy()
+    return np.ascontiguousarray(np.concatenate([np.concatenate([mean, *images[3 * row : 3 * row + 3]], axis=1)
+                                                for row, mean in enumerate(means)]))  # fmt: skip
+
+
+AUDIT = Audit("nearest-neighbour", "Whose faces lie next to what sites tell", obstacle, attack)

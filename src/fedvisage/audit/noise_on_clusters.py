@@ -22,16 +22,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
-from fedvisage.audit.told import asked_of, first_site, obstacle, seen
-from fedvisage.methods.clusters import Options
-from fedvisage.privacy.caps import occupancy
-from fedvisage.privacy.clustering import Clustering, densest, directions, sanitised
-from fedvisage.privacy.draws import DerivedDraws, Draws
-from fedvisage.privacy.gaussian import Budget
-from fedvisage.privacy.private_clustering import Privately, release
-from fedvisage.privacy.projection import principal_directions
-from fedvisage.report.drawing import COLOURS, QUIET, styled
-from fedvisage.streams import torch_rng
+from fedvisage.audit.released import asked_of, first_site, obstacle, seen
+from fedvisage.base.streams import torch_rng
+from fedvisage.federation.privacy.clustering import (
+    Clustering,
+    Privately,
+    densest,
+    directions,
+    occupancy,
+    release,
+    sanitised,
+)
+from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, principal_directions
+from fedvisage.methods.recognition.privacyface import Options
+from fedvisage.report.curves import COLOURS, QUIET, styled
 
 MARGINS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0, 32.0)

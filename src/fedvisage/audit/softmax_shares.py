@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from fedvisage.audit.finding import Audit, Finding, Subject
-from fedvisage.audit.told import asked_of, obstacle, seen
-from fedvisage.methods.consensus import ConsensusOptions
+from fedvisage.audit.released import asked_of, obstacle, seen
+from fedvisage.federation.privacy.clustering import densest, directions
 from fedvisage.methods.models.face import means_of
+from fedvisage.methods.recognition.privacyface_loss import ConsensusOptions
 from fedvisage.nn.losses.consensus import cluster_logits
-from fedvisage.privacy.clustering import densest, directions
 
 MARGINS = (0.3, 0.6, 0.9, 1.0, 1.3)
 """Margins ρ of the loss; clusters are those of the run's own ρ."""

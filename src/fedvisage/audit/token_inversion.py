@@ -13,24 +13,94 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import torch
 from torch import Generator, Tensor, nn
 
-from fedvisage.audit.decoder import STEPS, Quality, learned, quality
 from fedvisage.audit.finding import Audit, Finding, Picture, Subject
-from fedvisage.audit.overhear import overhear, rounds_for
+from fedvisage.audit.wire_recorder import overhear, rounds_for
+from fedvisage.base.streams import scoped, torch_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import resolve
+from fedvisage.federation.privacy.mechanisms import Budget, standard_deviation
 from fedvisage.federation.wire.message import load_parts
 from fedvisage.federation.wire.precision import Form, pack, unpack
-from fedvisage.methods import leakage, split_site
+from fedvisage.methods.pad import leakage, split
 from fedvisage.nn.inputs import as_float, colour_channels
-from fedvisage.privacy.gaussian import Budget, standard_deviation
 from fedvisage.recipe import Privacy
-from fedvisage.streams import torch_rng
+
+# A decoder from tokens to images, and how like the originals its images are.
+#
+# Tokens lie on a square, one for each patch of 16 pixels. Four times the square is doubled in size, down to pixels;
+# three
+# times by interpolation before a convolution, and the last time by laying channels side by side. SSIM is that of Z.
+# Wang
+# et al., "Image quality assessment: from error visibility to structural similarity", 2004.
+
+
+CHANNELS = (48, 32, 24, 16)
+STEPS, BATCH, RATE = 250, 16, 3e-3
+WINDOW = 11
+
+
+class Decoder(nn.Module):
+    """Tokens, images × tokens × width, to RGB images in [0, 1]."""
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, tokens: Tensor) -> None:
+        """Make a decoder for such tokens; what is subtracted and divided by is their mean and deviation."""
+        super().__init__()
+        self.register_buffer("mean", tokens.mean(dim=0, keepdim=True))
+        self.register_buffer("deviation", tokens.std(dim=(0, 1), keepdim=True) + 1e-6)
+        layers: list[nn.Module] = [nn.Conv2d(tokens.shape[2], CHANNELS[0], 1)]
+        for before, after in pairwise(CHANNELS):
+            layers += [nn.GELU(), nn.Upsample(scale_factor=2, mode="bilinear"), nn.Conv2d(before, after, 3, padding=1)]
+        self.layers = nn.Sequential(*layers, nn.GELU(), nn.Conv2d(CHANNELS[-1], 12, 3, padding=1), nn.PixelShuffle(2))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Lay the tokens out as the square that they were cut from, and draw."""
+        known = (tokens - self.mean) / self.deviation
+        side = round(known.shape[1] ** 0.5)
+        square = known.transpose(1, 2).reshape(len(known), -1, side, side)
+        return torch.sigmoid(self.layers(square))
+
+
+@dataclass(frozen=True)
+class Quality:
+    """Means over images: peak signal-to-noise ratio in decibels, and structural similarity."""
+
+    psnr: float
+    ssim: float
+
+
+def learned(tokens: Tensor, images: Tensor, seed: int, steps: int) -> Decoder:
+    """Train a decoder on pairs of tokens and images."""
+    with scoped(seed, "decoder"):
+        decoder = Decoder(tokens)
+    draws = torch_rng(seed, "decoder batches")
+    optimizer = torch.optim.Adam(decoder.parameters(), lr=RATE)
+    for _ in range(steps):
+        chosen = torch.randint(len(tokens), (BATCH,), generator=draws)
+        loss = (decoder(tokens[chosen]) - images[chosen]).abs().mean()
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        optimizer.step()
+    return decoder.eval()
+
+
+def quality(found: Tensor, images: Tensor) -> Quality:
+    """Compare images in [0, 1] with what was made of them."""
+    from kornia.metrics import ssim
+
+    errors = (found - images).square().mean(dim=(1, 2, 3)).clamp_min(1e-12)
+    similarity = ssim(found, images, WINDOW).mean()
+    return Quality(float((-10 * errors.log10()).mean()), float(similarity))
+
 
 PUBLIC = ("A", "S", "W", "E", "O")
 """Domains to render public images from; the first that is no site's and not the user's is taken."""
@@ -54,7 +124,7 @@ class Pairs:
 
 def obstacle(subject: Subject) -> str:
     """Only methods that send tokens can be looked into."""
-    return "" if issubclass(subject.method.options, split_site.Options) else "no tokens cross the wire"
+    return "" if issubclass(subject.method.options, split.Options) else "no tokens cross the wire"
 
 
 def attack(subject: Subject) -> Finding:
@@ -94,7 +164,7 @@ def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
         budget = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
         passes = min(leakage.passes_of(recipe, name, len(data.train)) for name, data in subject.data.sites.items())
         guard = leakage.guard_of(clip, "tokens", budget, passes, recipe.privacy.count)
-        noised, formed = _noise(guard.length, guard.sigma), _formed(split_site.form_of(recipe))
+        noised, formed = _noise(guard.length, guard.sigma), _formed(split.form_of(recipe))
         changes["as in this run"] = lambda tokens, rng: formed(noised(tokens, rng), rng)
     return changes
 
@@ -141,7 +211,7 @@ def _public(subject: Subject) -> Pairs:
 def _overheard(subject: Subject) -> Pairs:
     """Return tokens that sites would send without noise and in fp32, with their images."""
     recipe = subject.recipe
-    plain = recipe.options(split_site.Options).model_copy(update={"wire": "fp32", "leakage": None})
+    plain = recipe.options(split.Options).model_copy(update={"wire": "fp32", "leakage": None})
     bare = recipe.model_copy(update={"method": plain, "privacy": Privacy()})
     heard = overhear(replace(subject, setup=replace(subject.setup, recipe=bare)), rounds_for(subject, IMAGES))
     answers = heard.of("tokens")

@@ -9,12 +9,11 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli import adapting, conversion, data, federation, gallery, judging, models, recipes, runs, service, web
-from fedvisage.cli.options import ending_on_sigterm
-from fedvisage.cli.verbs import Verbs
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.version import VERSION
-from fedvisage.workers.machine import let_threads_sleep
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.processes import let_threads_sleep
+from fedvisage.base.version import VERSION
+from fedvisage.cli import data, device, federation, models, recipes, runs
+from fedvisage.cli.options import Verbs, ending_on_sigterm
 
 app = typer.Typer(
     help="Federated learning for faces, where the faces never leave their owners.",
@@ -25,18 +24,22 @@ app = typer.Typer(
     epilog="Start with: fedvisage demo",
 )
 app.add_typer(runs.app)
-app.add_typer(judging.app)
 app.add_typer(models.app)
-app.add_typer(adapting.app)
-app.add_typer(service.app)
+app.add_typer(device.app)
 app.add_typer(federation.app)
 app.add_typer(recipes.shipped, name="recipes", cls=Verbs)
 app.add_typer(recipes.written, name="recipe", cls=Verbs, no_args_is_help=True)
-app.add_typer(conversion.app, name="model", cls=Verbs, no_args_is_help=True)
+app.add_typer(models.model_app, name="model", cls=Verbs, no_args_is_help=True)
 app.add_typer(
-    gallery.app, name="gallery", cls=Verbs, help="Enrol people, search for them, and delete them.", no_args_is_help=True
+    device.gallery_app,
+    name="gallery",
+    cls=Verbs,
+    help="Enrol people, search for them, and delete them.",
+    no_args_is_help=True,
 )
-app.add_typer(web.app, name="web", cls=Verbs, help="A page that checks faces in the browser.", no_args_is_help=True)
+app.add_typer(
+    device.web_app, name="web", cls=Verbs, help="A page that checks faces in the browser.", no_args_is_help=True
+)
 app.add_typer(data.app, name="data", cls=Verbs, help="Make, import and look at prepared sets.", no_args_is_help=True)
 
 

@@ -80,7 +80,7 @@ def synth(
     """
     course = reporter(quiet, log_format)
     with interruptible(NOTHING):
-        from fedvisage.datasets.make import synthesise_set
+        from fedvisage.datasets.importing import synthesise_set
 
         lines = synthesise_set(destination, course, domain=domain, size=size, subjects=subjects, videos=videos,
                        frames=frames, seed=seed, heldout=heldout, species=species, generation=generation, media=media,
@@ -115,7 +115,7 @@ def people(
     """Render an identity set for face recognition: many aligned photographs of each synthetic person."""
     course = reporter(quiet, log_format)
     with interruptible(NOTHING):
-        from fedvisage.datasets.make import synthesise_people
+        from fedvisage.datasets.importing import synthesise_people
 
         lines = synthesise_people(destination, course, identities=identities, images=images, size=size, first=first,
                           seed=seed, test=test, heldout=heldout, group=group, workers=workers)  # fmt: skip
@@ -204,7 +204,7 @@ def kinds(
     kind: Annotated[str, typer.Argument(help="One of them.", show_default=False)] = "",
 ) -> None:
     """List the datasets and layouts that can be imported, with what each expects."""
-    from fedvisage.datasets.kinds import describe_kinds
+    from fedvisage.datasets.catalogue import describe_kinds
 
     say(*describe_kinds(kind))
 
@@ -235,7 +235,7 @@ def pretend(
 ) -> None:
     """Write a small copy of a dataset's layout with rendered faces, to see what is expected and to try an import."""
     with interruptible("remove what was written"):
-        from fedvisage.datasets.kinds import pretend_dataset
+        from fedvisage.datasets.catalogue import pretend_dataset
 
         lines = pretend_dataset(kind, directory, subjects, some_people)
     say(*lines)

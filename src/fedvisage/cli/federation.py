@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli.options import (
     AsJson,
     LogFormat,
@@ -21,7 +22,6 @@ from fedvisage.cli.options import (
     print_json,
     say,
 )
-from fedvisage.errors import UserError
 from fedvisage.tasks.checks import Checks
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def server(
 ) -> None:
     """Be the server of a federation, until stopped."""
     from fedvisage.nvflare.commands import start_server
-    from fedvisage.nvflare.front import Front
+    from fedvisage.nvflare.terminal import Front
 
     front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
@@ -115,7 +115,7 @@ def site(
 ) -> None:
     """Be a site of a federation, until stopped: train where the data is."""
     from fedvisage.nvflare.commands import start_site
-    from fedvisage.nvflare.front import Front
+    from fedvisage.nvflare.terminal import Front
 
     front = Front(*apart(quiet, log_format))
     leave_sigterm_alone()
@@ -144,8 +144,7 @@ def status(
     wait: Annotated[float, typer.Option(help="Seconds to wait for the server.", min=1.0)] = 20.0,
 ) -> None:
     """Say how a federation is: who is connected and was last seen when, which runs go on, round and bytes."""
-    from fedvisage.nvflare.console import serve_console, write_page
-    from fedvisage.nvflare.status import prometheus, status_of
+    from fedvisage.nvflare.status import prometheus, serve_console, status_of, write_page
 
     if sum((as_json, metrics, html is not None, serve is not None)) > 1:
         raise UserError("status", "answers in one way; give one of --json, --metrics, --html and --serve")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import CACHE
 from fedvisage.cli.options import (
     NOTHING,
     AsJson,
@@ -22,16 +24,13 @@ from fedvisage.cli.options import (
     reporter,
     say,
 )
-from fedvisage.datasets.cache import CACHE
-from fedvisage.errors import UserError
 
 if TYPE_CHECKING:
-    from fedvisage.progress import Steps
-    from fedvisage.tasks.pad.prediction import Predictions
-    from fedvisage.tasks.pictures import Asked
-    from fedvisage.tasks.recognition.matches import Matches
+    from fedvisage.base.progress import Steps
+    from fedvisage.device.predict import Asked, Matches, Predictions
 
     Judge = Callable[[Asked, Asked | None, Steps], Predictions | Matches]
+
 
 app = typer.Typer()
 
@@ -60,8 +59,8 @@ def export_model(
     log_format: LogFormat = "text",
 ) -> None:
     """Write a finished model as an ONNX graph that needs no torch, with a model card, and compare both."""
-    from fedvisage.export.conduct import export
-    from fedvisage.tasks.finished import open_model
+    from fedvisage.runs.export.export import export
+    from fedvisage.tasks.finished_model import open_model
 
     if int8 != (calibrate is not None):
         raise UserError("--int8", "and --calibrate SET go together: ranges and threshold come from a set")
@@ -88,10 +87,10 @@ def watch_source(
     int8: Int8 = False,
 ) -> None:
     """Check frames one after another: a JSON object a line, with the decision over the last frames of a face."""
+    from fedvisage.base.files import json_line
     from fedvisage.device import Exported, Pipeline, Settings
-    from fedvisage.device.sources import every as each
-    from fedvisage.device.sources import frames_of
-    from fedvisage.files import json_line
+    from fedvisage.device.predict import every as each
+    from fedvisage.device.predict import frames_of
 
     if pad is None and recognition is None:
         raise UserError("--pad", "names no model; give --pad DIR, --recognition DIR, or both")
@@ -138,8 +137,8 @@ def predict_images(
 
     With a recognition model and --against: is it one person, at the false match rate of the model's threshold?
     """
-    from fedvisage.progress import in_steps
-    from fedvisage.tasks.pictures import asked_for
+    from fedvisage.base.progress import in_steps
+    from fedvisage.device.predict import asked_for
 
     course = reporter(quiet, log_format, aside=True)
     asked = asked_for(paths or [], _listed(paths_from, paths or []), _piped)
@@ -160,7 +159,7 @@ def predict_images(
 
 def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, list[str]]:
     """Return how the model of a directory judges pictures, and what to know of it; an exported one needs no torch."""
-    from fedvisage.device.config import is_export
+    from fedvisage.device.exported import is_export
 
     if is_export(directory):
         from fedvisage.device import predict as device
@@ -179,9 +178,8 @@ def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, 
 
     if int8:
         raise UserError("--int8", "is for an exported directory; this is a run's")
-    from fedvisage.tasks.finished import open_model
-    from fedvisage.tasks.pad.predict import predict
-    from fedvisage.tasks.recognition.predict import compare_faces
+    from fedvisage.runs.predict import compare_faces, predict
+    from fedvisage.tasks.finished_model import open_model
 
     opened = open_model(directory)
     return (
@@ -195,7 +193,7 @@ def _judge(directory: Path, member: str, crop: str, int8: bool) -> tuple[Judge, 
 
 def _piped() -> bytes:
     """Read standard input, up to where no picture is so large."""
-    from fedvisage.datasets.importers.pictures import BYTES_LIMIT
+    from fedvisage.faces.pictures import BYTES_LIMIT
 
     return sys.stdin.buffer.read(BYTES_LIMIT + 1)
 
@@ -209,3 +207,115 @@ def _listed(paths_from: Path | None, paths: list[Path]) -> bytes | None:
     if paths_from in paths:
         raise UserError("--paths-from", "standard input is named twice: as an image and as a list of paths")
     return sys.stdin.buffer.read()
+
+
+# The verb that adapts a finished model to a user's images without labels.
+
+
+@app.command("adapt")
+def adapt_model(
+    model: Annotated[Path, typer.Argument(help="The directory of a finished run, or of an export.")],
+    data: Annotated[
+        str,
+        typer.Option(
+            help="For a run: a prepared set (or synth: line). For an export: a folder of pictures, or a video."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Directory for the adapted export, a new one.")],
+    member: Annotated[str, typer.Option(help="Which site's model, where a run has one a site.")] = "",
+    enlarge: Annotated[
+        bool,
+        typer.Option("--enlarge", help="For an export: take faces, too, that are smaller than the model's crops."),
+    ] = False,
+    cache: Cache = CACHE,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Adapt a model to images without their labels, and write it as an export: see docs/adaptation.md.
+
+    A run learns behind the gate, with torch. An export needs no torch: the statistics of its BatchNorm layers are
+    counted again.
+    """
+    from fedvisage.device.exported import is_export
+
+    course = reporter(quiet, log_format, aside=True)
+    with interruptible(NOTHING):
+        if is_export(model):
+            from fedvisage.device import Pipeline, Settings
+            from fedvisage.device.predict import frames_of
+
+            if member:
+                raise UserError("--member", "an exported directory has one model; leave --member out")
+            say(*Pipeline(pad=model, settings=Settings(enlarge=enlarge)).adapt(frames_of(data), out).lines())
+            return
+        if enlarge:
+            raise UserError("--enlarge", "is for an exported directory; this is a run's")
+        from fedvisage.runs.export.export import adapt_and_export
+        from fedvisage.tasks.finished_model import open_model
+
+        adapted = adapt_and_export(open_model(model), out, data, member=member, cache=cache, say=course)
+    note(*adapted.written.notices)
+    say(*adapted.lines())
+
+
+# The verbs about files of weights: those of other projects become starts.
+
+
+model_app = typer.Typer()
+
+
+@model_app.callback()
+def model() -> None:
+    """Files of weights to start from."""
+
+
+@model_app.command("convert")
+def convert_weights(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="Weights: safetensors, .pt or .pth, or .onnx.")],
+    destination: Annotated[Path, typer.Argument(metavar="DST", help="The safetensors file to write, a new one.")],
+    network: Annotated[
+        str,
+        typer.Option(
+            "--as",
+            help="Which network here: iresnet18, iresnet50, iresnet100, mobilefacenet, mobilefacenet-dw, resnet18, or"
+            " an architecture of timm's.",
+        ),
+    ],
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="An ONNX graph of the same weights, whose features of pictures are compared.", show_default=False
+        ),
+    ] = None,
+    colour: Annotated[
+        str | None,
+        typer.Option(help="Whether the source takes rgb or bgr, where its names do not tell.", show_default=False),
+    ] = None,
+    size: Annotated[
+        int | None, typer.Option(min=16, max=1024, help="Pixels a side, for timm's networks.", show_default=False)
+    ] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Under which key a checkpoint keeps its weights.", show_default=False)
+    ] = None,
+    licence: Annotated[
+        str,
+        typer.Option(
+            help="Under which licence you have the weights: a name, or @FILE with its text.", show_default=False
+        ),
+    ] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Turn weights of another project into a file to start from; what maps to what is printed, nothing is guessed."""
+    from fedvisage.base.files import read_text
+    from fedvisage.starts.convert import convert
+
+    if colour not in (None, "rgb", "bgr"):
+        raise UserError("--colour", f"{colour!r} is no order of colours; choose rgb or bgr")
+    text = read_text(Path(licence[1:]), 1 << 20) if licence.startswith("@") else licence
+    done = convert(
+        source, network, destination, size=size, colour=colour, key=key, reference=reference, licence=text,  # type: ignore[arg-type]
+    )  # fmt: skip
+    if as_json:
+        print_json(done.as_values())
+    else:
+        say(*done.lines())

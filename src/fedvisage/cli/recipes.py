@@ -8,9 +8,8 @@ from typing import Annotated
 
 import typer
 
-from fedvisage.cli.completion import shipped_names
-from fedvisage.cli.options import AsJson, print_json, say
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.cli.options import AsJson, print_json, say, shipped_names
 
 shipped = typer.Typer()
 written = typer.Typer()
@@ -20,7 +19,7 @@ written = typer.Typer()
 def recipes(context: typer.Context, as_json: AsJson = False) -> None:
     """List the shipped recipes and studies. Their names stand wherever the path of a recipe or study can."""
     if context.invoked_subcommand is None:
-        from fedvisage.shipped.listing import as_lines, entries
+        from fedvisage.studies.shipped import as_lines, entries
 
         listed = entries()
         if as_json:
@@ -37,7 +36,7 @@ def copy(
     ] = None,
 ) -> None:
     """Copy a shipped recipe or study to a file of your own, to be changed."""
-    from fedvisage.shipped.copying import copy_out
+    from fedvisage.studies.shipped import copy_out
 
     say(str(copy_out(name, destination)))
 
@@ -53,7 +52,6 @@ def schema(of: Annotated[str, typer.Option(help="What is described: recipe or st
     if of not in ("recipe", "study"):
         raise UserError("--of", f"{of!r} has no schema; choose recipe or study")
     from fedvisage.methods import METHODS
-    from fedvisage.schemas.recipe import recipe_schema
-    from fedvisage.schemas.study import study_schema
+    from fedvisage.studies.schema import recipe_schema, study_schema
 
     print_json(recipe_schema(METHODS) if of == "recipe" else study_schema(METHODS))

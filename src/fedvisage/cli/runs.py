@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from fedvisage.cli.completion import recipe_files, study_files
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import CACHE
 from fedvisage.cli.options import (
     CONTINUES,
     NOTHING,
     AsJson,
     Cache,
+    Int8,
     LogFormat,
     MixedCrops,
     Out,
@@ -21,13 +24,14 @@ from fedvisage.cli.options import (
     Verify,
     console,
     interruptible,
+    note,
     print_json,
+    recipe_files,
     reporter,
     say,
     show,
+    study_files,
 )
-from fedvisage.datasets.cache import CACHE
-from fedvisage.errors import UserError
 from fedvisage.tasks.checks import Checks
 
 app = typer.Typer()
@@ -46,7 +50,7 @@ def demo(
 ) -> None:
     """Train three sites together at toy size, judge them at an unseen user, and write table, pictures and report."""
     with interruptible(CONTINUES):
-        from fedvisage.demo import demonstrate
+        from fedvisage.studies.demo import demonstrate
 
         demonstrate(out or Path("runs/demo"), cache, say, reporter(quiet, log_format), resume=resume)
 
@@ -86,7 +90,7 @@ def run(
     from fedvisage.recipe import load
     from fedvisage.runs.directory import REPORT
     from fedvisage.runs.run import run_and_report
-    from fedvisage.shipped import locate
+    from fedvisage.studies.shipped import locate
     from fedvisage.tasks.catalogue import summary
 
     if on not in ("local", "nvflare"):
@@ -152,8 +156,8 @@ def study(
     log_format: LogFormat = "text",
 ) -> None:
     """Run a grid of recipes and print its table, mean ± std over seeds; continues where it was interrupted."""
-    from fedvisage.shipped import locate
     from fedvisage.studies.conduct import DIFFERENCES, conduct
+    from fedvisage.studies.shipped import locate
 
     path = locate(study, verb="study")
     where = out or Path("runs") / f"{study.stem}{'-smoke' if smoke else ''}"
@@ -175,7 +179,7 @@ def compare_runs(
 ) -> None:
     """Compare runs: mean ± std over seeds, and differences to the first with a t interval over targets."""
     from fedvisage.report.compare import as_values, compare
-    from fedvisage.report.side_by_side import as_text, legend, narrow, notes
+    from fedvisage.report.compare_tables import as_text, legend, narrow, notes
 
     rows = compare(runs)
     if as_json:
@@ -204,7 +208,7 @@ def report(
 ) -> None:
     """Draw a run's report and TensorBoard files again from its files."""
     from fedvisage.report.page import write_report
-    from fedvisage.tracking.tensorboard import write_events
+    from fedvisage.report.tracking.tensorboard import write_events
 
     page = write_report(run, cache, images)  # first: it says what is wrong with a directory that holds no run
     write_events(run)
@@ -220,7 +224,7 @@ def audit(
     log_format: LogFormat = "text",
 ) -> None:
     """Attack a run as a curious server could, and say what it would find out: numbers, pictures, and in the report."""
-    from fedvisage.audit.conduct import audit_run
+    from fedvisage.audit.audit import audit_run
 
     with interruptible(NOTHING):
         audit_run(run, out, cache, say, reporter(quiet, log_format))
@@ -230,10 +234,142 @@ def audit(
 def methods(as_json: AsJson = False) -> None:
     """List the methods: name, paper, task, and what leaves a site."""
     from fedvisage.methods import all_methods
-    from fedvisage.tasks.listing import block, describe
+    from fedvisage.tasks.catalogue import block, describe
 
     rows = [describe(method) for method in all_methods().values()]
     if as_json:
         print_json(rows)
     else:
         say("\n\n".join(map(block, rows)))
+
+
+# The verb that judges: a finished run on a prepared set, or exported models together on presentations.
+
+
+FRAMES = 10
+"""How many frames of a presentation are judged, unless it is said."""
+
+
+@app.command("evaluate")
+def evaluate(
+    run: Annotated[
+        Path | None, typer.Argument(help="The directory of a finished run; none with --pipeline.", show_default=False)
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="Prepared set (or synth: line) to judge on; default: the recipe's user. With --pipeline: the folder of"
+            " a dataset as it was downloaded, or of your own videos and pictures.",
+            show_default=False,
+        ),
+    ] = None,
+    adapt: Annotated[
+        str | None,
+        typer.Option(
+            help="Adapt the model to the images first, without their labels: gated, paper, online, episodic or none;"
+            " default: what the recipe says.",
+            show_default=False,
+        ),
+    ] = None,
+    pairs: Annotated[
+        Path | None,
+        typer.Option(
+            help="Recognition: a list of pairs of the set's images, such as LFW's pairs.txt; pairs of images"
+            " that the set has not are left out and counted.",
+            show_default=False,
+        ),
+    ] = None,
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]SET",
+            help="Recognition: a set to judge on by the lists that lie beside it; may be given several times. Without"
+            " --data nothing else is judged.",
+            show_default=False,
+        ),
+    ] = None,
+    pipeline: Annotated[
+        bool,
+        typer.Option("--pipeline", help="Judge exported models together, as a device runs them, on presentations."),
+    ] = False,
+    pad: Annotated[
+        Path | None,
+        typer.Option(help="With --pipeline: the exported model that tells attacks.", show_default=False),
+    ] = None,
+    recognition: Annotated[
+        Path | None,
+        typer.Option(help="With --pipeline: the exported model that recognises people.", show_default=False),
+    ] = None,
+    iso30107: Annotated[
+        bool,
+        typer.Option("--iso30107", help="With --pipeline and --out: a report in the terms of ISO/IEC 30107-3."),
+    ] = False,
+    kind: Annotated[
+        str,
+        typer.Option(help="With --pipeline: which dataset (fedvisage data kinds); default: what its names say."),
+    ] = "",
+    split: Annotated[
+        str, typer.Option(help="With --pipeline: one of the dataset's own splits, such as test; default: all.")
+    ] = "",
+    frames: Annotated[
+        int | None,
+        typer.Option(help="With --pipeline: frames of each presentation; default: 10.", min=1, show_default=False),
+    ] = None,
+    enlarge: Annotated[
+        bool,
+        typer.Option("--enlarge", help="With --pipeline: judge faces, too, that are smaller than the model's crops."),
+    ] = False,
+    int8: Int8 = False,
+    allow_mixed_crops: MixedCrops = False,
+    allow_overlap: Overlap = False,
+    verify: Verify = False,
+    out: Out = None,
+    cache: Cache = CACHE,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+    log_format: LogFormat = "text",
+) -> None:
+    """Judge a finished model on a prepared set, or with --pipeline exported models together, as a device runs them.
+
+    Thresholds are those that were chosen at the sites.
+    """
+    course = reporter(quiet, log_format, aside=True)
+    of_runs = {"RUN": run, "--adapt": adapt, "--pairs": pairs, "--benchmark": benchmark, "--verify": verify,
+               "--allow-mixed-crops": allow_mixed_crops, "--allow-overlap": allow_overlap}  # fmt: skip
+    of_pipelines = {"--pad": pad, "--recognition": recognition, "--iso30107": iso30107, "--kind": kind,
+                    "--split": split, "--frames": frames, "--enlarge": enlarge, "--int8": int8}  # fmt: skip
+    for place, given in (of_runs if pipeline else of_pipelines).items():
+        if given:
+            raise UserError(place, "is for a run; leave it out, or --pipeline" if pipeline else "goes with --pipeline")
+    if pipeline:
+        from fedvisage.runs.assess_pipeline import Asked, assess_dataset
+
+        asked = Asked(data, pad, recognition, kind, split, frames or FRAMES, enlarge, int8, iso30107, out)
+        with interruptible(NOTHING):
+            assessed = assess_dataset(asked, course)
+        _say(assessed.values, assessed.lines(), as_json)
+        return
+    if run is None:
+        raise UserError("RUN", "is missing; name a run, or give --pipeline to judge exported models")
+    if pairs is not None and benchmark and data is None:
+        raise UserError("--pairs", "is for the set of --data; the lists of a benchmark lie beside it")
+    from fedvisage.runs.evaluate import evaluate as rejudge
+    from fedvisage.tasks.catalogue import summary
+    from fedvisage.tasks.finished_model import open_model
+    from fedvisage.tasks.opened import named_benchmarks
+
+    opened = open_model(run, adapt, pairs)
+    note(*opened.notices)
+    others = named_benchmarks(benchmark or [])
+    figures = rejudge(
+        opened, data, cache, out, benchmarks=others,
+        checks=Checks(allow_mixed_crops, allow_overlap, verify), say=note, course=course,
+    )  # fmt: skip
+    _say(figures, summary(figures), as_json)
+
+
+def _say(figures: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print_json(figures)
+    else:
+        say(*lines)

@@ -10,9 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.rows import Texts
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet, Texts
 
 Positions = npt.NDArray[np.int64]
 Sampling = Literal["shuffled", "balanced"]

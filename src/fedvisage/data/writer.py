@@ -1,25 +1,35 @@
 """Writes prepared sets: streamed to disk, complete or not there at all."""
 
+from __future__ import annotations
+
+import csv
 import errno
+import fcntl
 import io
+import math
 import os
+import secrets
+import shutil
+import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import NO_ROOM, json_line, parse_json, sync_directory
 from fedvisage.data.crops import CropRecord
-from fedvisage.data.growing import ArrayFile, RowsFile
-from fedvisage.data.journal import EVERY, JOURNAL, Journal, Record
-from fedvisage.data.manifest import (
+from fedvisage.data.prepared import (
+    COLUMNS,
     DEPTH,
     DEPTH_SIZE,
     FURTHER_FORMAT,
+    GROUP,
     IMAGES,
     NAME_LIMIT,
     PLAIN_FORMAT,
@@ -33,12 +43,251 @@ from fedvisage.data.manifest import (
     FileEntry,
     FileName,
     Manifest,
+    Row,
+    RowRules,
+    are_further,
     file_digest,
+    rows_of,
 )
-from fedvisage.data.partial import PartialDirectory
-from fedvisage.data.rows import COLUMNS, GROUP, Row, RowRules, are_further, rows_of
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import NO_ROOM, sync_directory
+
+# The files of a set that is being written: arrays that grow by batches, and rows; both can be cut back.
+
+
+def _opened(path: Path) -> IO[bytes]:
+    """Open a file for writing that may have content from before."""
+    return path.open("r+b" if path.exists() else "w+b")
+
+
+class ArrayFile:
+    """A `.npy` file that grows by batches; its header is corrected when it is closed."""
+
+    def __init__(self, path: Path, shape: tuple[int, ...], dtype: Any, count: int = 0) -> None:
+        """Begin a file, or go on behind the first `count` entries of one."""
+        self._shape, self._dtype, self._count = shape, np.dtype(dtype), count
+        self._file = _opened(path)
+        self._write_header()
+        self._start = self._file.tell()
+        self._file.truncate(self._start + count * _stride(shape, self._dtype))
+        self._file.seek(0, os.SEEK_END)
+
+    @staticmethod
+    def entries(path: Path, shape: tuple[int, ...], dtype: Any) -> int:
+        """Return how many whole entries lie in a file, whatever its header says of that."""
+        try:
+            with path.open("rb") as file:
+                np.lib.format.read_magic(file)
+                np.lib.format.read_array_header_1_0(file)
+                start = file.tell()
+        except (OSError, ValueError):
+            return 0
+        return (path.stat().st_size - start) // _stride(shape, np.dtype(dtype))
+
+    def append(self, batch: npt.NDArray[Any]) -> None:
+        """Write a batch behind the others."""
+        self._file.write(np.ascontiguousarray(batch).data)
+        self._count += len(batch)
+
+    def make_durable(self) -> None:
+        """Make what was written survive a power failure."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> ArrayFile:
+        """Nothing more is needed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Correct the header and close."""
+        with self._file:
+            self._file.seek(0)
+            self._write_header()
+            # NumPy pads headers so that the first axis can grow; otherwise data would be overwritten.
+            assert self._file.tell() == self._start
+
+    def _write_header(self) -> None:
+        header = {
+            "descr": np.lib.format.dtype_to_descr(self._dtype),
+            "fortran_order": False,
+            "shape": (self._count, *self._shape),
+        }
+        np.lib.format.write_array_header_1_0(self._file, header)
+
+
+def _stride(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    """Return the bytes of one entry."""
+    return math.prod(shape) * int(dtype.itemsize)
+
+
+class RowsFile:
+    """A CSV file that grows by rows and knows its length in bytes."""
+
+    def __init__(self, path: Path, columns: Sequence[str], length: int = 0) -> None:
+        """Begin a table, or go on behind the first `length` bytes of one."""
+        self._file = _opened(path)
+        self._file.truncate(length)
+        self._file.seek(length)
+        self.length = length
+        if not length:
+            self.append([columns])
+
+    def append(self, rows: Iterable[Sequence[object]]) -> None:
+        """Write rows behind the others."""
+        text = io.StringIO(newline="")
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self.length += self._file.write(text.getvalue().encode())
+
+    def make_durable(self) -> None:
+        """Make what was written survive a power failure."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def __enter__(self) -> RowsFile:
+        """Nothing more is needed."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self._file.close()
+
+
+# What an unfinished set has done so far: a line for each piece of work, with the place in the set's files behind it.
+#
+# A line is written after its images are safe on the disk. Whoever goes on after a kill or a power failure finds
+# lines
+# that are true, perhaps not the last ones.
+
+
+JOURNAL = "journal.jsonl"
+EVERY = 1.0
+"""Seconds between two times that files are made durable."""
+
+Record = dict[str, Any]
+_COUNT, _LENGTH = "count", "rows"
+
+
+class Journal:
+    """The lines of an unfinished set; those that are not safe yet wait in memory."""
+
+    def __init__(self, path: Path, every: float = EVERY) -> None:
+        """Read what an earlier attempt wrote, up to a line that is torn or damaged."""
+        self._path, self._every, self._last = path, every, time.monotonic()
+        self._waiting: list[Record] = []
+        self._lines: list[Record] = []
+        for line in path.read_bytes().splitlines(keepends=True) if path.exists() else ():
+            try:
+                self._lines.append(parse_json(line))
+            except ValueError:
+                break
+
+    def keep_reached(self, images: int, length: int) -> tuple[int, int]:
+        """Forget lines beyond what the files hold; return how many images and bytes of rows the others reach."""
+        while self._lines and (self._lines[-1][_COUNT] > images or self._lines[-1][_LENGTH] > length):
+            self._lines.pop()
+        text = "".join(json_line(line) for line in self._lines)
+        self._path.write_text(text, encoding="utf-8")
+        return (self._lines[-1][_COUNT], self._lines[-1][_LENGTH]) if self._lines else (0, 0)
+
+    @property
+    def records(self) -> list[Record]:
+        """What was done before, in order."""
+        return [line["done"] for line in self._lines]
+
+    def note(self, record: Mapping[str, Any], images: int, length: int, make_durable: Callable[[], None]) -> None:
+        """Note a piece of work and where the files end behind it."""
+        self._waiting.append({_COUNT: images, _LENGTH: length, "done": dict(record)})
+        if time.monotonic() - self._last >= self._every:
+            self.settle(make_durable)
+
+    def settle(self, make_durable: Callable[[], None]) -> None:
+        """Write the lines that wait, after the files that they speak of."""
+        make_durable()
+        with self._path.open("a", encoding="utf-8") as file:
+            file.writelines(json_line(line) for line in self._waiting)
+            file.flush()
+            os.fsync(file.fileno())
+        self._lines += self._waiting
+        self._waiting, self._last = [], time.monotonic()
+
+    def remove(self) -> None:
+        """Remove the file: the set is whole."""
+        self._path.unlink(missing_ok=True)
+
+
+# The directory in which a set grows until it is whole, and the removal of those that killed processes left.
+#
+# Its writer holds a lock on the directory. The system lets go of it when the process ends, however it ends. A
+# directory
+# that is made under a key is taken up again under the same key: so a long import goes on where it stopped.
+
+
+_ENDING = ".partial"
+
+
+class PartialDirectory:
+    """A locked directory beside the destination, to be renamed to it or removed."""
+
+    def __init__(self, destination: Path, key: str | None = None) -> None:
+        """Remove what is left of earlier attempts at the same destination, then make a directory of our own.
+
+        With a key, what an earlier attempt under the same key left is not removed but taken up.
+        """
+        destination.parent.mkdir(parents=True, exist_ok=True)
+        _sweep(destination, key)
+        while True:
+            self.path = destination.parent / f"{_start(destination)}{key or secrets.token_hex(4)}{_ENDING}"
+            self.path.mkdir(exist_ok=key is not None)
+            self._handle = os.open(self.path, os.O_RDONLY)
+            locked = _lock(self._handle)
+            # A sweep may have taken it before it was locked; then the next attempt is made under another name.
+            if locked is not False and self.path.is_dir():
+                return
+            os.close(self._handle)
+            if key is not None and locked is False:
+                raise UserError(str(destination), "is being written by another process")
+
+    def remove(self) -> None:
+        """Remove what is left under this name, and let go of the lock."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.leave()
+
+    def leave(self) -> None:
+        """Let go of the lock, and leave what is there for somebody with the same key."""
+        os.close(self._handle)
+
+
+def _start(destination: Path) -> str:
+    return f".{destination.name}."
+
+
+def _sweep(destination: Path, key: str | None) -> None:
+    """Remove the directories of the same destination that nobody holds, but for that of the key."""
+    for path in destination.parent.iterdir():
+        # The random part has no dot: the directories of a set "a.b" are not those of a set "a".
+        middle = path.name.removeprefix(_start(destination)).removesuffix(_ENDING)
+        if path.name != f"{_start(destination)}{middle}{_ENDING}" or "." in middle or path.is_symlink():
+            continue
+        if middle == key:
+            continue
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        except OSError:  # gone meanwhile, or not ours to open
+            continue
+        try:
+            if _lock(handle):
+                shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Return whether we hold the lock now, or None on file systems that have no locks: there nothing is swept."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 class Writer:
@@ -100,7 +349,7 @@ class Writer:
         if points:
             self._shapes[POINTS] = ((POINT_COUNT, 2), np.float32)
 
-    def __enter__(self) -> "Writer":
+    def __enter__(self) -> Writer:
         """Create the temporary directory and its files, or take up those of an earlier attempt."""
         with ExitStack() as failing:
             failing.callback(self._discard)

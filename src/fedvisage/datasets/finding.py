@@ -12,16 +12,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedvisage.data.manifest import SET, Manifest, read_manifest
-from fedvisage.datasets.importers import pictures
-from fedvisage.datasets.importers.report import printable
-from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.base.errors import UserError, printable
+from fedvisage.data.prepared import SET, Manifest, read_manifest
+from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS
+from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.pad.scanner import sight
+from fedvisage.datasets.pad.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
 from fedvisage.datasets.people.layout import Layout
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.item import Choices
-from fedvisage.datasets.scanners.scanner import sight
-from fedvisage.datasets.scanners.tree import MEDIA_ENDINGS, Tree, ending_of, walk, without_ending
-from fedvisage.errors import UserError
+from fedvisage.faces import pictures
 
 ENOUGH = 0.5
 """A folder is a dataset if more than this share of its media files have names of it; the import looks more closely."""

@@ -2,24 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.everything import import_all
-from fedvisage.datasets.finding import Found
-from fedvisage.datasets.importers.people import import_people
-from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.importers.report import ImportReport
-from fedvisage.datasets.kinds import importer_of
-from fedvisage.datasets.people.catalogue import LAYOUTS
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.item import Choices
-from fedvisage.datasets.show import shortcuts_in
-from fedvisage.errors import UserError
-from fedvisage.progress import Say, in_steps
-from fedvisage.workers.spread import Progress
+from fedvisage.base.errors import UserError
+from fedvisage.base.parallel import Progress
+from fedvisage.base.progress import Say, in_steps
+from fedvisage.data.prepared import SET, PreparedSet
+from fedvisage.datasets.catalogue import LAYOUTS, SCANNERS, importer_of
+from fedvisage.datasets.finding import Found, find_datasets
+from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.pad.item import Choices
+from fedvisage.datasets.report import ImportReport
+from fedvisage.datasets.show import shortcuts_in, show_set
+from fedvisage.render import ON_REAL_PRINTS
+
+# Imports each known dataset below a folder into a set of its own.
+
+
+ImportOne = Callable[[Found, Path], list[str]]
+"""Imports a dataset that was found into a directory, and returns what there is to say."""
+
+
+def import_all(root: Path, destination: Path, say: Say, import_one: ImportOne) -> list[str]:
+    """Import each known dataset below a folder into a set named for it; one that fails keeps no other back."""
+    below = find_datasets(root)
+    lines, failed = [f"not known, and left alone: {name}" for name in below.unknown], []
+    for one in below.datasets:
+        target = destination / one.name
+        if (target / SET).is_file():
+            lines.append(f"{one.name}: is there already")
+            continue
+        try:
+            done = import_one(one, target)
+        except UserError as error:
+            failed.append(f"{one.name}: {error}")
+            continue
+        lines += [f"{one.name}: {done[0]}", *(f"  {line}" for line in done[1:])]
+    if failed:
+        for line in lines:
+            say(line)
+        message = f"{len(failed)} of {len(below.datasets)} datasets were not imported: {'; '.join(failed)}"
+        raise UserError(str(root), message)
+    return lines
+
 
 RELEASED = "fedsis-released"
 """Labels with the mistake of the lists that were released with FedSIS."""
@@ -151,3 +180,79 @@ def check_apart(source: Path, destination: Path) -> None:
     inner, outer = destination.resolve(), source.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
+
+
+# Rendered sets: what ``fedvisage data synth`` makes, and what it says in the end.
+
+
+def synthesise_set(
+    destination: Path,
+    say: Say,
+    *,
+    domain: str,
+    size: int,
+    subjects: int | None,
+    videos: int | None,
+    frames: int,
+    seed: int,
+    heldout: float,
+    species: str,
+    generation: int = 1,
+    media: str = "",
+    cameras: str = "",
+    photos: Path | None,
+    crop: str,
+    max_bad: float,
+    workers: int,
+) -> list[str]:
+    """Render a set, or simulate attacks on a folder of photos."""
+    # Here, because importing and showing sets need no renderer.
+    from fedvisage.datasets.on_portraits import render_set, synthesise_from
+    from fedvisage.render.sets import Synthesis, of_rendered_people, read_names, read_species
+
+    spec = Synthesis(domain, size=size, subjects=subjects, videos=videos, frames=frames, seed=seed, heldout=heldout,
+                     species=read_species(species) if species else None,
+                     generation=generation if photos is None else 1,
+                     media=read_names(media) if media else None,
+                     cameras=read_names(cameras) if cameras else None)  # fmt: skip
+    if photos is None:
+        with in_steps(f"rendering {domain}", say) as progress:
+            render_set(of_rendered_people(spec), destination, workers=workers, progress=progress)
+        return show_set(destination)
+    check_apart(photos, destination)
+    with in_steps(f"reading {photos.name}", say) as reading, in_steps(f"rendering {domain}", say) as progress:
+        report = synthesise_from(
+            photos,
+            spec,
+            destination,
+            crop=crop,  # type: ignore[arg-type]  # the cropper refuses other words itself
+            max_bad=max_bad,
+            workers=workers,
+            reading=reading,
+            progress=progress,
+        )
+    warnings = warnings_of_import(destination, report)
+    return [*report.lines(), *warnings, *show_set(destination), f"warning: {ON_REAL_PRINTS}"]
+
+
+def synthesise_people(
+    destination: Path,
+    say: Say,
+    *,
+    identities: int,
+    images: int,
+    size: int,
+    first: int,
+    seed: int,
+    test: float,
+    heldout: float,
+    group: int | None,
+    workers: int,
+) -> list[str]:
+    """Render an identity set."""
+    from fedvisage.render.identities import Identities, render_identities
+
+    spec = Identities(identities, images, size, first, seed, test, heldout, group)
+    with in_steps("rendering people", say) as progress:
+        render_identities(spec, destination, workers=workers, progress=progress)
+    return show_set(destination)

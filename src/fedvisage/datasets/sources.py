@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fedvisage.data.manifest import SET, read_manifest
-from fedvisage.errors import UserError
-from fedvisage.progress import Say, in_steps, unheard
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Say, in_steps, unheard
+from fedvisage.data.prepared import SET, read_manifest
 
 SYNTHETIC = "synth:"
 _PART = re.compile(r"\s+part=(\d{1,6})(?:-(\d{1,6}))?/(\d{1,6})$")
@@ -52,8 +52,8 @@ def check_source(entry: str, size: int | None = None) -> None:
     if not entry.startswith(SYNTHETIC):
         found = read_manifest(Path(entry).expanduser()).size
     else:
-        from fedvisage.datasets.rendered.identities import NAME, parse_identities
-        from fedvisage.datasets.rendered.sets import parse_synthesis
+        from fedvisage.render.identities import NAME, parse_identities
+        from fedvisage.render.sets import parse_synthesis
 
         line = entry.removeprefix(SYNTHETIC).strip()
         name, *settings = line.split() or [""]
@@ -88,9 +88,9 @@ def _planned(entry: str, cache: Path) -> tuple[Path, str, Callable[..., None] | 
     if not entry.startswith(SYNTHETIC):
         return Path(entry).expanduser(), "", None
     # Here, because rendering needs libraries that reading a directory does not.
-    from fedvisage.datasets.rendered.identities import NAME, parse_identities, render_identities
-    from fedvisage.datasets.rendered.retaken import render_set
-    from fedvisage.datasets.rendered.sets import parse_synthesis
+    from fedvisage.datasets.on_portraits import render_set
+    from fedvisage.render.identities import NAME, parse_identities, render_identities
+    from fedvisage.render.sets import parse_synthesis
 
     line = entry.removeprefix(SYNTHETIC).strip()
     name, *settings = line.split() or [""]

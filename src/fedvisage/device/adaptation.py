@@ -9,7 +9,7 @@ know here is how far the sites' own batches lie apart, so it does not ask whethe
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.device.batchnorm import (
-    COUNT,
-    MEAN,
-    VARIANCE,
-    Collected,
-    Layer,
-    collect,
-    layers_of,
-    mixed,
-    settled,
-    watching,
-)
-from fedvisage.device.config import (
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import needing_room, write_atomically, write_json
+from fedvisage.base.onnx_graphs import open_session, parse_graph
+from fedvisage.device.exported import (
     AGAIN,
     CARD,
     CONFIG,
@@ -39,16 +30,258 @@ from fedvisage.device.config import (
     Adapted,
     Config,
     Description,
+    Exported,
     Graphs,
     as_values,
+    beside,
+    check_free,
+    entry_of,
+    files_beside,
 )
-from fedvisage.device.exported import Exported
-from fedvisage.device.writing import beside, check_free, entry_of, files_beside
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.files import needing_room, write_atomically, write_json
-from fedvisage.graphs.checks import parse_graph
-from fedvisage.graphs.session import open_session
-from fedvisage.tasks.pad.adapt.gate import Glimpse, closed, collapsed
+from fedvisage.metrics.gate import Glimpse, closed, collapsed
+
+# BatchNorm inside of exported graphs: found, watched on other images, and given other statistics; without torch.
+#
+# Exporters fold BatchNorm into the convolution before it: W becomes W·γ/σ, the bias β − μ·γ/σ. The exported
+# directory has
+# the weights as they were trained, so which layer went into which convolution follows from the numbers, and with it
+# what
+# the layer does: its output is y = γ·t + β, where t has mean 0 and variance 1 by the stored statistics.
+#
+# To collect statistics, every layer normalises with those of its batch, as in training: t becomes (t − m)/√(v +
+# ε/σ²).
+# Their mean over the batches, mixed with the stored ones, changes a folded convolution by one factor and one offset.
+
+
+Values = NDArray[np.float64]
+Arrays = Mapping[str, NDArray[Any]]
+
+EPSILONS = (1e-5, 1e-3)
+"""Those of torch, and of TensorFlow's networks."""
+
+_CLOSE = 1e-3
+_FLAT = 1e-6
+_LAYERS = ("Conv", "Gemm")
+MEAN, VARIANCE, COUNT = "collected_mean", "collected_variance", "collected_count"
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A BatchNorm layer: its name among the weights, the node that computes it, and what is stored of it."""
+
+    name: str
+    node: str
+    scale: Values
+    shift: Values
+    mean: Values
+    variance: Values
+    epsilon: float
+
+    @property
+    def spread(self) -> Values:
+        """The stored variance as the layer divides by it."""
+        return np.asarray(self.variance + self.epsilon)
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """What a layer saw: mean and variance of what came in, as a mean over batches."""
+
+    mean: Values
+    variance: Values
+
+
+def layers_of(graph: Any, weights: Arrays) -> list[Layer]:
+    """Return the BatchNorm layers of an ONNX graph, in order; each must be one of the weights."""
+    known = list(_stored(weights))
+    held = {one.name: one for one in graph.initializer}
+    found = [layer for node in graph.node if (layer := _layer(node, held, weights, known)) is not None]
+    if not found:
+        raise UserError("--data", "this model has no BatchNorm layers whose statistics could be collected")
+    if len({layer.name for layer in found}) < len(found) and not _alike(found):
+        raise UserError("--data", "the graph's BatchNorm layers cannot be told apart; adapt the run with torch instead")
+    return found
+
+
+def _alike(found: Sequence[Layer]) -> bool:
+    """Tell whether layers that bear one name have the same numbers, so that it does not matter which is which."""
+    return all(
+        np.array_equal(one.scale, other.scale) and np.array_equal(one.variance, other.variance)
+        for one in found
+        for other in found
+        if one.name == other.name
+    )
+
+
+def _stored(weights: Arrays) -> Iterator[tuple[str, tuple[Values, Values, Values, Values]]]:
+    for name in sorted(weights):
+        if name.endswith(".running_mean"):
+            layer = name.removesuffix(".running_mean")
+            mean, variance = (weights[f"{layer}.{kind}"].astype(np.float64) for kind in ("running_mean", "running_var"))
+            scale = weights.get(f"{layer}.weight", np.ones_like(mean)).astype(np.float64)
+            shift = weights.get(f"{layer}.bias", np.zeros_like(mean)).astype(np.float64)
+            yield layer, (scale, shift, mean, variance)
+
+
+def _layer(node: Any, held: Mapping[str, Any], weights: Arrays, known: Sequence[Any]) -> Layer | None:
+    """Return the layer that was folded into a node."""
+    from onnx import numpy_helper
+
+    if (
+        not node.name
+        or node.op_type not in _LAYERS
+        or len(node.input) < 3
+        or node.input[1] not in held
+        or node.input[2] not in held
+    ):
+        return None
+    folded, bias = (numpy_helper.to_array(held[name]).astype(np.float64) for name in node.input[1:3])
+    before = _before(node.input[1], weights)
+    if before is None or before[0].shape != folded.shape or len(bias) != len(folded):
+        return None
+    plain, own = (values.astype(np.float64) for values in before)
+    flat, rows = folded.reshape(len(folded), -1), plain.reshape(len(plain), -1)
+    factor = (flat * rows).sum(axis=1) / np.maximum((rows * rows).sum(axis=1), 1e-30)
+    if np.allclose(factor, 1, atol=1e-7) and np.allclose(bias, own, atol=1e-7):
+        return None
+    for name, (scale, shift, mean, variance) in known:
+        for epsilon in EPSILONS:
+            if len(scale) != len(bias):
+                continue
+            wanted = scale / np.sqrt(variance + epsilon)
+            there = shift + (own - mean) * wanted
+            if _near(factor, wanted) and _near(bias, there):
+                return Layer(name, node.name, scale, shift, mean, variance, epsilon)
+    return None
+
+
+def _near(values: Values, wanted: Values) -> bool:
+    return bool(np.abs(values - wanted).max() <= _CLOSE * max(float(np.abs(wanted).max()), 1e-6))
+
+
+def _before(name: str, weights: Arrays) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return weight and bias as they were trained; the graph writes `members.0.` before the name."""
+    parts = name.split(".")
+    if parts[:1] != ["members"] or len(parts) < 4:
+        return None
+    tail = [part.removesuffix("_") for part in parts[2:]]
+    for stem in (".".join(parts[2:-1]), ".".join(tail[:-1])):
+        for prefix in ("", f"member{int(parts[1]) + 1}/"):
+            weight = weights.get(f"{prefix}{stem}.weight")
+            if weight is not None and parts[-1] == "weight":
+                return weight, weights.get(f"{prefix}{stem}.bias", np.zeros(len(weight), np.float32))
+    return None
+
+
+def watching(model: Any, layers: Sequence[Layer]) -> Any:
+    """Return a copy of a model in which layers normalise with their batch, and say what they saw."""
+    from onnx import ModelProto, TensorProto, helper
+
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    where = {layer.node: number for number, layer in enumerate(layers)}
+    nodes = []
+    for node in copy.graph.node:
+        if node.name not in where:
+            nodes.append(node)
+            continue
+        number = where[node.name]
+        out = node.output[0]
+        node.output[0] = f"{out}/folded"
+        nodes += [node, *_normalise(copy.graph, layers[number], number, node.output[0], out, node.op_type == "Conv")]
+        copy.graph.output.extend(
+            helper.make_tensor_value_info(f"{kind}/{number}", type_, None)
+            for kind, type_ in ((MEAN, TensorProto.FLOAT), (VARIANCE, TensorProto.FLOAT), (COUNT, TensorProto.INT64))
+        )
+    del copy.graph.node[:]
+    copy.graph.node.extend(nodes)
+    return copy
+
+
+def _normalise(graph: Any, layer: Layer, number: int, found: str, out: str, channels_second: bool) -> list[Any]:
+    """Write (t − m)/√(v + ε/σ²) · γ + β, where t = (y − β)/γ comes from the folded y; flat channels are β."""
+    from onnx import helper, numpy_helper
+
+    shape = (1, -1, 1, 1) if channels_second else (1, -1)
+    axes = np.array([0, 2, 3] if channels_second else [0], np.int64)
+    flat = np.abs(layer.scale) < _FLAT
+    scale = np.where(flat, 1.0, layer.scale)
+    constants: dict[str, NDArray[Any]] = {
+        "shift": layer.shift.reshape(shape).astype(np.float32),
+        "inverse": (1 / scale).reshape(shape).astype(np.float32),
+        "scale": np.where(flat, 0.0, scale).reshape(shape).astype(np.float32),
+        "epsilon": (layer.epsilon / layer.spread).reshape(shape).astype(np.float32),
+        "axes": axes,
+    }
+    name = {key: f"statistics/{number}/{key}" for key in (*constants, "a", "t", "c", "q", "e", "d", "n", "s")}
+    graph.initializer.extend(numpy_helper.from_array(value, name[key]) for key, value in constants.items())
+    mean, variance = f"{MEAN}/{number}", f"{VARIANCE}/{number}"
+    steps = (
+        ("Sub", (found, name["shift"]), name["a"]), ("Mul", (name["a"], name["inverse"]), name["t"]),
+        ("ReduceMean", (name["t"], name["axes"]), mean), ("Sub", (name["t"], mean), name["c"]),
+        ("Mul", (name["c"], name["c"]), name["q"]), ("ReduceMean", (name["q"], name["axes"]), variance),
+        ("Add", (variance, name["epsilon"]), name["e"]), ("Sqrt", (name["e"],), name["d"]),
+        ("Div", (name["c"], name["d"]), name["n"]), ("Mul", (name["n"], name["scale"]), name["s"]),
+        ("Add", (name["s"], name["shift"]), out), ("Size", (name["t"],), f"{COUNT}/{number}"),
+    )  # fmt: skip
+    return [helper.make_node(kind, list(inputs), [output]) for kind, inputs, output in steps]
+
+
+def collect(said: Sequence[Sequence[NDArray[Any]]]) -> list[Collected]:
+    """Average what every layer said of each batch: means, and variances as BatchNorm stores them, uncorrected no more.
+
+    ``said`` has a row a batch, with mean, variance and number of values of the first layer, then of the next.
+    """
+    found = []
+    for number in range(0, len(said[0]), 3):
+        means, variances = [], []
+        for row in said:
+            mean, variance = (np.asarray(values, np.float64).ravel() for values in row[number : number + 2])
+            count = int(row[number + 2]) / len(mean)
+            means.append(mean)
+            variances.append(variance * count / max(count - 1, 1))
+        found.append(Collected(np.mean(means, axis=0), np.mean(variances, axis=0)))
+    return found
+
+
+def settled(model: Any, layers: Sequence[Layer], collected: Sequence[Collected], keep: float) -> Any:
+    """Return a copy of a model with other statistics: ``keep`` of the stored ones, the rest of what was collected.
+
+    ``collected`` is in units of the stored statistics, as `watching` says it.
+    """
+    from onnx import ModelProto, numpy_helper
+
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    held = {one.name: one for one in copy.graph.initializer}
+    nodes = {node.name: node for node in copy.graph.node}
+    for layer, seen in zip(layers, collected, strict=True):
+        node, (mean, variance) = nodes[layer.node], mixed(layer, seen, keep)
+        factor = np.sqrt(layer.spread / (variance + layer.epsilon))
+        offset = layer.scale * (layer.mean - mean) / np.sqrt(variance + layer.epsilon)
+        weight, bias = (numpy_helper.to_array(held[name]).astype(np.float64) for name in node.input[1:3])
+        changed = weight * factor.reshape(-1, *([1] * (weight.ndim - 1)))
+        moved = layer.shift + (bias - layer.shift) * factor + offset
+        for place, values in ((1, changed), (2, moved)):  # under names of their own: nodes may share a constant
+            name = f"{layer.node}/settled/{place}"
+            copy.graph.initializer.append(numpy_helper.from_array(values.astype(np.float32), name))
+            node.input[place] = name
+    used = {name for node in copy.graph.node for name in node.input}
+    for one in [one for one in copy.graph.initializer if one.name not in used]:
+        copy.graph.initializer.remove(one)
+    return copy
+
+
+def mixed(layer: Layer, seen: Collected, keep: float) -> tuple[Values, Values]:
+    """Return a layer's new mean and variance, in its own units; a channel that says nothing keeps its own."""
+    mean = layer.mean + seen.mean * np.sqrt(layer.spread)
+    variance = seen.variance * layer.spread
+    flat = np.abs(layer.scale) < _FLAT
+    return (
+        np.where(flat, layer.mean, keep * layer.mean + (1 - keep) * mean),
+        np.where(flat, layer.variance, keep * layer.variance + (1 - keep) * variance),
+    )
+
 
 KEPT = 0.25
 """The share of the sites' statistics, which was chosen on the sites' held-out subjects (docs/adaptation.md)."""
@@ -57,7 +290,6 @@ BATCH = 64
 RECORD = "adaptation.json"
 
 Crops = NDArray[np.uint8]
-Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True)

@@ -2,38 +2,209 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.datasets.importers.cropping import crop_face, make_detector
-from fedvisage.device.checked import (
-    ATTACK,
-    BONA_FIDE,
-    NO_DECISION,
-    Box,
-    Checked,
-    CheckedFace,
-    Embedding,
-    PadVerdict,
-    Search,
-)
+from fedvisage.base.errors import UserError
 from fedvisage.device.exported import Exported
-from fedvisage.device.quality import SMALL, Quality, Settings, measure
-from fedvisage.device.running import Running, Watched
-from fedvisage.errors import UserError
-from fedvisage.faces.align import SIDE, align
+from fedvisage.device.predict import probability
+from fedvisage.faces.align import SIDE, Found, align, find
+from fedvisage.faces.cropping import crop_face, make_detector
 from fedvisage.faces.detection import Face, digest
-from fedvisage.faces.upright import Found, find
+from fedvisage.faces.quality import NO_FACE, SMALL, Quality, Settings, measure
 from fedvisage.metrics.threshold import Threshold
-from fedvisage.tasks.pad.prediction import probability
 
 if TYPE_CHECKING:
     from fedvisage.device.adaptation import Outcome
+
+# What a pipeline says of a picture, as values that programs and people read.
+
+
+BONA_FIDE, ATTACK, NO_DECISION = "bona_fide", "attack", "no_decision"
+MATCH, NO_MATCH = "match", "no_match"
+
+Embedding = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Box:
+    """Where a face is, in pixels of the picture as it came, and how sure the detector is."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class PadVerdict:
+    """Living face or attack: score and threshold as probabilities, and how the threshold was chosen.
+
+    Logits decide: probabilities near to 0 or 1 would hide a difference. Without a score nothing is decided.
+    """
+
+    decision: str
+    score: float | None
+    threshold: float
+    logit: float | None
+    threshold_logit: float
+    operating_point: str
+
+
+@dataclass(frozen=True)
+class Match:
+    """A known person whom a face is like."""
+
+    person: str
+    similarity: float
+    threshold: float
+    decision: str
+    operating_point: str
+
+
+Search = Callable[[Embedding], Sequence[Match]]
+"""From a unit embedding to matches, the most similar first."""
+
+
+@dataclass(frozen=True, eq=False)
+class CheckedFace:
+    """What is said of one face; who it is, only if it may be asked."""
+
+    box: Box
+    points: tuple[tuple[float, float], ...]
+    quality: Quality
+    pad: PadVerdict | None = None
+    embedding: Embedding | None = None
+    matches: tuple[Match, ...] = ()
+
+    def as_values(self) -> dict[str, Any]:
+        """Return it as plain values; an embedding is a template, and not among them."""
+        return {
+            "box": asdict(self.box),
+            "points": [list(point) for point in self.points],
+            "quality": {"ok": self.quality.ok, **asdict(self.quality)},
+            "pad": None if self.pad is None else asdict(self.pad),
+            "matches": [asdict(match) for match in self.matches],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Checked:
+    """What is said of a picture: its faces, the largest first, and whether it was turned by 180° to find them."""
+
+    faces: tuple[CheckedFace, ...]
+    turned: bool = False
+
+    @property
+    def decision(self) -> str:
+        """What is decided of the largest face; without a PAD model, nothing."""
+        verdict = self.faces[0].pad if self.faces else None
+        return NO_DECISION if verdict is None else verdict.decision
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Why the largest face was not judged; nothing if it was."""
+        return self.faces[0].quality.reasons if self.faces else (NO_FACE,)
+
+    def as_values(self) -> dict[str, Any]:
+        """Return it as plain values, for programs."""
+        return {
+            "decision": self.decision,
+            "reasons": list(self.reasons),
+            "upside_down": self.turned,
+            "faces": [face.as_values() for face in self.faces],
+        }
+
+
+# Several frames of one face: a running mean of what attack detection says, which one lucky frame does not sway.
+#
+# The frames must be of one face. Where it is lost, or another one stands in its place, the mean begins again;
+# otherwise
+# somebody could show a face and then a picture of another.
+
+
+SAME_PLACE = 0.3
+"""Least overlap of two boxes, as a share of both together, in frames that follow each other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """A frame's own check, and what is decided of the frames up to it."""
+
+    number: int
+    checked: Checked
+    frames: int
+    """How many frames the mean is over."""
+    verdict: PadVerdict | None
+    """The decision by the mean; none where this frame shows nothing that can be judged."""
+
+    @property
+    def decision(self) -> str:
+        """What is decided of the face in front of the camera."""
+        return NO_DECISION if self.verdict is None else self.verdict.decision
+
+    def as_values(self) -> dict[str, Any]:
+        """Return it as plain values, for programs."""
+        return {
+            "frame": self.number,
+            "decision": self.decision,
+            "score": None if self.verdict is None else self.verdict.score,
+            "threshold": None if self.verdict is None else self.verdict.threshold,
+            "operating_point": None if self.verdict is None else self.verdict.operating_point,
+            "frames": self.frames,
+            "this_frame": self.checked.as_values(),
+        }
+
+
+class Running:
+    """The last frames of one face."""
+
+    def __init__(self, window: int) -> None:
+        """Keep so many frames."""
+        self._scores: deque[float] = deque(maxlen=window)
+        self._box: Box | None = None
+        self._number = -1
+
+    def add(self, checked: Checked) -> Watched:
+        """Take a frame's check, and say what the mean of the last frames is."""
+        self._number += 1
+        face = checked.faces[0] if checked.faces else None
+        own = None if face is None else face.pad
+        if face is None or own is None or own.score is None:
+            self._forget()
+            return Watched(self._number, checked, 0, None)
+        if self._box is not None and overlap(self._box, face.box) < SAME_PLACE:
+            self._forget()
+        self._box = face.box
+        self._scores.append(own.score)
+        return Watched(self._number, checked, len(self._scores), self._mean(own))
+
+    def _mean(self, own: PadVerdict) -> PadVerdict:
+        mean = float(np.mean(self._scores))
+        if len(self._scores) == 1:
+            return own  # by its logit, as a picture alone is
+        return replace(own, score=mean, logit=None, decision=BONA_FIDE if mean >= own.threshold else ATTACK)
+
+    def _forget(self) -> None:
+        self._scores.clear()
+        self._box = None
+
+
+def overlap(one: Box, other: Box) -> float:
+    """Return the common area of two boxes as a share of both together."""
+    width = min(one.x + one.width, other.x + other.width) - max(one.x, other.x)
+    height = min(one.y + one.height, other.y + other.height) - max(one.y, other.y)
+    common = max(0.0, width) * max(0.0, height)
+    whole = one.width * one.height + other.width * other.height - common
+    return common / whole if whole > 0 else 0.0
+
 
 Image = NDArray[np.uint8]
 

@@ -2,20 +2,508 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from fedvisage.base.errors import BadFile, RunFailed, UserError, printable
+from fedvisage.base.progress import Steps, counted, unwatched
 from fedvisage.device.exported import Exported
-from fedvisage.errors import UserError
-from fedvisage.progress import Steps, unwatched
-from fedvisage.tasks.pad.looking import look_for, predictions
-from fedvisage.tasks.pad.prediction import Predictions
-from fedvisage.tasks.pictures import Asked, Picture
-from fedvisage.tasks.recognition import matches as faces
+from fedvisage.faces.align import Found, Image, align, find, is_grey
+from fedvisage.faces.cropping import Cropped, crop_face, make_cropper, make_detector
+from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture, video_frames
+from fedvisage.metrics.scores import FloatArray
+from fedvisage.metrics.similarity import Features
+from fedvisage.metrics.threshold import ON_TRAINING, Threshold
 
-Image = NDArray[np.uint8]
+# Frames to watch: a picture, a folder of pictures in order of their names, a video file, or a camera.
+
+
+def frames_of(source: str) -> Iterator[Image]:
+    """Return the frames of a source, RGB; a number is a camera, as the system counts them."""
+    if source.isascii() and source.isdigit():
+        return _camera(int(source))
+    path = Path(source)
+    if path.is_dir():
+        return _folder(path)
+    if not path.is_file():
+        raise UserError(printable(source), "is no picture, folder or video; a number names a camera")
+    return _picture(path) if path.suffix.lower() in ENDINGS else _video(path)
+
+
+def every(frames: Iterator[Image], step: int) -> Iterator[Image]:
+    """Return the first of each ``step`` frames."""
+    if step < 1:
+        raise UserError("--every", f"must be at least 1, got {step}")
+    return (frame for number, frame in enumerate(frames) if number % step == 0)
+
+
+def _picture(path: Path) -> Iterator[Image]:
+    try:
+        yield open_picture(path)
+    except BadFile as bad:
+        raise UserError(printable(str(path)), str(bad)) from None
+
+
+def _folder(path: Path) -> Iterator[Image]:
+    pictures = sorted(one for one in path.iterdir() if one.suffix.lower() in ENDINGS and one.is_file())
+    if not pictures:
+        raise UserError(printable(str(path)), f"has no images ({', '.join(ENDINGS)})")
+    for one in pictures:
+        yield from _picture(one)
+
+
+def _video(path: Path) -> Iterator[Image]:
+    try:
+        for _, frame in video_frames(path, range(sys.maxsize)):
+            yield frame
+    except BadFile as bad:
+        raise UserError(printable(str(path)), str(bad)) from None
+
+
+def _camera(number: int) -> Iterator[Image]:
+    capture = cv2.VideoCapture(number)
+    try:
+        if not capture.isOpened():
+            raise UserError(f"camera {number}", "cannot be opened; is it connected, and may this user read it?")
+        while True:
+            taken, frame = capture.read()
+            if not taken:
+                raise RunFailed(f"camera {number}: gives no more frames")
+            yield cv2.cvtColor(frame, cv2.COLOR_BGR2RGB).astype(np.uint8, copy=False)
+    finally:
+        capture.release()
+
+
+# The pictures that a person asks about: files, folders, lists of paths, one through a pipe; what came of them all.
+
+
+Observation = TypeVar("Observation")
+
+AT_ONCE = 256
+"""Crops that are kept in memory before they are scored."""
+
+PIPE = Path("-")
+"""What is named where the picture comes through standard input."""
+
+UPSIDE_DOWN, GREY, SEVERAL = "upside down", "grey", "several faces"
+"""What is remarkable of a picture, as programs read it."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture by its name, to be read when its turn comes."""
+
+    name: str
+    read: Callable[[], Image]
+    """Returns H×W×3 in RGB, or raises BadFile."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The pictures that are asked about, and how many files of folders are none, by the endings of their names."""
+
+    pictures: list[Picture]
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def notices(self) -> list[str]:
+        """What to know of folders, a line each; nothing if all in them are pictures."""
+        if not self.passed_over:
+            return []
+        endings = sorted(self.passed_over.items())
+        kinds = ", ".join(f"{printable(ending) or 'no ending'} {count}" for ending, count in endings)
+        return [f"{counted(self.passed_over.total(), 'file')} passed over, by the ending: {kinds}"]
+
+
+def asked_for(paths: Sequence[Path], listed: bytes | None = None, piped: Callable[[], bytes] | None = None) -> Asked:
+    """Return the pictures of files and folders, and of the paths in a list; ``-`` is the picture that is piped in.
+
+    A path that is named and not there is a mistake; one in a list becomes a picture that cannot be read.
+    """
+    asked = Asked([])
+    if list(paths).count(PIPE) > 1:
+        raise UserError("PATH", "standard input holds one picture; name - once")
+    for path in paths:
+        if path == PIPE and piped is not None:
+            asked.pictures.append(Picture("-", partial(_decoded, piped)))
+        elif path.is_file():
+            asked.pictures.append(picture_at(path))
+        elif path.is_dir():
+            _look_into(path, asked)
+        else:
+            raise UserError(_printed(path), "is neither an image nor a folder")
+    for path in _paths_in(listed or b""):
+        if path.is_dir():
+            _look_into(path, asked)
+        else:
+            asked.pictures.append(picture_at(path))
+    if not asked.pictures:
+        raise UserError("PATH", "no image is named; give files, folders, - or --paths-from")
+    return asked
+
+
+def picture_at(path: Path) -> Picture:
+    """Return the picture of a file; bytes of its name that are no text are shown by a sign in their place."""
+    name = os.fsencode(path).decode("utf-8", errors="replace")
+    return Picture(name, partial(open_picture, path))
+
+
+def looked_at(
+    pictures: Sequence[Picture], look: Callable[[Image], Observation], steps: Steps
+) -> Iterator[list[tuple[str, Observation | BadFile]]]:
+    """Read pictures and look at each; yield portions of names with what was seen, or why nothing was."""
+    portion: list[tuple[str, Observation | BadFile]] = []
+    for done, picture in enumerate(pictures, 1):
+        try:
+            portion.append((picture.name, look(picture.read())))
+        except BadFile as bad:
+            portion.append((picture.name, bad))
+        steps(done, len(pictures))
+        if len(portion) == AT_ONCE or done == len(pictures):
+            yield portion
+            portion = []
+
+
+def notes_of(found: Found | None, *, grey: bool = False) -> tuple[str, ...]:
+    """Return what is remarkable of a picture and of the faces that were found on it, if any were sought."""
+    several, turned = found is not None and len(found.faces) > 1, found is not None and found.turned
+    return tuple(note for note, true in ((SEVERAL, several), (UPSIDE_DOWN, turned), (GREY, grey)) if true)
+
+
+def in_words(notes: Sequence[str], faces: int | None) -> str:
+    """Return notes as people read them behind a picture's name; nothing where there are none."""
+    sentences = {
+        SEVERAL: f"{faces} faces: the largest",
+        UPSIDE_DOWN: "upside down: turned first",
+        GREY: "grey, as infrared is: the model knows colours",
+    }
+    return f"  ({'; '.join(sentences[note] for note in notes)})" if notes else ""
+
+
+def exit_code(decisions: Iterable[str], *, good: str, bad: str) -> int:
+    """Return 0 if every decision is good, 1 if one is bad, and 3 if none is bad but something was not decided."""
+    found = set(decisions)
+    if bad in found:
+        return 1
+    return 0 if found == {good} else 3
+
+
+def _decoded(piped: Callable[[], bytes]) -> Image:
+    return read_picture(piped())
+
+
+def _paths_in(listed: bytes) -> list[Path]:
+    """Return the paths of a list, one a line; with NUL bytes, as ``find -print0`` writes them, between these."""
+    parts = listed.split(b"\0") if b"\0" in listed else listed.splitlines()
+    return [Path(os.fsdecode(part)) for part in parts if part]
+
+
+def _look_into(folder: Path, asked: Asked) -> None:
+    """Add the pictures in a folder, in order of their names, and count what is none."""
+    before = len(asked.pictures)
+    for path in sorted(one for one in folder.rglob("*") if one.is_file()):
+        if path.suffix.lower() in ENDINGS:
+            asked.pictures.append(picture_at(path))
+        else:
+            asked.passed_over[path.suffix.lower()] += 1
+    if len(asked.pictures) == before:
+        raise UserError(_printed(folder), f"has no images ({', '.join(ENDINGS)})")
+
+
+def _printed(path: Path) -> str:
+    return printable(str(path))
+
+
+# What a model says of pictures: as plain values for programs, as lines for people, and as an exit code.
+
+
+LIVE, ATTACK, REJECTED = "live", "attack", "rejected"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What the model says of one picture; without a score there is a reason.
+
+    ``faces`` and ``boxes`` (x, y, width, height in the picture's pixels) are there where faces were sought; the first
+    and largest is the one that was judged.
+    """
+
+    path: str
+    probability: float | None = None
+    logit: float | None = None
+    decision: str = REJECTED
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    faces: int | None = None
+    boxes: list[list[float]] | None = None
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What the model says of some pictures, and the threshold by which it decided."""
+
+    threshold: Threshold
+    images: list[Prediction]
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+    def as_values(self) -> dict[str, Any]:
+        """Return all as plain values, for programs."""
+        t = self.threshold
+        rule = {"rule": t.rule, "probability": probability(t.value), "logit": t.value, "far": t.far, "frr": t.frr}
+        return {
+            "threshold": rule,
+            "passed_over": dict(sorted(self.passed_over.items())),
+            "images": [asdict(one) for one in self.images],
+        }
+
+    def lines(self) -> list[str]:
+        """Return all as lines, for people."""
+        return [_operating_point(self.threshold), *(_prediction_line(one, self.threshold) for one in self.images)]
+
+    @property
+    def exit_code(self) -> int:
+        """Return what a script needs to know."""
+        return exit_code((one.decision for one in self.images), good=LIVE, bad=ATTACK)
+
+
+def probability(logit: float) -> float:
+    """Return the probability of a live face that a logit stands for."""
+    return float(np.exp(-np.logaddexp(0.0, -logit)))
+
+
+def beside(logit: float, threshold: float) -> str:
+    """Return score and threshold with the sign between them, in so many digits that they show it.
+
+    Where the probabilities of both are so near to 0 or 1 that no digits would, they are given as logits.
+    """
+    sign = ">=" if logit >= threshold else "<"
+    for digits in range(4, 10):
+        score, limit = (f"{probability(value):.{digits}f}" for value in (logit, threshold))
+        if score != limit:
+            return f"score {score} {sign} threshold {limit}"
+    if logit == threshold:
+        return f"score {score[:6]} {sign} threshold {limit[:6]}"
+    return f"score (logit) {logit:+.9g} {sign} threshold {threshold:+.9g}"
+
+
+def _prediction_line(one: Prediction, threshold: Threshold) -> str:
+    said = one.reason if one.logit is None else beside(one.logit, threshold.value)
+    return f"{one.decision:9}{said}  {printable(one.path)}{in_words(one.notes, one.faces)}"
+
+
+def _operating_point(threshold: Threshold) -> str:
+    rates = ""
+    if threshold.far is not None and threshold.frr is not None:
+        seen = "training" if threshold.rule == ON_TRAINING else "held-out"
+        rates = (
+            f"; at the sites it accepts {threshold.far:.2%} of {seen} attacks and rejects {threshold.frr:.2%} of live"
+        )
+    return f"threshold: score {probability(threshold.value):.4f}, chosen by {threshold.rule}{rates}"
+
+
+# What is looked at in a picture before a model scores it: the face is found and cut out, or there is a reason why
+# not.
+#
+# Nothing here needs torch: a device looks at pictures as `predict` does.
+
+
+@dataclass(frozen=True, eq=False)
+class CroppedFace:
+    """What was seen of a picture: the crop to score, or a reason why there is none."""
+
+    crop: Image | None = None
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    found: Found | None = None
+    """The faces, where they were sought."""
+
+
+FindFace = Callable[[Image], CroppedFace]
+Score = Callable[[Sequence[Image]], FloatArray]
+
+
+def predictions(asked: Asked, look: FindFace, score: Score, threshold: Threshold, steps: Steps) -> Predictions:
+    """Read pictures and look at them one by one, score their crops in batches."""
+    said = list[Prediction]()
+    for portion in looked_at(asked.pictures, look, steps):
+        seen = [(name, CroppedFace(reason=str(one)) if isinstance(one, BadFile) else one) for name, one in portion]
+        crops = [one.crop for _, one in seen if one.crop is not None]
+        logits = iter(score(crops).tolist() if crops else [])
+        said += [_prediction(name, one, None if one.crop is None else next(logits), threshold) for name, one in seen]
+    return Predictions(threshold, said, asked.passed_over)
+
+
+def face_cropper(crop: str, size: int, threads: int = 1) -> FindFace:
+    """Return the function that cuts the face out of a picture in the named way; ``threads`` are for the detector."""
+    if crop != "face":
+        cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+        return lambda picture: _seen(cut(picture), None)
+    detect = make_detector(threads)
+
+    def look(picture: Image) -> CroppedFace:
+        found = find(picture, detect)
+        if not found.faces:
+            return CroppedFace(reason="no face found", found=found)
+        return _seen(crop_face(found.picture, found.faces, size), found)
+
+    return look
+
+
+def _seen(cropped: Cropped, found: Found | None) -> CroppedFace:
+    notes = notes_of(found, grey=is_grey(cropped.image))
+    if cropped.upscaled:
+        reason = "the face is too small: enlarging it would blur what tells attacks apart"
+        return CroppedFace(None, reason, notes, found)
+    return CroppedFace(cropped.image, "", notes, found)
+
+
+def _prediction(name: str, seen: CroppedFace, logit: float | None, threshold: Threshold) -> Prediction:
+    faces, boxes = (None, None) if seen.found is None else (len(seen.found.faces), seen.found.boxes)
+    if logit is None:
+        return Prediction(name, reason=seen.reason, notes=seen.notes, faces=faces, boxes=boxes)
+    decision = LIVE if logit >= threshold.value else ATTACK
+    return Prediction(name, probability(logit), logit, decision, "", seen.notes, faces, boxes)
+
+
+# A face beside others: what was seen of each, how alike they are, and what that says at a threshold.
+#
+# Nothing here needs torch: a device compares faces as `predict` does.
+
+
+SAME, OTHER = "same person", "other person"
+TOO_FEW = (
+    "the sites had too few impostor pairs for one at the recipe's false match rate; train with a higher"
+    " evaluation.recognition.fmr or more held-out people"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class AlignedFace:
+    """A picture's largest face, aligned, what is remarkable, and how many there are if they were sought."""
+
+    crop: Image
+    notes: tuple[str, ...] = ()
+    faces: int | None = None
+
+
+@dataclass(frozen=True)
+class Match:
+    """What the model says of a face beside the one in question; without a similarity there is a reason."""
+
+    path: str
+    similarity: float | None = None
+    decision: str = "rejected"
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    faces: int | None = None
+    """How many were found, where they were sought; the largest is the one that was compared."""
+
+
+@dataclass(frozen=True)
+class Matches:
+    """What the model says of a face beside others, the most similar first, and the threshold by which it decided."""
+
+    threshold: Threshold
+    face: str
+    of_face: AlignedFace
+    """What was seen of the face in question."""
+    matches: list[Match]
+    passed_over: Counter[str] = field(default_factory=Counter)
+
+    def as_values(self) -> dict[str, Any]:
+        """Return all as plain values, for programs."""
+        t = self.threshold
+        operating = {"rule": t.rule, "similarity": t.value, "fmr": t.far, "fnmr": t.frr}
+        return {
+            "threshold": operating,
+            "face": self.face,
+            "of_face": {"notes": self.of_face.notes, "faces": self.of_face.faces},
+            "passed_over": dict(sorted(self.passed_over.items())),
+            "matches": [asdict(one) for one in self.matches],
+        }
+
+    def lines(self) -> list[str]:
+        """Return all as lines, for people."""
+        said = in_words(self.of_face.notes, self.of_face.faces)
+        about = [f"face: {printable(self.face)}{said}"] if said else []
+        return [operating_point(self.threshold), *about, *map(_match_line, self.matches)]
+
+    @property
+    def exit_code(self) -> int:
+        """Return what a script needs to know."""
+        return exit_code((one.decision for one in self.matches), good=SAME, bad=OTHER)
+
+
+AlignFace = Callable[[Image], AlignedFace]
+Embed = Callable[[Sequence[Image]], Features]
+
+
+def matches(
+    picture: Picture, against: Asked, look: AlignFace, embed: Embed, threshold: Threshold, steps: Steps
+) -> Matches:
+    """Compare a face with another one, or with each of many, whose crops are embedded in batches."""
+    try:
+        seen = look(picture.read())
+        face = embed([seen.crop])
+    except BadFile as bad:
+        raise UserError(printable(picture.name), str(bad)) from None
+    found = list[Match]()
+    for portion in looked_at(against.pictures, look, steps):
+        crops = [one.crop for _, one in portion if not isinstance(one, BadFile)]
+        alike = iter((embed(crops) @ face[0]).tolist() if crops else [])
+        found += [_match(name, one, alike, threshold) for name, one in portion]
+    found.sort(key=lambda one: (one.similarity is None, -(one.similarity or 0.0), one.path))
+    return Matches(threshold, picture.name, seen, found, against.passed_over)
+
+
+def face_aligner(crop: str, size: int, threads: int = 1) -> Callable[[Image], AlignedFace]:
+    """Return the function that aligns the face of a picture, or raises BadFile; ``threads`` are for the detector."""
+    if crop == "centre":
+        raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
+    if crop != "face":
+        cut = make_cropper(crop, size, threads)  # type: ignore[arg-type]  # it refuses other words itself
+        return lambda picture: AlignedFace(cut(picture).image)
+    detect = make_detector(threads)
+
+    def look(picture: Image) -> AlignedFace:
+        found = find(picture, detect)
+        if not found.faces:
+            raise BadFile("no face found")
+        aligned, _ = align(found.picture, found.faces[0].points, size)
+        return AlignedFace(aligned, notes_of(found), len(found.faces))
+
+    return look
+
+
+def _match_line(one: Match) -> str:
+    score = "" if one.similarity is None else f"similarity {one.similarity:+.4f}  "
+    reason = f"  {one.reason}" if one.reason else ""
+    return f"{one.decision:13}{score}{printable(one.path)}{reason}{in_words(one.notes, one.faces)}"
+
+
+def operating_point(threshold: Threshold) -> str:
+    """Say which similarity counts as one person, and what errors that made at the sites."""
+    missed = f" and misses {threshold.frr:.2%} of genuine ones" if threshold.frr is not None else ""
+    accepted = f"accepts {threshold.far:.4%} of impostor pairs{missed}" if threshold.far is not None else ""
+    return f"threshold: similarity {threshold.value:+.4f}, chosen by {threshold.rule}; at the sites it {accepted}"
+
+
+def _match(path: str, seen: AlignedFace | BadFile, alike: Iterator[float], threshold: Threshold) -> Match:
+    if isinstance(seen, BadFile):
+        return Match(path, reason=str(seen))
+    similarity = next(alike)
+    decision = SAME if similarity >= threshold.value else OTHER
+    return Match(path, similarity, decision, notes=seen.notes, faces=seen.faces)
 
 
 def predict(model: Exported, asked: Asked, *, crop: str = "face", steps: Steps = unwatched) -> Predictions:
@@ -30,19 +518,19 @@ def predict(model: Exported, asked: Asked, *, crop: str = "face", steps: Steps =
     def score(crops: Sequence[Image]) -> NDArray[np.float64]:
         return model.run(np.stack(crops)).astype(np.float64)
 
-    return predictions(asked, look_for(crop, model.size), score, model.threshold, steps)
+    return predictions(asked, face_cropper(crop, model.size), score, model.threshold, steps)
 
 
 def compare_faces(
     model: Exported, picture: Picture, against: Asked, *, crop: str = "face", steps: Steps = unwatched
-) -> faces.Matches:
+) -> Matches:
     """Compare a face with another one, or with each of many."""
     if model.task != "recognition":
         raise UserError("--against", "this model detects attacks; leave --against out")
     if model.threshold is None:
-        raise UserError("threshold", faces.TOO_FEW)
+        raise UserError("threshold", TOO_FEW)
 
     def embed(crops: Sequence[Image]) -> NDArray[np.float32]:
         return model.run(np.stack(crops)).astype(np.float32, copy=False)
 
-    return faces.matches(picture, against, faces.look_for(crop, model.size), embed, model.threshold, steps)
+    return matches(picture, against, face_aligner(crop, model.size), embed, model.threshold, steps)

@@ -14,10 +14,10 @@ from typing import Literal
 
 from torch import Generator, Tensor, nn
 
+from fedvisage.federation.privacy.accountant import Charge
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.upload import Upload
-from fedvisage.privacy.accountant import Charge
+from fedvisage.federation.wire.schema import Upload
 from fedvisage.recipe import MethodOptions, Recipe
 
 TaskName = Literal["pad", "recognition"]

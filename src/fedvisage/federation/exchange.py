@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fedvisage.errors import plain_line
-from fedvisage.federation.participation import asked, offline
-from fedvisage.federation.protections.chain import ADMIT
-from fedvisage.federation.record.attendance import NO_QUORUM
+from fedvisage.base.errors import plain_line
+from fedvisage.base.streams import torch_rng
+from fedvisage.federation.privacy.accountant import BudgetSpent
+from fedvisage.federation.protections.steps import ADMIT
+from fedvisage.federation.record.attendance import NO_QUORUM, asked, offline
 from fedvisage.federation.record.ledger import Entry, JsonLines
 from fedvisage.federation.record.releases import Told
 from fedvisage.federation.wire.message import Message, digest_of, size_of
 from fedvisage.federation.wire.precision import narrowed, weights_in, widened
 from fedvisage.federation.wire.schema import Refused, Schema
 from fedvisage.federation.wire.transport import Order, Reply, Transport
-from fedvisage.privacy.accountant import BudgetSpent
 from fedvisage.recipe import Recipe
-from fedvisage.streams import torch_rng
 
 LONGEST_REASON = 300
 """Letters of the reason why a site failed, in the round's record."""

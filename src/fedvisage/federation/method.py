@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fedvisage.federation.declared import Call, Declared, Home, Member, Personal, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.upload import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
+from fedvisage.federation.wire.schema import COST, EXAMPLES, LOSS, SUMMED, Kind, Upload
 
 __all__ = [
     "COST",

@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
-from fedvisage.errors import plain_line
+from fedvisage.base.errors import plain_line
 from fedvisage.federation.declared import Call
 from fedvisage.federation.wire.message import Message, is_plain
 from fedvisage.federation.wire.precision import wide
-from fedvisage.federation.wire.schema import Expected, Extent, Refused, extent_of, schema_of
+from fedvisage.federation.wire.schema import Expected, Extent, Refused, Upload, extent_of, schema_of
 from fedvisage.federation.wire.transport import Order
-from fedvisage.federation.wire.upload import Upload
 from fedvisage.recipe import Recipe
 
 QUOTED = 60

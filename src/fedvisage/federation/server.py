@@ -7,30 +7,93 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
+from typing import NoReturn
 
+import torch
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
-from fedvisage.errors import RunFailed
-from fedvisage.federation.combine import cast
-from fedvisage.federation.conversation import Conversation, SiteLost
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.streams import torch_rng
 from fedvisage.federation.declared import Declared, Home
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.members import joined
-from fedvisage.federation.protections.chain import COMBINE, incoming
-from fedvisage.federation.protections.step import Incoming, Mixed
+from fedvisage.federation.protections.combine import cast
+from fedvisage.federation.protections.steps import COMBINE, Incoming, Mixed, incoming
 from fedvisage.federation.record.attendance import NO_QUORUM
 from fedvisage.federation.record.releases import Releases
 from fedvisage.federation.secure.calls import layout_of, threshold_of
 from fedvisage.federation.secure.total import NoSum, summed
 from fedvisage.federation.wire.message import Message, load_parts, plain, state_of, under
 from fedvisage.federation.wire.precision import wide
-from fedvisage.federation.wire.schema import schema_of
-from fedvisage.federation.wire.upload import LOSS, SUMMED
+from fedvisage.federation.wire.schema import LOSS, SUMMED, schema_of
 from fedvisage.nn import optimizers
-from fedvisage.nn.precision import Compute
+from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
-from fedvisage.streams import torch_rng
+
+# A conversation of the server with one site: several exchanges in a row, which end where the site is lost.
+
+
+class SiteLost(Exception):
+    """The site of a conversation stopped answering, or said what cannot be."""
+
+    def __init__(self, site: str, reason: str) -> None:
+        """Remember which site, and why."""
+        super().__init__(site, reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """Several exchanges with one site in a row: one visit, during which the site keeps its place."""
+
+    name: str
+    """The site's name."""
+    exchange: Exchange
+    """Orders and replies."""
+    device: torch.device
+    """Where replies are put."""
+    visit: int
+    """The visit's number, by which the site knows that it goes on."""
+
+    def ask(self, call: str, message: Message | None = None, *, like: Mapping[str, Tensor] | None = None) -> Message:
+        """Ask and wait; a lost site ends the conversation, and so does a field that is not shaped like it must be.
+
+        ``like`` settles what a schema leaves open: a gradient has the shape of what it is the gradient of.
+        """
+        for reply in self.exchange.run(call, message or {}, to=(self.name,), visit=self.visit):
+            if reply.message is None:
+                raise SiteLost(self.name, reply.failure)
+            for name, model in (like or {}).items():
+                if reply.message[name].shape != model.shape:
+                    shapes = f"{tuple(reply.message[name].shape)}, must be {tuple(model.shape)}"
+                    self.refuse(name, f"has shape {shapes}")
+            return {name: value.to(self.device) for name, value in reply.message.items()}
+        raise SiteLost(self.name, "did not answer")
+
+    def refuse(self, field: str, reason: str) -> NoReturn:
+        """End the conversation over something that the declaration allows and the method does not."""
+        why = f"refused: {field}: {reason}"
+        self.exchange.note_failure(self.name, why)
+        raise SiteLost(self.name, why)
+
+
+# A finished model of several members: one a site, under the site's name.
+
+
+def members_of(finished: Message) -> dict[str, Message]:
+    """Split a finished model into its members; one model is the member with the empty name."""
+    members: dict[str, Message] = {}
+    for key, tensor in finished.items():
+        name, slash, rest = key.partition("/")
+        members.setdefault(name if slash else "", {})[rest if slash else key] = tensor
+    return members
+
+
+def joined(members: Mapping[str, Message]) -> Message:
+    """Put members into one finished model: the inverse of :func:`members_of`."""
+    return {
+        f"{name}/{key}" if name else key: value for name, member in members.items() for key, value in member.items()
+    }
 
 
 class NoQuorum(RunFailed):

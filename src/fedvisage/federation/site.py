@@ -16,27 +16,23 @@ from numpy.typing import NDArray
 from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import OnBatch, unwatched_batch
+from fedvisage.base.streams import numpy_rng, torch_rng
 from fedvisage.data.batches import Positions, View, order
-from fedvisage.data.rows import Texts
-from fedvisage.errors import UserError
-from fedvisage.federation import descent
+from fedvisage.data.prepared import Texts
 from fedvisage.federation.batch import Batch as Batch
-from fedvisage.federation.batch import read
+from fedvisage.federation.batch import descend, epoch_length, read, round_length
+from fedvisage.federation.privacy.accountant import Charge
+from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, SystemDraws
 from fedvisage.federation.record.releases import Allowance, Releases
 from fedvisage.federation.secure.trust import SIMULATED, Trust
 from fedvisage.federation.wire.message import Message, digest_of, load_parts, plain, state_of, under
-from fedvisage.federation.workload import epoch_length, round_length
 from fedvisage.nn import optimizers
-from fedvisage.nn.ahead import prepared
 from fedvisage.nn.batchnorm import hold_statistics
+from fedvisage.nn.compute import Compute, prepared
 from fedvisage.nn.inputs import prepare
-from fedvisage.nn.precision import Compute
-from fedvisage.privacy.accountant import Charge
-from fedvisage.privacy.draws import DerivedDraws, Draws, SystemDraws
-from fedvisage.privacy.gaussian import Budget
-from fedvisage.progress import OnBatch, unwatched_batch
 from fedvisage.recipe import Local, Recipe
-from fedvisage.streams import numpy_rng, torch_rng
 
 OWNED = "own/"
 """Where parameters of the site's own stand among its private state."""
@@ -313,7 +309,7 @@ class Site:
 
     def learn(self, optimizer: Optimizer, loss: Callable[[Batch], Tensor], batch: Batch) -> None:
         """Take one optimizer step down a batch's mean loss, in the parts of it that the recipe says."""
-        self.losses.append(descent.descend(optimizer, loss, batch, self.recipe.training))
+        self.losses.append(descend(optimizer, loss, batch, self.recipe.training))
 
     def step(self, optimizer: Optimizer, value: Tensor, gradient: Tensor | None = None) -> None:
         """Take one optimizer step down a loss, or down the gradient that the server sent for some output."""

@@ -11,8 +11,17 @@ import sys
 from types import ModuleType
 
 from fedvisage.federation.method import Method
-from fedvisage.methods.catalogue import ALGORITHMS, METHODS, MODELS, all_methods, method_named, model_named, on
-from fedvisage.methods.section import find, read_method
+from fedvisage.methods.catalogue import (
+    ALGORITHMS,
+    METHODS,
+    MODELS,
+    all_methods,
+    find,
+    method_named,
+    model_named,
+    on,
+    read_method,
+)
 
 __all__ = [
     "ALGORITHMS",

@@ -1,209 +1,59 @@
-"""The shared averaging loop: every site trains what the server lent, and the server takes the mean of what comes back.
+"""The building blocks of averaging methods under their documented import path; see ``algorithms/fedavg.py``."""
 
-An algorithm that needs only another local loss, or another step at the server, is a few lines on top of this file.
-"""
-
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from typing import ClassVar, Literal
-
-from torch import Tensor, nn
-
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Message, Method, Upload
-from fedvisage.federation.server import Server
-from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.wire.message import under
-from fedvisage.methods.model import Loss, Model, plainly
-from fedvisage.nn.losses.proximal import proximal
-from fedvisage.nn.server_optimizers import advance
-from fedvisage.recipe import MethodOptions, Recipe, ServerOptimizer
-
-Turn = Callable[[Site, Message], Message]
-"""What a site does when it is asked to train."""
-
-STARTED = "start/"
-"""What stands before the weights of the start on their way to the sites."""
-
-MOMENTS = "server optimizer/"
-"""Where the server optimizer's moments stand among the server's private state."""
-
-
-class AveragingOptions(MethodOptions):
-    """What all averaging methods share: whether sites count alike or by their number of images."""
-
-    weight: Literal["uniform", "examples"] = "uniform"
-    """Sites count alike, or by their number of images."""
-
-
-class OnModel(MethodOptions):
-    """Which model an algorithm trains, where it is not the one that its name stands for."""
-
-    unset: ClassVar[frozenset[str]] = frozenset({"model"})
-    model: str | None = None
-    """The network and task that an algorithm trains, as a name (``vit-h``) or a section, ``{name: timm, arch:
-    mobilenetv3_small_100}``; by default the algorithm's own."""
-
-
-def options_on(
-    model: Model, own: type[MethodOptions] = MethodOptions, *, weighs: bool = True, last: bool = False
-) -> type[MethodOptions]:
-    """Return the options of an algorithm on a model: the model's, the algorithm's own, and how sites count.
-
-    ``last``: a resolved recipe writes the algorithm's own keys behind the model's.
-    """
-    first = model.averaged if weighs else model.options
-    kinds = (own, first, OnModel) if last else (first, own, OnModel)
-    bases = tuple(kind for kind in kinds if kind is not MethodOptions)
-    return type("Options", bases, {"__module__": __name__, "__doc__": f"{own.__doc__} On {model.title}."})
-
-
-def titled(title: str, model: Model) -> str:
-    """Return an algorithm's title, with the model's unless that is FedPAD's, on which the field's tables are."""
-    return title if model.name == "resnet18" else f"{title} ({model.title})"
-
-
-def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = plainly) -> Turn:
-    """Return the site's turn: load what was lent, minimise a loss over the local batches, upload parts."""
-
-    def train(site: Site, message: Message) -> Message:
-        site.load(message)
-        fit(site, loss)
-        return site.tensors(*parts) | site.statistics()
-
-    return train
-
-
-def training_call(loss: Loss, *parts: str) -> Call:
-    """Return the call of an averaging method, with all that it uploads."""
-    return Call(local_training(loss, *parts), uploads_of(*parts), takes=start_of(*parts))
-
-
-def start_of(*parts: str) -> Callable[[Recipe], tuple[Upload, ...]]:
-    """Return what orders hold beside the weights: those that training started from, where sites are held near them."""
-    start = (Upload("start", "weights", parts=parts, prefix=STARTED, trained=True),)
-    return lambda recipe: start if recipe.training.l2sp is not None else ()
-
-
-def uploads_of(*parts: str) -> tuple[Upload, ...]:
-    """Return what an averaging method declares: weights, how many images they are of, and the mean loss."""
-    return Upload("weights", "weights", parts=parts), EXAMPLES, LOSS
-
-
-def on_model(
-    model: Model,
-    options: type[MethodOptions],
-    *,
-    name: str,
-    title: str,
-    paper: str,
-    loss: Loss | None = None,
-    around: Callable[[Turn], Turn] = lambda turn: turn,
-    more: tuple[Upload, ...] = (),
-    check: Callable[[Recipe], None] = lambda _: None,
-) -> Method:
-    """Return federated averaging of a model, as an algorithm changes it.
-
-    It may have a ``loss`` of its own, do something ``around`` a site's turn, declare ``more`` uploads than weights, and
-    ``check`` what else the recipe says.
-    """
-
-    def both(recipe: Recipe) -> None:
-        model.check(recipe)
-        check(recipe)
-
-    turn = around(local_training(pulled(loss or model.loss), *model.parts, fit=model.fit))
-    return Method(
-        name=name,
-        title=titled(title, model),
-        paper=paper,
-        task=model.task,
-        options=options,
-        network=model.network,
-        home=dict.fromkeys(model.parts, Home.LENT),
-        calls={"train": Call(turn, (*uploads_of(*model.parts), *more), takes=start_of(*model.parts))},
-        server=server,
-        user=model.user,
-        features=model.features,
-        averages=True,
-        accumulates=True,
-        pulls=True,
-        steps_at_server=True,
-        check=both,
-        begin=model.begin,
-        fix=model.fix,
-        beside=model.beside,
-        merged=model.merged,
-        personal=model.personal,
-        least_identities=model.least_identities,
-    )
-
-
-def weight_of(recipe: Recipe) -> str:
-    """Return how sites count in a mean."""
-    return recipe.method.weight if isinstance(recipe.method, AveragingOptions) else "uniform"
-
-
-def server(s: Server) -> Iterator[None]:
-    """Federated averaging: one exchange a round."""
-    yield from average(s, *s.method.parts_at(Home.LENT))
-
-
-def average(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> Iterator[None]:
-    """Federated averaging in which these parts go down to the sites; all that comes up is averaged.
-
-    The mean is taken over as it is, or is where the recipe's ``training.server_optimizer`` steps to (or, unless the
-    recipe says, another one).
-    """
-    settings = s.recipe.training.server_optimizer or otherwise
-    beside = started_from(s)
-    for _ in s.rounds():
-        with s.quorum():
-            mean = s.reduce("train", s.tensors(*lent) | beside, weight=weight_of(s.recipe)).value
-            s.load(mean if settings is None else stepped(s, mean, settings))
-        yield
-
-
-def started_from(s: Server) -> Message:
-    """Return what goes down beside the weights: those that training started from, where sites are held near them."""
-    if s.recipe.training.l2sp is None:
-        return {}
-    trained = set(trained_tensors(s.net))
-    return {f"{STARTED}{name}": value for name, value in s.start.items() if name in trained}
-
-
-def pulled(own: Loss) -> Loss:
-    """Return a loss with L2-SP, where the recipe asks for it: strength / 2 · ‖w − w₀‖² over what the start gave.
-
-    X. Li, Y. Grandvalet, F. Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks", ICML
-    2018, Eq. 3; what the start did not give, such as a new last layer, is free.
-    """
-
-    def loss(site: Site, batch: Batch) -> Tensor:
-        total, strength = own(site, batch), site.recipe.training.l2sp
-        start, weights = under(STARTED, site.lent), dict(site.net.named_parameters())
-        if strength is None or not start:
-            return total
-        return total + strength * proximal((weights[name] for name in start), start.values())
-
-    return loss
-
-
-def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
-    """Return where a server optimizer steps to on the way from the present weights to a mean.
-
-    What no gradient trains, such as BatchNorm's running statistics, is taken over from the mean.
-    """
-    present, weights = s.tensors(*s.net), dict(mean)
-    for name in trained_tensors(s.net):
-        if name in mean:
-            moments = {key: s.kept[f"{MOMENTS}{key}/{name}"] for key in ("first", "second")
-                       if f"{MOMENTS}{key}/{name}" in s.kept}  # fmt: skip
-            weights[name], moments = advance(settings, present[name], mean[name], moments)
-            s.kept |= {f"{MOMENTS}{key}/{name}": value for key, value in moments.items()}
-    return weights
-
-
-def trained_tensors(net: nn.ModuleDict) -> list[str]:
-    """Return the names of the tensors of a network that a gradient trains."""
-    return [name for name, _ in net.named_parameters()]
+from fedvisage.methods.algorithms.fedavg import (
+    MOMENTS as MOMENTS,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    PAPER as PAPER,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    STARTED as STARTED,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    AveragingOptions as AveragingOptions,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    OnModel as OnModel,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    Turn as Turn,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    average as average,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    local_training as local_training,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    on_model as on_model,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    options_on as options_on,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    pulled as pulled,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    server as server,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    started_from as started_from,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    stepped as stepped,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    titled as titled,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    trained_tensors as trained_tensors,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    training_call as training_call,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    uploads_of as uploads_of,
+)
+from fedvisage.methods.algorithms.fedavg import (
+    weight_of as weight_of,
+)

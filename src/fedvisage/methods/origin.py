@@ -16,11 +16,10 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
-from fedvisage import extensions
-from fedvisage.errors import UserError
+from fedvisage.base import extensions
+from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Method
-from fedvisage.methods.catalogue import ALGORITHMS, METHODS, MODELS, method_named, on
-from fedvisage.methods.section import find
+from fedvisage.methods.catalogue import ALGORITHMS, METHODS, MODELS, find, method_named, on
 from fedvisage.recipe import MethodOptions
 
 PACKAGE = "fedvisage"

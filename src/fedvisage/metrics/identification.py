@@ -10,18 +10,29 @@ Two readings are in use, and they give different numbers, so each figure names i
   first. Galleries are searched apart.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics.pad import allowed
-from fedvisage.metrics.similarity import Faces, Features, Highest, blocks, require_measurable
-from fedvisage.metrics.verification import just_above
+from fedvisage.metrics.similarity import (
+    Faces,
+    Features,
+    Highest,
+    blocks,
+    disjoint,
+    measurable,
+    require_measurable,
+    unit,
+)
+from fedvisage.metrics.verification import FARS, Verification, genuine_pairs, just_above, verify_against, verify_pairs
 
 Mode = Literal["published", "nist"]
 FPIRS = (1e-2, 1e-1)
@@ -124,3 +135,192 @@ def _check(gallery: Faces, probes: Faces) -> None:
     if (entries > 1).any():
         twice = int(names[np.argmax(entries > 1)])
         raise UserError("gallery", f"identity {twice} is enrolled twice; join its images into one entry")
+
+
+# FedFR's personalised benchmark ("Evaluation Metrics"): how well a site's own model knows the site's own people.
+#
+# All features here come from one site's model. 1:1: genuine pairs are all pairs of test images of a local identity,
+# impostors all pairs of a local test image and one of somebody else. 1:N: the gallery is the mean training feature
+# of
+# each local identity; probes are the local test images and those of everybody else. Figures are means over sites.
+#
+# Who "everybody else" is, the caller says. In the paper they are the other sites' test images, which only a
+# simulation
+# can pool; a federation takes public images.
+
+
+PERSONAL_FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+PERSONAL_FPIRS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
+
+
+@dataclass(frozen=True)
+class Personalised:
+    """One site's figures, or their means over sites."""
+
+    tar: dict[float, float]
+    tpir: dict[float, float]
+
+
+@dataclass(frozen=True)
+class OfSite:
+    """One site's figures, None where there are too few pairs, and how many pairs and probes there are.
+
+    The counts are of genuine pairs, impostor pairs, probes with a mate and others.
+    """
+
+    tar: dict[float, float | None]
+    tpir: dict[float, float | None]
+    counts: tuple[int, int, int, int]
+
+
+def figures_of_site(
+    training: Faces,
+    test: Faces,
+    strangers: Faces,
+    fars: Sequence[float],
+    fpirs: Sequence[float],
+    mode: Mode,
+    *,
+    unit_length: bool = True,
+) -> OfSite:
+    """Return what one site's model makes of its own people's test images and of strangers."""
+    impostors, probes = len(test) * len(strangers), len(test) + len(strangers)
+    searches = probes if mode == "published" else len(strangers)
+    genuine = len(genuine_pairs(test)[0])
+    tar: dict[float, float | None] = dict.fromkeys(fars)
+    tpir: dict[float, float | None] = dict.fromkeys(fpirs)
+    if genuine and (seen := measurable(fars, impostors)):
+        tar |= verify_against(test, strangers, seen).tar
+    if len(test) and (seen := measurable(fpirs, searches)):
+        gallery = enrolled(training, unit_length=unit_length)
+        tpir |= identify_site(gallery, test, strangers, seen, mode).tpir
+    return OfSite(tar, tpir, (genuine, impostors, len(test), len(strangers)))
+
+
+def enrolled(training: Faces, *, unit_length: bool = True) -> Faces:
+    """Return a gallery: the mean of each identity's features, in order of identity.
+
+    The mean is compared by its cosine. The paper's released code leaves it as long as it is (`unit_length=False`),
+    so that identities whose images agree score higher.
+    """
+    if not len(training):
+        raise UserError("gallery", "is empty; a site enrols its identities from their training images")
+    order = np.argsort(training.identity, kind="stable")
+    names, first, images = np.unique(training.identity[order], return_index=True, return_counts=True)
+    sums = np.add.reduceat(training.features[order], first, axis=0)
+    means = np.asarray(sums / images[:, None], np.float32)
+    return Faces(unit(means) if unit_length else means, names)
+
+
+def identify_site(gallery: Faces, test: Faces, others: Faces, fpirs: Sequence[float], mode: Mode) -> Identification:
+    """Return one site's 1:N figures; a local probe whose identity is not enrolled is a mistake, not an impostor."""
+    disjoint(gallery.identity.tolist(), others.identity.tolist(), "identification")
+    unknown = sorted(set(test.identity.tolist()) - set(gallery.identity.tolist()))
+    if unknown:
+        message = f"{len(unknown)} identities have test images but none to enrol, such as {unknown[0]}"
+        raise UserError("gallery", message + "; give each images of both kinds, or leave it out")
+    both = [test, others] if len(others) else [test]
+    probes = Faces(np.concatenate([one.features for one in both]), np.concatenate([one.identity for one in both]))
+    return identify([gallery], probes, fpirs, mode)[0]
+
+
+def mean_over_sites(verified: Sequence[Verification], identified: Sequence[Identification]) -> Personalised:
+    """Return the mean figures, each site counting the same."""
+    return Personalised(_mean([one.tar for one in verified]), _mean([one.tpir for one in identified]))
+
+
+def _mean(tables: Sequence[dict[float, float]]) -> dict[float, float]:
+    if len({tuple(table) for table in tables}) > 1:
+        raise ValueError("sites were asked for different rates")
+    return {rate: float(np.mean([table[rate] for table in tables])) for rate in (tables[0] if tables else ())}
+
+
+# The benchmarks IJB-B and IJB-C: many images of a person are one template, and templates are compared.
+#
+# Two readings are in use, and they give different numbers, so each figure stands below the name of its own:
+#
+# - `published`, as the released evaluation of the field counts: features are as long as the network made them and
+# count
+# by the detector's score; TAR is read where the ROC is nearest to the FAR, which may lie above it; both galleries
+# are
+# joined, and TPIR is that of released code (`identification`).
+# - `conservative`: features are of unit length and count alike; TAR at the lowest threshold whose FAR is at most the
+# one
+# asked for; galleries are searched apart, and TPIR is NIST's. Figures are means over the galleries.
+#
+# In both a template is the mean of its media, which are the means of their images; rank k is the share of probes
+# with a
+# mate fewer than k others of the gallery reach.
+
+
+RANKS = (1, 5, 10)
+PUBLISHED, CONSERVATIVE = "published", "conservative"
+READINGS = (PUBLISHED, CONSERVATIVE)
+
+_MODES: Mapping[str, Mode] = {PUBLISHED: "published", CONSERVATIVE: "nist"}
+
+
+def verified(
+    similarity: Features, same: NDArray[np.bool_], reading: str, fars: Sequence[float] = ()
+) -> dict[float, float]:
+    """Return TAR at those FARs, the papers' if none is given, that a list of pairs can show."""
+    wanted = measurable(fars or FARS, int((~same).sum()))
+    if not wanted or not same.any():
+        return {}
+    return nearest_tar(similarity, same, wanted) if reading == PUBLISHED else verify_pairs(similarity, same, wanted).tar
+
+
+def nearest_tar(similarity: Features, same: NDArray[np.bool_], fars: Sequence[float]) -> dict[float, float]:
+    """Return TAR where the ROC's FAR is nearest to each FAR; of two equally near, at the higher.
+
+    The ROC has its corners only, as released code draws it: within a run of impostors alone it is read at an end.
+    """
+    order = np.argsort(-similarity, kind="stable")
+    last = np.flatnonzero(np.append(np.diff(similarity[order]) != 0, True))
+    genuine = np.cumsum(same[order])[last]
+    impostors = last + 1 - genuine
+    if len(last) > 2:
+        bent = (np.diff(impostors, 2) != 0) | (np.diff(genuine, 2) != 0)
+        corners = np.concatenate([[True], bent, [True]])
+        genuine, impostors = genuine[corners], impostors[corners]
+    genuine, impostors = np.append(0, genuine)[::-1], np.append(0, impostors)[::-1]
+    far, tar = impostors / impostors[0], genuine / genuine[0]
+    return {wanted: float(tar[np.argmin(np.abs(far - wanted))]) for wanted in fars}
+
+
+def identified(
+    galleries: Sequence[Faces], probes: Faces, reading: str, fpirs: Sequence[float] = ()
+) -> tuple[dict[float, float], dict[int, float]]:
+    """Return TPIR at those FPIRs that searches can show, and rank rates: over all galleries, or as means over them."""
+    if reading == PUBLISHED:
+        galleries = [joined(galleries)]
+    known = [np.isin(probes.identity, gallery.identity) for gallery in galleries]
+    if not all(one.any() for one in known):
+        return {}, {}
+    ranks = [ranks_of(gallery, probes.take(some)) for gallery, some in zip(galleries, known, strict=True)]
+    rank = {most: float(np.mean([np.mean(one < most) for one in ranks])) for most in RANKS}
+    searches = len(probes) if reading == PUBLISHED else min(int((~some).sum()) for some in known)
+    wanted = measurable(fpirs or FPIRS, searches)
+    if not wanted:
+        return {}, rank
+    found = [one.tpir for one in identify(galleries, probes, wanted, _MODES[reading])]
+    return {rate: float(np.mean([one[rate] for one in found])) for rate in wanted}, rank
+
+
+def joined(galleries: Sequence[Faces]) -> Faces:
+    """Put galleries together."""
+    features, identity = ([getattr(one, name) for one in galleries] for name in ("features", "identity"))
+    return Faces(np.concatenate(features), np.concatenate(identity))
+
+
+def ranks_of(gallery: Faces, probes: Faces) -> NDArray[np.int64]:
+    """Return how many others of the gallery each probe is at least as similar to as to its mate; all have a mate."""
+    place = np.argsort(gallery.identity, kind="stable")
+    mate_at = place[np.searchsorted(gallery.identity[place], probes.identity)]
+    mate, above = np.empty(len(probes), np.float32), np.zeros(len(probes), np.int64)
+    for rows, columns, similarity in blocks(probes.features, gallery.features):
+        here = np.flatnonzero((mate_at[rows] >= columns.start) & (mate_at[rows] < columns.stop))
+        mate[rows.start + here] = similarity[here, mate_at[rows][here] - columns.start]
+    for rows, _, similarity in blocks(probes.features, gallery.features):
+        above[rows] += (similarity >= mate[rows][:, None]).sum(axis=1)
+    return above - 1

@@ -4,6 +4,8 @@ A score is a *logit*: the log-odds that the face is live (bona fide, label 1) an
 Higher means more live. Probabilities in the file are for readers; they saturate, so reading ignores them.
 """
 
+from __future__ import annotations
+
 import csv
 import io
 from collections.abc import Sequence
@@ -13,8 +15,25 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.errors import UserError
-from fedvisage.files import read_text, write_atomically
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_text, write_atomically
+
+# How far apart a model's figures of groups of people lie, as works on RFW tell it.
+
+
+def spread_of(accuracies: Sequence[float]) -> dict[str, float | None]:
+    """Return mean and standard deviation of groups' accuracies, and the highest error over the lowest.
+
+    The deviation is that of a sample, divided by the number of groups less one. Without any error in a group there is
+    no ratio.
+    """
+    errors = [1 - one for one in accuracies]
+    return {
+        "mean": float(np.mean(accuracies)),
+        "std": float(np.std(accuracies, ddof=1)),
+        "skewed_error_ratio": max(errors) / min(errors) if min(errors) > 0 else None,
+    }
+
 
 FloatArray = NDArray[np.float64]
 TextArray = NDArray[np.str_]
@@ -71,11 +90,11 @@ class Scores:
         """Probability of being live."""
         return np.asarray(np.exp(-np.logaddexp(0.0, -self.live)))
 
-    def where(self, mask: NDArray[np.bool_]) -> "Scores":
+    def where(self, mask: NDArray[np.bool_]) -> Scores:
         """Keep the entries where `mask` is true."""
         return self.take(np.flatnonzero(mask))
 
-    def take(self, index: NDArray[np.int64]) -> "Scores":
+    def take(self, index: NDArray[np.int64]) -> Scores:
         """Keep the entries at `index`, in that order."""
         return Scores(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 

@@ -4,6 +4,8 @@ All pairs of two large sets are never held at once: `blocks` hands them out piec
 a threshold is read from, the highest similarities of impostors.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -11,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 
 Features = NDArray[np.float32]  # one row per face
 Identities = NDArray[np.int64]
@@ -38,7 +40,7 @@ class Faces:
         """Return the number of faces."""
         return len(self.identity)
 
-    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> "Faces":
+    def take(self, index: NDArray[np.int64] | NDArray[np.bool_]) -> Faces:
         """Keep the faces at `index`."""
         return Faces(self.features[index], self.identity[index])
 
@@ -176,3 +178,65 @@ def require_measurable(rates: Sequence[float], count: int, place: str, counted: 
                 f"{rate:g} is below one in {count} {counted}, so it cannot be measured; ask for "
                 f"{1 / count:.1e} or more, or add faces",
             )
+
+
+# Which public faces could be taken for one of a site's own: hard negatives (FedFR, "Hard Negative Sampling
+# Strategy").
+#
+# A public image is one if its similarity to any local image exceeds the threshold. Similarities are worked out a
+# block
+# at a time and forgotten, so that memory does not grow with the product of the two sets.
+
+
+def hard_negatives(public: Features, local: Features, threshold: float) -> NDArray[np.int64]:
+    """Return the positions of the hard ones among public features; both are at unit length."""
+    hard = np.zeros(len(public), dtype=bool)
+    for rows, _, similarity in blocks(public, local):
+        hard[rows] |= similarity.max(axis=1) > threshold
+    return np.flatnonzero(hard).astype(np.int64)
+
+
+# Can two protected templates be told to be one person's? The measure of Gomez-Barrero et al.
+#
+# M. Gomez-Barrero, J. Galbally, C. Rathgeb, C. Busch, "General framework to evaluate unlinkability in biometric
+# template
+# protection systems", IEEE Transactions on Information Forensics and Security 13 (2018), §IV: with the likelihood
+# ratio
+# LR(s) of mated against non-mated similarities s of templates under two keys, and ω the ratio of their priors,
+# D(s) = 2 ω LR / (1 + ω LR) − 1 where ω LR > 1 and 0 elsewhere; D_sys is its mean over mated similarities. 0 tells
+# nothing, 1 tells everything.
+
+
+BINS = 50
+
+
+def local_unlinkability(
+    mated: NDArray[np.floating], unmated: NDArray[np.floating], bins: int = BINS, prior_ratio: float = 1.0
+) -> NDArray[np.float64]:
+    """Return D(s) in bins of equal width over all similarities.
+
+    Densities are histograms, so few scores make differences of chance look like links: give many more than bins.
+    """
+    first, second = _histograms(mated, unmated, bins)
+    ratio = np.divide(first * prior_ratio, second, out=np.full(bins, np.inf), where=second > 0)
+    share = np.where(np.isinf(ratio), 1.0, ratio / (1 + np.where(np.isinf(ratio), 1.0, ratio)))
+    return np.where(ratio > 1, 2 * share - 1, 0.0)
+
+
+def linkability(
+    mated: NDArray[np.floating], unmated: NDArray[np.floating], bins: int = BINS, prior_ratio: float = 1.0
+) -> float:
+    """Return D_sys: 0 if templates of two keys tell nothing of being one person's, 1 if they tell it for sure."""
+    first, _ = _histograms(mated, unmated, bins)
+    return float(first @ local_unlinkability(mated, unmated, bins, prior_ratio))
+
+
+def _histograms(
+    mated: NDArray[np.floating], unmated: NDArray[np.floating], bins: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if not len(mated) or not len(unmated):
+        raise UserError("unlinkability", "needs similarities of one person's templates, and of two people's")
+    ends = min(mated.min(), unmated.min()), max(mated.max(), unmated.max())
+    edges = np.linspace(float(ends[0]), float(ends[1]) + 1e-9, bins + 1)
+    first, second = (np.histogram(some, edges)[0] / len(some) for some in (mated, unmated))
+    return first, second

@@ -12,17 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.metrics.pad import allowed
-from fedvisage.metrics.similarity import (
-    Faces,
-    Features,
-    Highest,
-    blocks,
-    disjoint,
-    require_measurable,
-    upper_blocks,
-)
+from fedvisage.metrics.similarity import Faces, Features, Highest, blocks, disjoint, require_measurable, upper_blocks
 
 FARS = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 PLACE = "evaluation.far"

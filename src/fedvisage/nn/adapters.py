@@ -15,16 +15,19 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
-from torch.nn.functional import linear
+from torch.nn.functional import conv2d, linear
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_tensors
+from fedvisage.nn.compute import overruns
 from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, timm_network
-from fedvisage.recipe import Input
+from fedvisage.recipe import Input, Section
 
 Where = Literal["attention", "mlp"]
 
@@ -170,9 +173,9 @@ def adapted(settings: AdaptedNetwork, image: Input) -> Adapted:
     whole = timm_network(settings, image, outputs=0)
     _open_fused(whole)
     low_rank, shifts = dict[str, nn.Module](), dict[str, nn.Module]()
-    for name, layer in _layers(whole.network, settings, nn.Linear) if settings.rank else ():
+    for name, layer in _adapted_layers(whole.network, settings, nn.Linear) if settings.rank else ():
         low_rank[name] = LowRank(cast(nn.Linear, layer), settings.rank, settings.alpha)
-    for name, layer in _layers(whole.network, settings, nn.Module) if settings.biases else ():
+    for name, layer in _adapted_layers(whole.network, settings, nn.Module) if settings.biases else ():
         if isinstance(getattr(layer, "bias", None), nn.Parameter):
             shifts[name] = Shift(layer)
     return Adapted(whole, low_rank, shifts)
@@ -183,7 +186,9 @@ def _key(name: str) -> str:
     return name.replace(".", MARK)
 
 
-def _layers(network: nn.Module, settings: AdaptedNetwork, kind: type[nn.Module]) -> Iterator[tuple[str, nn.Module]]:
+def _adapted_layers(
+    network: nn.Module, settings: AdaptedNetwork, kind: type[nn.Module]
+) -> Iterator[tuple[str, nn.Module]]:
     """Yield the layers of the blocks that the settings name: linear ones of their halves, or all that have a bias."""
     attends = re.compile(rf"blocks\.(\d+)\.({'|'.join(PATHS['attention'])})(\.|$)")
     numbers = sorted({int(found[1]) for name, _ in network.named_modules() if (found := attends.match(name))})
@@ -208,3 +213,102 @@ def _open_fused(whole: Whole) -> None:
     for layer in whole.modules():
         if getattr(layer, "q_bias", None) is not None and hasattr(layer, "qkv_bias_separate"):
             cast(Any, layer).qkv_bias_separate = True
+
+
+# Low-rank adapters in the convolutions of a frozen face network (LoRA, as nn/adapters.py has it for transformers).
+#
+# To a frozen convolution W * x comes (alpha / rank)·B (A * x): A is a convolution to rank channels with the layer's
+# own
+# kernel, stride and padding, drawn; B is 1×1, zero at first. Their product is one convolution of the layer's shape,
+# so
+# that what was trained can be put into the weights for good. BatchNorm keeps the statistics and scales that came
+# with
+# the weights. Of an iResNet the convolutions of the named stages are adapted and, unless ``linear: false`` says
+# otherwise, the fully connected layer behind them.
+
+
+PART = "model."
+"""What stands before the backbone's tensors in a converted file and in a finished model."""
+FEW = 3
+
+
+class FaceAdapters(Section):
+    """Which layers of an iResNet learn, and how much of them."""
+
+    rank: int = Field(8, ge=1, le=256)
+    """The rank of what is added to each layer."""
+    alpha: float = Field(16.0, gt=0)
+    """What is added counts alpha / rank."""
+    stages: tuple[int, ...] = (4,)
+    """In the convolutions of which of the four stages."""
+    linear: bool = True
+    """Whether the fully connected layer behind the stages learns, too."""
+
+    @model_validator(mode="after")
+    def _something_learns(self) -> FaceAdapters:
+        if not {*self.stages} <= {1, 2, 3, 4}:
+            raise ValueError("stages counts the four stages from 1 to 4")
+        if not self.stages and not self.linear:
+            raise ValueError("name stages, or leave linear true: without either nothing would learn")
+        return self
+
+
+class LowRankConvolution(nn.Module):
+    """What is added to a convolution's output: scale · B (A * x)."""
+
+    def __init__(self, layer: nn.Conv2d, rank: int, alpha: float) -> None:
+        """A is drawn as LoRA's authors draw it, B is zero."""
+        super().__init__()
+        self.a = nn.Parameter(torch.empty(rank, *layer.weight.shape[1:]))
+        self.b = nn.Parameter(torch.zeros(layer.out_channels, rank))
+        self.stride, self.padding = layer.stride, layer.padding
+        self.scale = alpha / rank
+        nn.init.kaiming_uniform_(self.a, a=math.sqrt(5))
+
+    def beside(self, _: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        """Add to what the layer computed."""
+        images: Tensor = given[0]
+        a: Tensor = self.a
+        if overruns(a, self.stride):
+            images, a = images.contiguous(), a.to(memory_format=torch.contiguous_format)
+        within = conv2d(images, a, stride=self.stride, padding=self.padding)
+        return output + self.scale * conv2d(within, self.b[:, :, None, None])
+
+    def merge(self, layer: nn.Module) -> None:
+        """Put the sum into the layer's own weights."""
+        assert isinstance(layer, nn.Conv2d)
+        layer.weight.add_(self.scale * torch.einsum("or,rikl->oikl", self.b, self.a))
+
+
+def with_adapters(network: nn.Sequential, settings: FaceAdapters, embedding: int) -> Adapted:
+    """Freeze an iResNet, and place the pieces."""
+    pieces: dict[str, nn.Module] = {}
+    for name, layer in _learning_layers(network, settings):
+        if isinstance(layer, nn.Conv2d):
+            pieces[name] = LowRankConvolution(layer, settings.rank, settings.alpha)
+        elif isinstance(layer, nn.Linear):
+            pieces[name] = LowRank(layer, settings.rank, settings.alpha)
+    return Adapted(Bare(network, embedding), pieces, {})
+
+
+def load_frozen(body: Bare, path: Path) -> None:
+    """Put a file's weights into the frozen network: a converted file, or the model of a finished run."""
+    weights, _ = read_tensors(path)
+    state = body.network.state_dict()
+    given = {name.removeprefix(PART): value for name, value in weights.items() if name.startswith(PART)}
+    wrong = [name for name, value in state.items() if name not in given or given[name].shape != value.shape]
+    if wrong:
+        more = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
+        raise UserError(
+            f"{PLACE}.weights",
+            f"{path} lacks {', '.join(wrong[:FEW])}{more}, or has it in another shape; it is of another network",
+        )
+    body.network.load_state_dict({name: given[name] for name in state})
+
+
+def _learning_layers(network: nn.Module, settings: FaceAdapters) -> Iterator[tuple[str, nn.Module]]:
+    """Yield the layers that learn, in the order in which the network has them."""
+    stages = {f"stage{number}" for number in settings.stages}
+    for name, layer in network.named_modules():
+        if (isinstance(layer, nn.Conv2d) and name.split(".")[0] in stages) or (name == "linear" and settings.linear):
+            yield name, layer

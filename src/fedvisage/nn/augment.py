@@ -6,12 +6,160 @@ screen from skin. What blurs on purpose is in `degrade`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
 import torch
 from torch import Generator, Tensor
+from torch.nn.functional import interpolate
 
-from fedvisage.nn.ahead import brought
-from fedvisage.nn.hsv import turned
-from fedvisage.recipe import Augment
+from fedvisage.nn.compute import brought
+from fedvisage.nn.inputs import turned
+from fedvisage.recipe import Augment, Change
+
+# What cameras and channels do to training images: B×3×S×S in [0, 1], each image changed by its own amount.
+#
+# Unlike moves by whole pixels these blur and resample on purpose: a detector that has seen every image through one
+# channel learns that channel. Cut-out hides a square. CutMix puts a square of an attack into a bona fide face, which
+# is
+# an attack from then on: masks and prints often cover only a part.
+
+
+NEUTRAL = 6500.0
+"""Kelvin of light that leaves colours as they are."""
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """Images after all changes; `donors` says from which image of the batch each had a square put in, -1: none."""
+
+    images: Tensor
+    depth: Tensor | None
+    donors: Tensor
+
+
+def degrade(
+    images: Tensor, depth: Tensor | None, labels: Tensor, changes: Mapping[str, Change], generator: Generator
+) -> Mixed:
+    """Apply the changes in their order; what is off draws nothing. Depth is 0 where attacks were put in."""
+    donors = torch.full((len(images),), -1)
+    for name, change in changes.items():
+        chosen = torch.rand(len(images), generator=generator) < change.probability
+        amounts = change.least + (change.most - change.least) * torch.rand(len(images), generator=generator)
+        if name == "cutmix":
+            donors = torch.where(chosen, _donors(labels.cpu(), generator), -1)
+            images, depth = put_in(images, depth, donors, _squares(amounts, images.shape[-1], generator))
+        elif name == "cutout":
+            inside = _masks(_squares(amounts, images.shape[-1], generator), images.shape[-1])
+            hidden = chosen[:, None, None] & inside
+            images = torch.where(hidden[:, None].to(images.device), images.new_tensor(0.5), images)
+        elif name == "noise":
+            drawn = torch.randn(images.shape, generator=generator) * (amounts * chosen)[:, None, None, None]
+            images = (images + drawn.to(images)).clamp(0, 1)
+        elif chosen.any():
+            rows = chosen.nonzero()[:, 0].tolist()
+            done = [_ONE_BY_ONE[name](images[row : row + 1].cpu(), float(amounts[row])) for row in rows]
+            images = images.index_copy(0, chosen.nonzero()[:, 0].to(images.device), torch.cat(done).to(images))
+            if name == "margin" and depth is not None:
+                cut = [margin(depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0] for row in rows]
+                depth = depth.index_copy(0, chosen.nonzero()[:, 0].to(depth.device), torch.cat(cut).to(depth))
+    return Mixed(images, depth, donors)
+
+
+def margin(images: Tensor, amount: float) -> Tensor:
+    """Cut this share off each side, and enlarge what is left to the size."""
+    size = images.shape[-1]
+    off = round(amount * size)
+    if not off:
+        return images
+    return interpolate(images[..., off : size - off, off : size - off], size, mode="bilinear", align_corners=False)
+
+
+def resample(images: Tensor, amount: float) -> Tensor:
+    """Make images smaller by this factor and enlarge them again."""
+    size = images.shape[-1]
+    small = max(4, round(amount * size))
+    if small == size:
+        return images
+    reduced = interpolate(images, small, mode="bilinear", antialias=True, align_corners=False)
+    return interpolate(reduced, size, mode="bicubic", align_corners=False).clamp(0, 1)
+
+
+def blur(images: Tensor, amount: float) -> Tensor:
+    """Blur by a Gaussian of this standard deviation in pixels."""
+    planes = [cv2.GaussianBlur(plane, (0, 0), amount) for plane in images[0].numpy()] if amount else images[0].numpy()
+    return torch.from_numpy(np.stack([*planes]))[None]
+
+
+def gamma(images: Tensor, amount: float) -> Tensor:
+    """Raise levels to this power."""
+    return images**amount
+
+
+def temperature(images: Tensor, amount: float) -> Tensor:
+    """Show images as under light of so many kelvin: black bodies by Wien's law at three wavelengths, green kept."""
+    wavelengths = torch.tensor([610.0, 550.0, 465.0])
+    exponent = 1.4388e7 / wavelengths * (1 / NEUTRAL - 1 / amount)
+    gains = torch.exp(exponent - exponent[1])
+    return (images * gains[:, None, None] ** (1 / 2.2)).clamp(0, 1)
+
+
+def jpeg(images: Tensor, amount: float) -> Tensor:
+    """Store as JPEG of this quality, and read back."""
+    bytes_ = (images[0].permute(1, 2, 0) * 255).round().byte().numpy()[:, :, ::-1]
+    _, stored = cv2.imencode(".jpg", bytes_, [cv2.IMWRITE_JPEG_QUALITY, round(amount)])
+    read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
+    return torch.from_numpy(read.copy()).permute(2, 0, 1)[None].float() / 255
+
+
+def put_in(images: Tensor, depth: Tensor | None, donors: Tensor, squares: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Put a square of each donor into its image, at the same place; depth maps are 0 there."""
+    rows = (donors >= 0).nonzero()[:, 0]
+    inside = _masks(squares, images.shape[-1])[rows][:, None].to(images.device)
+    mixed = torch.where(inside, images[donors[rows]], images[rows])
+    images = images.index_copy(0, rows.to(images.device), mixed)
+    if depth is not None:
+        covered = _masks(squares * (depth.shape[-1] / images.shape[-1]), depth.shape[-1])[rows].to(depth.device)
+        flat = torch.where(covered, torch.zeros_like(depth[rows]), depth[rows])
+        depth = depth.index_copy(0, rows.to(depth.device), flat)
+    return images, depth
+
+
+def _donors(labels: Tensor, generator: Generator) -> Tensor:
+    """Return an attack of the batch for each bona fide image, -1 for attacks and where there is no attack."""
+    attacks = (labels == 0).nonzero()[:, 0]
+    drawn = torch.rand(len(labels), generator=generator)
+    if not len(attacks):
+        return torch.full((len(labels),), -1)
+    return torch.where(labels == 1, attacks[(drawn * len(attacks)).long()], -1)
+
+
+def _squares(amounts: Tensor, size: int, generator: Generator) -> Tensor:
+    """Return B×4: left, top, right, bottom of squares with these shares of the side, within the middle of the face."""
+    side = amounts * size
+    centre = size * (0.25 + 0.5 * torch.rand(len(amounts), 2, generator=generator))
+    return torch.cat([centre - side[:, None] / 2, centre + side[:, None] / 2], dim=1)
+
+
+def _masks(squares: Tensor, size: int) -> Tensor:
+    """Return B×S×S: which pixels have their centres in the squares."""
+    place = torch.arange(size) + 0.5
+    across = (place >= squares[:, :1]) & (place < squares[:, 2:3])
+    down = (place >= squares[:, 1:2]) & (place < squares[:, 3:])
+    return down[:, :, None] & across[:, None, :]
+
+
+_ONE_BY_ONE: dict[str, Callable[[Tensor, float], Tensor]] = {
+    "margin": margin,
+    "resample": resample,
+    "blur": blur,
+    "gamma": gamma,
+    "temperature": temperature,
+    "jpeg": jpeg,
+}
+
 
 GREY = (0.299, 0.587, 0.114)
 

@@ -3,14 +3,70 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from fedvisage.recipe import Optimizer as Settings
-from fedvisage.recipe import Schedule, Training
+from fedvisage.recipe import Schedule, ServerOptimizer, Training
+
+# Gradients as they come: added up for some weights while something else trains them.
+
+
+@contextmanager
+def gathered(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tensor]]:
+    """Add up the gradients that weights get meanwhile, by name: before anything clips them or steps by them.
+
+    Frozen weights get none: theirs stay zero.
+    """
+    sums = {name: torch.zeros_like(value) for name, value in weights.items()}
+    trained = {name: value for name, value in weights.items() if value.requires_grad}
+    hooks = [value.register_hook(partial(_add, sums[name])) for name, value in trained.items()]  # type: ignore[no-untyped-call]
+    try:
+        yield sums
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _add(total: Tensor, gradient: Tensor) -> None:
+    total.add_(gradient)
+
+
+# Steps of the server: from the present weights towards the mean of what sites made of them.
+#
+# S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
+# Optimization", ICLR 2021, Algorithm 2 (FedOpt): Δ, the mean less the present weights, stands for a gradient. With
+# SGD at
+# rate 1 and without momentum the step ends at the mean, which is federated averaging. Adam and Yogi have no
+# correction
+# of their moments' bias, and v begins with τ².
+
+
+def advance(
+    settings: ServerOptimizer, present: Tensor, mean: Tensor, moments: Mapping[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Return new weights in the type of the present ones, and the moments in float64, for one tensor."""
+    weights = present.double()
+    delta = mean.double() - weights
+    if settings.name == "sgd":
+        if not settings.momentum:
+            return (weights + settings.lr * delta).to(present.dtype), {}
+        first = settings.momentum * moments.get("first", torch.zeros_like(delta)) + delta
+        return (weights + settings.lr * first).to(present.dtype), {"first": first}
+    square, tau = delta.square(), settings.tau
+    first = settings.beta1 * moments.get("first", torch.zeros_like(delta)) + (1 - settings.beta1) * delta
+    before = moments.get("second", torch.full_like(delta, tau**2))
+    if settings.name == "adam":
+        second = settings.beta2 * before + (1 - settings.beta2) * square
+    else:
+        second = before - (1 - settings.beta2) * square * torch.sign(before - square)
+    stepped = weights + settings.lr * first / (second.sqrt() + tau)
+    return stepped.to(present.dtype), {"first": first, "second": second}
 
 
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from fedvisage.nn.ahead import brought
+from fedvisage.nn.compute import brought
 from fedvisage.nn.losses.sampled import sample_classes
 
 

@@ -14,8 +14,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedvisage.errors import UserError
-from fedvisage.files import read_tensors
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_tensors
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Input, Section
 

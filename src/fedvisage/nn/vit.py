@@ -14,9 +14,97 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from fedvisage.nn.hybrid import Stages, truncated_resnet
+from fedvisage.base.errors import UserError
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import Section
+
+# What the face recognition networks share: pixels around zero, sizes that halve four times, options.
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+"""By channel, RGB from 0 to 1."""
+
+REDUCTION = 16
+"""Each network halves an image four times; the paper's 112 pixels become 7."""
+
+
+class Backbone(Section):
+    """The width of the first stage, which the others are multiples of, and the length of a feature.
+
+    The papers' are the defaults; narrower ones are for CPU recipes.
+    """
+
+    width: int = Field(64, ge=8, le=64, multiple_of=8)
+    """Channels of the first stage; 64 is the papers', less is for CPUs."""
+    embedding: int = Field(512, ge=8)
+    """Numbers of a feature."""
+
+
+class Centred(nn.Module):
+    """Pixels from [0, 1] to [−1, 1], which is what the papers do to 8-bit pixels with (x − 127.5) / 127.5."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Shift and scale."""
+        return images * 2 - 1
+
+
+class Normalised(nn.Module):
+    """Pixels from [0, 1] by mean and deviation of ImageNet's channels, as networks for photographs take them."""
+
+    def __init__(self) -> None:
+        """Keep both beside the weights, of which they are none."""
+        super().__init__()
+        self.mean, self.std = (
+            nn.Buffer(torch.tensor(values)[:, None, None], persistent=False) for values in (IMAGENET_MEAN, IMAGENET_STD)
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Shift and scale."""
+        normalised: Tensor = (images - self.mean) / self.std
+        return normalised
+
+
+def last_side(size: int) -> int:
+    """Return the side of the last map; sizes that do not halve four times are refused."""
+    if size < REDUCTION or size % REDUCTION:
+        raise UserError(
+            "recipe.input.size", f"these networks take multiples of {REDUCTION} pixels, got {size}; use 112"
+        )
+    return size // REDUCTION
+
+
+# The convolutional tokenizer of ViT-H: a ResNet-50 without its last stage, as in timm's ``vit_base_r50_s16_224``.
+#
+# A. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, §3.1 and appendix B.2.1. The stem and the first
+# stage's
+# pooling halve the image twice, the second and third stage once each: a 224-pixel image becomes 14 × 14 positions of
+# 1,024 channels, and a 1 × 1 convolution makes them 196 tokens. Convolutions have standardised weights and "same"
+# padding, and groups are normalised instead of batches: nothing in the tokenizer depends on the other images of a
+# batch.
+
+
+Stages = tuple[int, int, int]
+
+
+def truncated_resnet(stem: int, stages: Stages, channels: int) -> nn.Module:
+    """Build the three stages with their numbers of blocks; a stem of 64 makes the widths of a ResNet-50."""
+    from timm.layers import GroupNormAct, StdConv2dSame
+    from timm.models.resnetv2 import ResNetV2
+
+    backbone = ResNetV2(
+        layers=stages,
+        channels=tuple(stem * factor for factor in (4, 8, 16)),
+        stem_chs=stem,
+        num_classes=0,
+        global_pool="",
+        in_chans=channels,
+        preact=False,
+        stem_type="same",
+        conv_layer=partial(StdConv2dSame, eps=1e-8),
+        norm_layer=partial(GroupNormAct, num_groups=stem // 2),
+    )
+    return cast(nn.Module, backbone)
+
 
 PATCH = 16
 """Pixels to a side of what one token stands for, in both networks."""

@@ -6,7 +6,7 @@ programs wire the same pieces as ``run.py`` does for a run in one process.
 
 from __future__ import annotations
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 
 try:
     import nvflare as _installed  # noqa: F401

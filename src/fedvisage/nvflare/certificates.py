@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from fedvisage.errors import UserError
-from fedvisage.files import read_plain
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_plain
 
 ROOT = "rootCA.pem"
 LARGEST = 1 << 20

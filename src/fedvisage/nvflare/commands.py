@@ -7,28 +7,26 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedvisage.federation.compatible import check_real
+from fedvisage.base.progress import Reporter
+from fedvisage.federation.protections.compatible import check_real
 from fedvisage.nvflare import operator
+from fedvisage.nvflare.authority import read_federation
 from fedvisage.nvflare.certificates import Papers, check, papers_in, warning
-from fedvisage.nvflare.federation_file import read_federation
-from fedvisage.nvflare.following import PATIENCE
-from fedvisage.nvflare.front import Front
-from fedvisage.nvflare.greeting import address_in
-from fedvisage.nvflare.holding import held, port_held
+from fedvisage.nvflare.greeting import address_in, wait_for_admission
 from fedvisage.nvflare.job import check_travels
 from fedvisage.nvflare.kits import Kit, open_kit
-from fedvisage.nvflare.knocking import wait_for_admission
+from fedvisage.nvflare.locks import held, port_held
 from fedvisage.nvflare.membership import SERVER, Changes, provision
-from fedvisage.nvflare.node import serve_quietly
-from fedvisage.nvflare.own_data import at_operator
+from fedvisage.nvflare.node import check_own_sets, kept_in, prepare_server, prepare_site, runs_in, serve_quietly
+from fedvisage.nvflare.operator import PATIENCE
+from fedvisage.nvflare.own_files import at_operator
 from fedvisage.nvflare.rehearsal import train_in_rehearsal
-from fedvisage.nvflare.starting import check_own_sets, kept_in, prepare_server, prepare_site, runs_in
-from fedvisage.progress import Reporter
+from fedvisage.nvflare.terminal import Front
 from fedvisage.recipe import Recipe
 from fedvisage.runs.run import run_and_report
+from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.checks import USUAL, Checks
 from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.task import Trained
 
 

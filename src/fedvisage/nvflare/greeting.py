@@ -11,13 +11,16 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
-from fedvisage.errors import UserError
-from fedvisage.files import read_json
+import grpc
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import parse_json, read_json
+from fedvisage.base.progress import Say
 from fedvisage.nvflare.certificates import Papers, papers_in
 from fedvisage.nvflare.kits import ANEW, STARTUP, Kit
-from fedvisage.progress import Say
 
 SECONDS = 5.0
 """How long a handshake may take."""
@@ -160,3 +163,50 @@ def refused(where: Address, certificate: Path, why: str) -> UserError:
     """Return what to say of a server that knows this kit's certificate, and does not take it."""
     message = f"the server at {where} refuses this kit's certificate ({why}); ask its owner, or for a new kit"
     return UserError(str(certificate), message)
+
+
+# Asking the server whether it would let a kit in, before NVFlare begins: TLS alone cannot tell who was revoked.
+
+
+PLACE = "/fedvisage/knock"
+
+
+def knock(kit: Kit, seconds: float = SECONDS) -> dict[str, datetime]:
+    """Ask once; an operator is told when the certificates of those who connected end.
+
+    Raises ``UserError`` if the server refuses the kit, ``Unreachable`` if it does not answer.
+    """
+    where, papers = address_in(kit), papers_in(kit.path, at_server=False)
+    credentials = grpc.ssl_channel_credentials(
+        papers.root.read_bytes(), papers.key.read_bytes(), papers.certificate.read_bytes()
+    )
+    try:
+        with grpc.secure_channel(str(where), credentials) as channel:
+            answer = channel.unary_unary(PLACE)(b"", timeout=seconds)
+        return {str(name): datetime.fromisoformat(until) for name, until in parse_json(answer).items()}
+    except grpc.RpcError as error:
+        if error.code() == grpc.StatusCode.PERMISSION_DENIED:
+            raise refused(where, papers.certificate, error.details()) from error
+        if error.code() == grpc.StatusCode.UNIMPLEMENTED:
+            message = f"the server at {where} is of another version; all members need the same one"
+            raise UserError(str(kit.path), message) from error
+        raise Unreachable(f"the server at {where} does not answer ({error.details()})") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Unreachable(f"what the server at {where} answers makes no sense") from error
+
+
+def wait_for_admission(kit: Kit, say: Say, *, until: float | None = None) -> None:
+    """Try until the server greets and lets this kit in; with ``until`` (monotonic) the last reason is raised then."""
+    said = ""
+    while True:
+        wait_for_greeting(kit, say, until=until)
+        try:
+            knock(kit)
+            return
+        except Unreachable as reason:
+            if until is not None and time.monotonic() >= until:
+                raise
+            if said != str(reason):
+                said = str(reason)
+                say(f"{said}; trying again until it answers")
+        time.sleep(PAUSES[0])

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
-from fedvisage.errors import UserError
-from fedvisage.files import json_text, parse_json
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_text, parse_json
 from fedvisage.methods import find, read_method
-from fedvisage.nvflare.hardening import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
-from fedvisage.nvflare.own_weights import check_named_by_digest, name_by_digest
+from fedvisage.nvflare.kits import CONTROLLER, EXECUTOR, SERVER_CLASS, SITE_CLASS
+from fedvisage.nvflare.own_files import check_named_by_digest, name_by_digest
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.catalogue import task_of
 

@@ -2,12 +2,121 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
-from fedvisage.errors import UserError
-from fedvisage.files import read_json
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_json
+
+# What a kit may do, as NVFlare's own files say it: no code of a job, no other classes, no logs, no shells.
+#
+# NVFlare's defaults are made for research: any class of its library, any right for the operator, jobs that bring
+# code,
+# sites that send their error log to the server. Kits of a federation over faces begin closed.
+
+
+HERE = "fedvisage.nvflare"
+SERVER_CLASS, SITE_CLASS = f"{HERE}.server_program.ServerProgram", f"{HERE}.site_program.SiteProgram"
+CONTROLLER = "nvflare.collab.runtime.controller.CollabController"
+EXECUTOR = "nvflare.collab.runtime.executor.CollabExecutor"
+SERVER_WATCH, SITE_WATCH = f"{HERE}.watching.ServerWatch", f"{HERE}.watching.SiteWatch"
+WATCH = "fedvisage_watch"
+"""The name of our watch among the components of a kit."""
+
+UNWANTED = ("site_log_streamer", "log_receiver", WATCH)
+
+Tree = dict[str, Any]
+
+
+def server_resources(default: Tree, jobs: str, snapshots: str) -> Tree:
+    """Return the server's resources: our two classes and a watch, and a job store of its own, not the host's."""
+    tree = _closed(default, [SERVER_CLASS, CONTROLLER], SERVER_WATCH)
+    tree["snapshot_persistor"]["args"]["storage"]["args"]["root_dir"] = snapshots
+    for component in tree["components"]:
+        if component["id"] == "job_manager":
+            component["args"]["uri_root"] = jobs
+    return tree
+
+
+def site_resources(default: Tree) -> Tree:
+    """Return a site's resources: our two classes and a watch, and nothing that sends a log."""
+    return _closed(default, [SITE_CLASS, EXECUTOR], SITE_WATCH)
+
+
+def _closed(default: Tree, classes: list[str], watch: str) -> Tree:
+    tree = copy.deepcopy(default)
+    tree["class_allow_list"], tree["class_list_enforcement_mode"] = [*classes, watch], "enforce"
+    tree["allow_log_streaming"] = False
+    tree["components"] = [part for part in tree["components"] if part["id"] not in UNWANTED]
+    tree["components"].append({"id": WATCH, "path": watch, "args": {}})
+    return tree
+
+
+def authorization(*, at_site: bool) -> Tree:
+    """Return who may do what: the operator runs federations, and can neither bring code nor look into a machine."""
+    rights = {
+        "submit_job": "any",
+        "manage_job": "any",
+        "view": "any",
+        "app_command": "any",
+        "download_job": "none" if at_site else "any",
+        "clone_job": "none",
+        "operate": "none",
+        "shell_commands": "none",
+        "byoc": "none",
+        "server-predeployed-flwr": "none",
+    }
+    none = dict.fromkeys(rights, "none")
+    roles = {"project_admin": rights, "org_admin": none, "lead": none, "member": none}
+    return {"format_version": "1.0", "permissions": roles}
+
+
+# The page that lies in each kit: what it is, the command that uses it, and what to keep to oneself.
+
+
+START = {
+    "server": """Start the server, and leave it running:
+
+    fedvisage server KIT
+
+Port {port} must be reachable from the sites and the operator, under the name {host}.
+Runs are kept in KIT/runs; --state DIR keeps them elsewhere.""",
+    "site": """Start this site with its own prepared set, and leave it running:
+
+    fedvisage site KIT --data DIR
+
+It connects to {host}:{port}; nobody connects to it. The data stays where it is, and so does its path.
+Private state is kept in KIT/state; --state DIR keeps it elsewhere.""",
+    "operator": """Run a recipe that names the sites, and look how the federation is:
+
+    fedvisage run RECIPE --on nvflare --kit KIT --out DIR
+    fedvisage status KIT
+
+Both connect to {host}:{port}.""",
+}
+
+PAGE = """The kit of {whose} in the federation {federation}
+{line}
+
+This directory is a secret, like a password: its key (startup/*.key) lets whoever has it be {whose}.
+
+{start}
+
+KIT is this directory. One process uses it at a time. NVFlare's log is log.txt; what this machine allows is in local.
+The certificates are checked at every start: a message names the file and what to do, and says 30 days ahead when one
+ends. To renew: cp -r UPDATE/. KIT, and start again. docs/deploy.md says more.
+"""
+
+
+def readme_of(kind: Literal["server", "site", "operator"], name: str, federation: str, host: str, port: int) -> str:
+    """Return the text for one kit."""
+    whose = {"site": f"the site {name}", "operator": f"the operator {name}", "server": "the server"}[kind]
+    head = f"The kit of {whose} in the federation {federation}"
+    start = START[kind].format(host=host, port=port)
+    return PAGE.format(whose=whose, federation=federation, line="=" * len(head), start=start)
+
 
 Kind = Literal["server", "site", "operator"]
 STARTUP: dict[Kind, str] = {"server": "fed_server.json", "site": "fed_client.json", "operator": "fed_admin.json"}

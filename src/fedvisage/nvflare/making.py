@@ -25,13 +25,12 @@ from nvflare.lighter.provisioner import Provisioner
 from nvflare.lighter.spec import Project
 from nvflare.lighter.utils import serialize_cert
 
-from fedvisage.errors import RunFailed
-from fedvisage.files import read_json, write_json
-from fedvisage.nvflare import hardening
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import read_json, write_json
+from fedvisage.nvflare import kits
 from fedvisage.nvflare.admission import OPERATOR
 from fedvisage.nvflare.authority import Authority, Member
-from fedvisage.nvflare.kits import ANEW, OWN, Kind
-from fedvisage.nvflare.readmes import readme_of
+from fedvisage.nvflare.kits import ANEW, OWN, Kind, readme_of
 
 README = "readme.txt"
 UNWANTED = (README, "start.sh", "sub_start.sh", "stop_fl.sh", "fl_admin.sh", "system_info.ipynb")
@@ -103,12 +102,10 @@ def _harden(kit: Path, member: Member) -> None:
     """Say what a machine may do; the paths of the server's stores are filled in where it is started."""
     default = read_json(kit / "local" / "resources.json.default", ANEW)
     at_site = member.kind == "site"
-    resources = (
-        hardening.site_resources(default) if at_site else hardening.server_resources(default, "jobs", "snapshots")
-    )
+    resources = kits.site_resources(default) if at_site else kits.server_resources(default, "jobs", "snapshots")
     write_json(kit / "local" / OWN, {"organisation": member.organisation})
     write_json(kit / "local" / "resources.json", resources)
-    write_json(kit / "local" / "authorization.json", hardening.authorization(at_site=at_site))
+    write_json(kit / "local" / "authorization.json", kits.authorization(at_site=at_site))
     for name in ("resources.json.default", "authorization.json.default", "privacy.json.sample"):
         (kit / "local" / name).unlink(missing_ok=True)
 

@@ -14,13 +14,21 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fedvisage.errors import UserError
-from fedvisage.files import write_atomically, write_json
-from fedvisage.nvflare.authority import FOLDER, ROOT_DAYS, Authority, Member, found, open_authority
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import write_atomically, write_json
+from fedvisage.nvflare.authority import (
+    FOLDER,
+    ROOT_DAYS,
+    Authority,
+    FederationFile,
+    Member,
+    ServerEntry,
+    found,
+    open_authority,
+)
 from fedvisage.nvflare.certificates import REVOKED, SOON
-from fedvisage.nvflare.federation_file import FederationFile, ServerEntry
-from fedvisage.nvflare.holding import held
 from fedvisage.nvflare.kits import OWN, own_settings
+from fedvisage.nvflare.locks import held
 from fedvisage.nvflare.making import certificate_in, made, move, stem_of
 
 SERVER = "server"

@@ -11,24 +11,181 @@ import gc
 import importlib
 import logging
 import os
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 from nvflare.fuel.f3.mpm import MainProcessMonitor
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.nvflare.admission import Admission
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import read_json, write_json
+from fedvisage.base.progress import Say
+from fedvisage.data.batches import View
+from fedvisage.data.integrity import check_bytes
+from fedvisage.data.overlap import HELD_OUT, PUBLIC, check_apart, look_for_overlap
+from fedvisage.data.prepared import SPLITS, PreparedSet
+from fedvisage.datasets.sources import without_part
+from fedvisage.nvflare import kits
+from fedvisage.nvflare.admission import Admission, guard
 from fedvisage.nvflare.certificates import expires, papers_in
-from fedvisage.nvflare.front import LOG, Front, hushed
-from fedvisage.nvflare.guarding import guard
-from fedvisage.nvflare.holding import held
-from fedvisage.nvflare.kits import STARTUP, Kit, open_kit, own_settings
+from fedvisage.nvflare.kits import ANEW, STARTUP, Kit, open_kit, own_settings
+from fedvisage.nvflare.locks import held
+from fedvisage.nvflare.terminal import LOG, Front, hushed
+from fedvisage.nvflare.trust import ROSTERS, as_setting
 from fedvisage.nvflare.watching import Post
+from fedvisage.tasks.checks import USUAL, Checks
+
+# What NVFlare leaves in a kit of each job, for ever: folders with logs, and at the server the results once more.
+#
+# The newest are kept, for whoever wants to know why a run failed. A result is in the run's own directory, too, from
+# where
+# an operator who was away gets it.
+
+
+KEPT = 20
+"""Jobs whose traces stay."""
+
+STORE = "jobs"
+"""The server's store of submitted jobs, in its kit."""
+
+WAITING = ("SUBMITTED", "APPROVED", "DISPATCHED")
+"""What NVFlare calls jobs that are still to begin."""
+
+
+def tidy(kit: Path, keep: int = KEPT) -> None:
+    """Delete what is left of old jobs; to be called while nothing of the kit runs."""
+    for place in (kit, kit / STORE):
+        jobs = [path for path in place.iterdir() if _is_job(path)] if place.is_dir() else []
+        for path in sorted(jobs, key=lambda one: one.stat().st_mtime, reverse=True)[keep:]:
+            if not _waits(path):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_job(path: Path) -> bool:
+    """Return whether a folder has the name that NVFlare gives to a job's."""
+    try:
+        return str(uuid.UUID(path.name)) == path.name and path.is_dir()
+    except ValueError:
+        return False
+
+
+def _waits(path: Path) -> bool:
+    """Return whether a job of the store has not begun; one that is half written never will."""
+    try:
+        return read_json(path / "meta")["status"] in WAITING
+    except (UserError, KeyError):
+        return False
+
+
+# Getting a kit ready to start on this machine: where its stores, runs, data and private state are.
+
+
+def runs_in(kit: Kit, state: Path | None) -> Path:
+    """Return where a server keeps its runs."""
+    return (state or kit.path / "runs").resolve()
+
+
+def kept_in(kit: Kit, state: Path | None) -> Path:
+    """Return where a site keeps its private state."""
+    return (state or kit.path / "state").resolve()
+
+
+def prepare_server(kit: Kit, state: Path | None = None, public: str | None = None, weights: Path | None = None) -> None:
+    """Settle where runs, jobs and snapshots lie: by default in the kit, never in a place that federations share."""
+    tidy(kit.path)
+    runs = runs_in(kit, state)
+    runs.mkdir(parents=True, exist_ok=True)
+    write_json(kit.own, own_settings(kit.path) | {"state": str(runs)} | _public(public) | _weights(weights))
+    jobs, snapshots = str(kit.path / STORE), str(kit.path / "snapshots")
+    _close(kit, lambda tree: kits.server_resources(tree, jobs, snapshots))
+
+
+def checked_in(kept: Path) -> Path:
+    """Return where a site keeps what it found out about its sets, beside its runs, which have longer names."""
+    return kept / "cache"
+
+
+def check_own_sets(
+    kit: Kit,
+    data: Path,
+    state: Path | None,
+    public: Path | None,
+    say: Say,
+    checks: Checks = USUAL,
+) -> None:
+    """Refuse a site's sets if bytes were changed, or if pictures are at two places of this machine.
+
+    The places are what the site trains on, what it holds out, and the public set. All of it stays here.
+    """
+    cache, places = checked_in(kept_in(kit, state)), {}
+    for path in (data, *(() if public is None else (public,))):
+        found = PreparedSet.open(path)
+        check_bytes(path, cache, whole=checks.verify, say=say)
+        if path == public:
+            places[PUBLIC] = [View.of(found)]
+        else:
+            trained = View.of(found, "train")
+            places["--data"] = [trained]
+            places[f"--data{HELD_OUT}"] = [View.of(found, split) for split in SPLITS if split != "train"]
+    for line in check_apart(look_for_overlap(places, cache, say), checks.allow_overlap):
+        say(f"note: {line}")
+
+
+def prepare_site(
+    kit: Kit,
+    data: str,
+    state: Path | None = None,
+    public: str | None = None,
+    weights: Path | None = None,
+    rosters: Sequence[str] = (),
+) -> None:
+    """Settle whose data a site trains on: its own prepared set, looked at before anything starts.
+
+    ``rosters`` are allowed in secure sums until the next start, whatever the site remembers.
+    """
+    _check_set(data)
+    allowed = as_setting(rosters)
+    tidy(kit.path)
+    kept = kept_in(kit, state)
+    kept.mkdir(parents=True, exist_ok=True)
+    own = {"data": data, "state": str(kept), ROSTERS: allowed}
+    write_json(kit.own, own_settings(kit.path) | own | _public(public) | _weights(weights))
+    _close(kit, kits.site_resources)
+
+
+def _close(kit: Kit, closed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Write a kit's resources as they must be, whatever was made of them since it was provisioned."""
+    path = kit.path / "local" / "resources.json"
+    try:
+        write_json(path, closed(read_json(path, ANEW)))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(str(path), f"is damaged; {ANEW}") from error
+
+
+def _public(entry: str | None) -> dict[str, str]:
+    if entry is None:
+        return {}
+    _check_set(entry)
+    return {"public": entry}
+
+
+def _weights(path: Path | None) -> dict[str, str]:
+    if path is None:
+        return {}
+    if not path.is_file():
+        raise UserError(str(path), "does not exist; --weights names a safetensors file")
+    return {"weights": str(path.resolve())}
+
+
+def _check_set(entry: str) -> None:
+    PreparedSet.open(Path(without_part(entry)[0].strip()))
+
 
 logger = logging.getLogger("fedvisage.node")
 

@@ -17,19 +17,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedvisage import recipe as recipes
+from fedvisage.base.files import write_json
+from fedvisage.base.progress import Reporter
 from fedvisage.data.batches import View
 from fedvisage.datasets.sources import without_part
-from fedvisage.files import write_json
 from fedvisage.nvflare import operator
-from fedvisage.nvflare.federation_file import FederationFile, OperatorEntry, ServerEntry, SiteEntry
+from fedvisage.nvflare.authority import FederationFile, OperatorEntry, ServerEntry, SiteEntry
 from fedvisage.nvflare.kits import REHEARSAL, Kit, open_kit, own_settings
 from fedvisage.nvflare.membership import provision
-from fedvisage.nvflare.node import end
-from fedvisage.nvflare.starting import prepare_server, prepare_site
-from fedvisage.progress import Reporter
-from fedvisage.recipe.weights import named_weights
+from fedvisage.nvflare.node import end, prepare_server, prepare_site
+from fedvisage.recipe.data import named_weights
+from fedvisage.tasks.catalogue import Setup
 from fedvisage.tasks.opened import Opened
-from fedvisage.tasks.setup import Setup
 from fedvisage.tasks.task import Trained
 
 WAIT = 180.0

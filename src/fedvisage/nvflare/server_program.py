@@ -17,23 +17,21 @@ from nvflare.collab import collab
 from nvflare.collab.api.exceptions import RunAborted
 
 from fedvisage import recipe as recipes
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.account import figures_of
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import locked, parse_json, sweep, write_atomically
+from fedvisage.federation.protections.dp import figures_of
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, privacy_of, read_lines
 from fedvisage.federation.wire.schema import extent_of
-from fedvisage.files import locked, parse_json, sweep, write_atomically
 from fedvisage.methods import find
 from fedvisage.nvflare import bounds
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import own_settings
-from fedvisage.nvflare.outcome import RESULT, TRAINED, Outcome, leave, write_trained
-from fedvisage.nvflare.own_data import NotReady, first_at_server
-from fedvisage.nvflare.own_weights import at_server
-from fedvisage.nvflare.run_log import RunLog, last_lines
+from fedvisage.nvflare.outcome import RESULT, TRAINED, Outcome, RunLog, last_lines, leave, write_trained
+from fedvisage.nvflare.own_files import NotReady, at_server, first_at_server
 from fedvisage.nvflare.transport import CollabTransport
 from fedvisage.recipe import Recipe
 from fedvisage.runs import train as training
-from fedvisage.tasks.setup import set_up
+from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.server")
 
@@ -43,7 +41,7 @@ PATIENCE = 60.0
 SPENT = ("epsilon", "delta", "tight_epsilon", "site")
 """What a console shows of an account."""
 
-PROGRESS = "fedvisage.progress"
+PROGRESS = "fedvisage.base.progress"
 """The command by which the operator asks how far a run is."""
 
 

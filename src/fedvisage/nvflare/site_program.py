@@ -17,25 +17,25 @@ from typing import Any
 import torch
 from nvflare.collab import collab
 
-from fedvisage.errors import UserError
-from fedvisage.federation.compatible import check_real
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.method import Message
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import locked, read_json, sweep, write_json
+from fedvisage.federation.privacy.accountant import BudgetSpent
+from fedvisage.federation.protections.compatible import check_real
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.site import TrainingBroke
+from fedvisage.federation.site_worker import SiteDesk
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.files import locked, read_json, sweep, write_json
 from fedvisage.methods import find
-from fedvisage.nvflare import bounds, wire
+from fedvisage.nvflare import bounds, transport
 from fedvisage.nvflare.job import Job, read_job
 from fedvisage.nvflare.kits import REHEARSAL, own_settings
-from fedvisage.nvflare.own_data import NotReady, at_site
-from fedvisage.nvflare.own_weights import at_site as at_site_weights
-from fedvisage.nvflare.run_log import RunLog
-from fedvisage.nvflare.starting import checked_in
+from fedvisage.nvflare.node import checked_in
+from fedvisage.nvflare.outcome import RunLog
+from fedvisage.nvflare.own_files import NotReady, data_at_site
+from fedvisage.nvflare.own_files import weights_at_site as at_site_weights
 from fedvisage.nvflare.trust import trust_of
-from fedvisage.privacy.accountant import BudgetSpent
-from fedvisage.tasks.setup import set_up
+from fedvisage.tasks.catalogue import set_up
 
 logger = logging.getLogger("fedvisage.site")
 
@@ -61,26 +61,26 @@ class SiteProgram:
         bounds.install()
 
     @collab.publish
-    def restore(self, generation: int) -> wire.Parcel:  # noqa: D102
+    def restore(self, generation: int) -> transport.Parcel:  # noqa: D102
         context = collab.fl_ctx
         return self._answer(lambda: self._restore(context, generation))
 
     @collab.publish
-    def carry_out(self, order: dict) -> wire.Parcel:  # type: ignore[type-arg]  # noqa: D102
-        ticket = wire.ticket_of(order)
-        return self._answer(lambda: self._at_desk().carry_out(wire.unpack_order(order)), ticket)
+    def carry_out(self, order: dict) -> transport.Parcel:  # type: ignore[type-arg]  # noqa: D102
+        ticket = transport.ticket_of(order)
+        return self._answer(lambda: self._at_desk().carry_out(transport.unpack_order(order)), ticket)
 
     @collab.publish
-    def commit(self, generation: int) -> wire.Parcel:  # noqa: D102
+    def commit(self, generation: int) -> transport.Parcel:  # noqa: D102
         return self._answer(lambda: self._commit(generation))
 
-    def _answer(self, work: Callable[[], Message], ticket: str = "") -> wire.Parcel:
+    def _answer(self, work: Callable[[], Message], ticket: str = "") -> transport.Parcel:
         """Do one thing at a time; whatever goes wrong becomes a reason that says no more than it may."""
         spent = False
         with self._lock:
             try:
                 torch.set_num_threads(self._threads)  # in every call: threads of a pool do not inherit it
-                return wire.pack_reply(work(), ticket)
+                return transport.pack_reply(work(), ticket)
             except (TrainingBroke, Refused, NotReady, BudgetSpent) as error:
                 reason, spent = str(error), isinstance(error, BudgetSpent)
             except UserError as error:
@@ -93,7 +93,7 @@ class SiteProgram:
             logger.error("answered: %s", reason)
             if self._log is not None:
                 self._log.note("failed", reason)
-            return wire.pack_failure(reason, ticket, spent=spent)
+            return transport.pack_failure(reason, ticket, spent=spent)
 
     def _at_desk(self) -> SiteDesk:
         if self._desk is None:
@@ -141,7 +141,7 @@ class SiteProgram:
 
 def _desk(name: str, job: Job, own: Mapping[str, str], directory: Path, kit: Path) -> SiteDesk:
     setup = set_up(job.recipe, find(job.recipe.method), at_site_weights(own))
-    data = at_site(setup, name, own, checked_in(Path(own["state"])))
+    data = data_at_site(setup, name, own, checked_in(Path(own["state"])))
     _check_same_data(directory / DATA_FILE, data.digests)
     workspace, site = setup.workspace(), data.sites[name]
     public, strangers = (data.people.public, data.people.strangers[name]) if data.people else (None, None)

@@ -22,14 +22,14 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from fedvisage import recipe as recipes
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_key
 from fedvisage.data.batches import View
-from fedvisage.data.contents import contents_of
-from fedvisage.errors import UserError
-from fedvisage.federation.record.checkpoint import recipe_digest
+from fedvisage.data.duplicates import contents_of
+from fedvisage.federation.record.store import recipe_digest
 from fedvisage.federation.secure.memory import ALLOW, FIELD, Digests, RosterMemory
 from fedvisage.federation.secure.trust import CREDENTIAL, SIMULATED, Trust
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.files import json_key
 from fedvisage.nvflare.certificates import ANEW, Papers, certificates_in, key_in, leads_to, name_of, papers_in
 from fedvisage.nvflare.job import Job
 from fedvisage.recipe import SITE_NAME

@@ -19,13 +19,12 @@ from nvflare.fuel.common.exit_codes import ProcessExitCode
 from nvflare.fuel.f3.cellnet.defs import MessageHeaderKey, ReturnCode
 from nvflare.private.defs import CellChannel, CellChannelTopic, CellMessageHeaderKeys, JobFailureMsgKey
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.nvflare.admission import Admission
-from fedvisage.nvflare.front import Front
-from fedvisage.nvflare.greeting import Unreachable, address_in, greet
+from fedvisage.nvflare.greeting import Unreachable, address_in, greet, knock
 from fedvisage.nvflare.kits import Kit
-from fedvisage.nvflare.knocking import knock
 from fedvisage.nvflare.outcome import RESULT, note_death
+from fedvisage.nvflare.terminal import Front
 
 logger = logging.getLogger("fedvisage.watch")
 

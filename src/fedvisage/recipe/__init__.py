@@ -1,17 +1,17 @@
 """The recipe: what to run, its sections, frozen and validated. Unknown keys are errors, and errors name their place."""
 
-from fedvisage.recipe.augment import Augment, Change
 from fedvisage.recipe.data import SITE_NAME, Data, Input, many_names, many_sites
 from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition
-from fedvisage.recipe.federation import Federation
+from fedvisage.recipe.federation import Combine, Dp, Federation, Poisoned, Secure
 from fedvisage.recipe.mistakes import read_section
-from fedvisage.recipe.protection import Combine, Dp, Poisoned, Secure
-from fedvisage.recipe.reading import apply, load, put, read_tree, text_of, tree_of, validate
 from fedvisage.recipe.recipe import Recipe
 from fedvisage.recipe.runtime import Privacy, Report, Runtime, Tracking
 from fedvisage.recipe.section import MethodOptions, Section
+from fedvisage.recipe.text import apply, load, put, read_tree, text_of, tree_of, validate
 from fedvisage.recipe.training import (
+    Augment,
     Batch,
+    Change,
     EarlyStop,
     Local,
     Optimizer,

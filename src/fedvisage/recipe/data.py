@@ -10,6 +10,24 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
+# Where a recipe may name a file of weights, and which it names.
+
+
+PLACES = (("training", "start"), ("training", "start", "file"), ("method", "network", "weights"))
+
+
+def named_weights(tree: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
+    """Return the files of weights that a recipe of plain values names, by place."""
+    files: dict[tuple[str, ...], str] = {}
+    for place in PLACES:
+        value: Any = tree
+        for key in place:
+            value = value.get(key) if isinstance(value, Mapping) else None
+        if isinstance(value, str) and value != "none":
+            files[place] = value
+    return files
+
+
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
 MANY_SITES = re.compile(r"([A-Za-z0-9_-]+)\[(\d{1,5})-(\d{1,5})\]")
 

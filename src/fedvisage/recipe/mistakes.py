@@ -7,7 +7,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from fedvisage.errors import UserError, meant
+from fedvisage.base.errors import UserError, meant
 
 Kind = TypeVar("Kind", bound=BaseModel)
 SHOWN = 3

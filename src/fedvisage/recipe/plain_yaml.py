@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 
 DEEPEST = 40
 """Sections within sections: recipes have six, and readers that call themselves end below a thousand."""

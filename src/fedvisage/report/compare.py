@@ -7,16 +7,321 @@ differences are averaged, and the interval is Student's t over targets. The verd
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from string import ascii_uppercase
+from typing import Any, NamedTuple
 
-from fedvisage.errors import UserError
-from fedvisage.report.compared import lower_is_better, sheets_of
-from fedvisage.report.labels import Label, labels_of
-from fedvisage.report.members import Judged, Member, Pair, Settings, names_of, read_members
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_key, pieces_of
+from fedvisage.data.selection import without_selection
+from fedvisage.metrics.scores import LARGEST
+from fedvisage.report.run_files import Row, as_written, flat, read_mapping
+from fedvisage.tasks.seal import check_seal
+
+# Which figures of a run are compared, by task, and which of them stand in one table.
+#
+# Names of recognition's are those of studies: `generic.tar@1e-3`, `personal.tpir@1e-2`.
+
+
+ATTACKS = {"hter": "HTER %", "eer": "EER %", "auc": "AUC %", "tpr_at_fpr_1pct": "TPR at FPR 1 %", "acer": "ACER %"}
+MODELS = {"generic": "the generic model", "personal": "the sites' own models"}
+PLACES = {"generic": "generic", "personal": "personalised"}
+TABLES = {"tar": "tar_at_far", "tpir": "tpir_at_fpir"}
+"""Where metrics.json has recognition's rates, by model and by kind."""
+
+_TITLES = {"tar": "TAR % at FAR", "tpir": "TPIR % at FPIR"}
+_ACCURACY = {"ten-folds": "ten folds %", "list": "listed pairs %"}
+
+ERRORS = frozenset({"hter", "eer", "acer", "bpcer", "apcer_pooled", "hter_target_eer", "hter_train_eer"})
+"""Last words of the figures of which less is better."""
+
+Columns = dict[str, str]
+
+
+def figures_of(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """Return what a run's metrics.json has of the figures that are compared."""
+    figures = (
+        _of_recognition(metrics)
+        if metrics.get("task") == "recognition"
+        else {name: metrics.get(name) for name in ATTACKS}
+    )
+    return {name: float(value) for name, value in figures.items() if isinstance(value, int | float)}
+
+
+def lower_is_better(figure: str) -> bool:
+    """Return whether a figure is an error rate; all others are rates of success."""
+    return figure.rpartition(".")[2] in ERRORS
+
+
+def sheets_of(names: Iterable[str]) -> list[tuple[str, Columns]]:
+    """Return the tables that figures stand in: what each is about (nothing if it is all), and titles by figure."""
+    known = set(names)
+    if not any("." in name for name in known):
+        return [("", ATTACKS)]
+    return [(model, columns) for place, model in MODELS.items() if (columns := _columns(place, known))]
+
+
+def _of_recognition(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for place, section in PLACES.items():
+        table = metrics.get(section) or {}
+        for short, kind in TABLES.items():
+            figures |= {f"{place}.{short}@{rate}": value for rate, value in (table.get(kind) or {}).items()}
+    generic = metrics.get("generic") or {}
+    listed = generic.get("listed_pairs") or {}
+    return figures | {
+        "generic.ten-folds": generic.get("accuracy_on_ten_folds"), "generic.list": listed.get("accuracy"),
+    }  # fmt: skip
+
+
+def _columns(place: str, known: set[str]) -> Columns:
+    """Return a model's columns: rates from the strictest on, then accuracies."""
+    columns: Columns = {}
+    for short, title in _TITLES.items():
+        rates = [name.rpartition("@")[2] for name in known if name.startswith(f"{place}.{short}@")]
+        columns |= {f"{place}.{short}@{rate}": f"{title} {rate}" for rate in sorted(rates, key=float)}
+    return columns | {f"{place}.{name}": title for name, title in _ACCURACY.items() if f"{place}.{name}" in known}
+
+
+# What a comparison needs of a run: its settings, what it was judged on, and its figures.
+#
+# Runs are known by what they hold, never by what somebody called it. The data that a figure was judged on is named
+# by
+# the digests in `data.json`: at the user for most figures; at the sites, with the public people that their models
+# must
+# reject, for recognition's personal ones. A run that is given twice, as a directory or as a copy, is one run.
+
+
+Settings = tuple[tuple[str, str], ...]
+NOT_SETTINGS = (
+    *("title", "data", "report", "tracking", "evaluation.features", "evaluation.resamples"),
+    "evaluation.snapshots",
+    *("runtime.seed", "runtime.threads", "runtime.device", "runtime.checkpoint_every"),
+)
+"""What two runs may differ in and still be runs of one thing: names, data, seeds, and what no figure follows from."""
+PERSONAL = "personal"
+"""The figures of recognition that are about the sites' own people."""
+USER, SITE, PUBLIC = "data.user", "data.sites.", "data.public"
+SHOWN_DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Judged:
+    """The data that figures follow from: a name for readers, and a digest that identifies it (empty: unknown).
+
+    ``target`` is the digest of the whole set, of which the data may be a part: parts of one set are one target.
+    """
+
+    name: str
+    digest: str
+    target: str = ""
+
+
+class Pair(NamedTuple):
+    """What two runs share that are paired: the target, the seed, the data judged on, and the sites."""
+
+    target: str
+    seed: int
+    digest: str
+    sites: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Member:
+    """What a comparison needs of a run."""
+
+    path: Path
+    method: str
+    settings: Settings
+    sites: tuple[str, ...]
+    """Digests of the sites' sets; names where the sets were somewhere else and have none here."""
+    seed: int
+    user: Judged
+    people: Judged
+    """Recognition: the sites' own people, and those whom their models must reject."""
+    figures: dict[str, float] = field(repr=False)
+    content: str = ""
+
+    def judged(self, figure: str) -> Judged:
+        """Return the data that a figure was judged on."""
+        return self.people if figure.startswith(f"{PERSONAL}.") else self.user
+
+    def pair(self, figure: str) -> Pair:
+        """Return what another run must share to be paired with this one."""
+        judged = self.judged(figure)
+        return Pair(judged.target, self.seed, judged.digest, self.sites)
+
+
+def read_members(paths: Sequence[Path]) -> tuple[list[Member], list[str]]:
+    """Read runs, each once, and say which were given again."""
+    members: dict[str, Member] = {}
+    known: dict[Path, Path] = {}
+    notes = []
+    for path in paths:
+        place = path.resolve()
+        if place in known:
+            notes.append(f"{path} was given twice; it counts once")
+            continue
+        known[place] = path
+        member = read_member(path)
+        twin = members.setdefault(member.content, member)
+        if twin is not member:
+            notes.append(f"{path} has the recipe, the data and the scores of {twin.path}; they count as one run")
+    return list(members.values()), notes
+
+
+def read_member(path: Path) -> Member:
+    """Read a run's figures and settings; a run without figures of a user cannot be compared."""
+    check_seal(path)
+    with as_written(path):
+        return _member(path)
+
+
+def _member(path: Path) -> Member:
+    metrics, recipe, digests = (read_mapping(path / name) for name in ("metrics.json", "recipe.yaml", "data.json"))
+    figures = figures_of(metrics)
+    if not figures:
+        raise UserError(str(path), "has no metrics.json with figures at a user; give finished runs")
+    method = str(metrics.get("method"))
+    settings = tuple((key, value) for key, value in flat(recipe) if _is_setting(key)) or (("method.name", method),)
+    settings += _source(path)
+    sites = tuple(sorted(str(digests.get(f"{SITE}{name}") or name) for name in metrics.get("sites") or []))
+    seed, user, people = int(metrics.get("seed") or 0), _user(metrics, recipe, digests), _people(metrics, digests)
+    said = json_key([settings, sites, seed, user.digest, people.digest, sorted(figures.items())])
+    content = _digest(said, path / "scores.csv")
+    return Member(path, method, settings, sites, seed, user, people, figures, content)
+
+
+def _source(path: Path) -> Settings:
+    """Return the source of a method that was passed in from Python, so that it is no other method's run."""
+    sha256 = _section(read_mapping(path / "environment.json"), "method").get("sha256")
+    return () if sha256 is None else (("method.source", str(sha256)[:SHOWN_DIGITS]),)
+
+
+def _digest(said: str, scores: Path) -> str:
+    """Return what a run is told by: what was read of it, and its scores as they are."""
+    digest = hashlib.sha256(said.encode())
+    for piece in pieces_of(scores, LARGEST) if scores.exists() else ():
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def names_of(judged: Iterable[Judged]) -> dict[Judged, str]:
+    """Return a name for each data: its own, with the beginning of its digest where others are called the same."""
+    data = set(judged)
+    called = [one.name for one in data]
+    return {
+        one: f"{one.name} ({one.digest[:SHOWN_DIGITS] or 'unknown'})" if called.count(one.name) > 1 else one.name
+        for one in data
+    }
+
+
+def _user(metrics: Row, recipe: Row, digests: Row) -> Judged:
+    """Name the user's data: the set by its digest, and what of it is meant."""
+    digest, name = digests.get(USER), str(metrics.get("user"))
+    if digest is None:
+        return Judged(name, "")
+    data, evaluation = _section(recipe, "data"), _section(recipe, "evaluation")
+    selection = without_selection(str(data.get("user") or ""))[1]
+    pairs = _section(evaluation, "recognition").get("pairs")
+    meant = [repr(selection), str(data.get("user_split") or "all"), str(pairs or "")]
+    return Judged(name, f"{digest} {hashlib.sha256(json_key(meant).encode()).hexdigest()}", str(digest))
+
+
+def _people(metrics: Row, digests: Row) -> Judged:
+    """Name the sites' own people: their sets, and the public set that has the impostors."""
+    sites = [str(name) for name in metrics.get("sites") or []]
+    found = [digests.get(f"{SITE}{name}") for name in sites]
+    if not found or None in found:
+        return Judged("the sites", "")
+    people = " ".join([*sorted(map(str, found)), str(digests.get(PUBLIC, ""))])
+    return Judged("the sites", people, people)
+
+
+def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    section = tree.get(name)
+    return section if isinstance(section, Mapping) else {}
+
+
+def _is_setting(key: str) -> bool:
+    return not any(key == name or key.startswith(f"{name}.") for name in NOT_SETTINGS)
+
+
+# Short names for groups of runs: the method, and what of the recipes differs; what is long stands in a legend.
+
+
+LONG = 32
+WITHOUT_MEANING = ("name", "default")
+"""Last words of keys that say nothing alone: `training.optimizer.name` is called optimizer."""
+_WORDS = {"None": "none", "True": "true", "False": "false"}
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a group is called, and what that stands for where it is not all said."""
+
+    text: str
+    stands_for: str = ""
+
+
+def labels_of(groups: Sequence[Settings]) -> dict[Settings, Label]:
+    """Name each group by its method and the settings in which groups differ.
+
+    A method's own options count among groups of that method only: others do not have them.
+    """
+    trees = {settings: dict(settings) for settings in groups}
+    method = {settings: tree.get("method.name", "run") for settings, tree in trees.items()}
+    everywhere = [key for key in _differing(list(trees.values())) if not key.startswith("method.")]
+    labels, shortened = {}, []
+    for settings, tree in trees.items():
+        rivals = [trees[other] for other in groups if method[other] == method[settings]]
+        own = [key for key in _differing(rivals) if key.startswith("method.")]
+        names = {key: name for key, name in short_names([*own, *everywhere]).items() if key in tree}
+        said = ", ".join(f"{name} {_WORDS.get(tree[key], tree[key])}" for key, name in names.items())
+        label = Label(f"{method[settings]} · {said}" if said else method[settings])
+        if len(label.text) > LONG:
+            shortened.append(settings)
+            label = Label(method[settings], ", ".join(f"{key}={tree[key]}" for key in names))
+        labels[settings] = label
+    return _told_apart(labels, shortened)
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the shortest end of each dotted key that no other key has."""
+    parts = {key: _meaning(key.split(".")) for key in keys}
+    names = {}
+    for key, own in parts.items():
+        ends = (own[-length:] for length in range(1, len(own) + 1))
+        others = [other for name, other in parts.items() if name != key]
+        alone = (end for end in ends if all(other[-len(end) :] != end for other in others))
+        names[key] = ".".join(next(alone, key.split(".")))
+    return names
+
+
+def _meaning(parts: list[str]) -> list[str]:
+    return parts[:-1] if len(parts) > 1 and parts[-1] in WITHOUT_MEANING else parts
+
+
+def _differing(trees: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = sorted({key for tree in trees for key in tree})
+    return [key for key in keys if key != "method.name" and len({tree.get(key) for tree in trees}) > 1]
+
+
+def _told_apart(labels: dict[Settings, Label], shortened: Sequence[Settings]) -> dict[Settings, Label]:
+    """Give letters to groups that were shortened to one text."""
+    texts = [label.text for label in labels.values()]
+    letters = iter([*ascii_uppercase, *map(str, range(1, len(labels) + 1))])
+    return {
+        settings: Label(f"{label.text} · {next(letters)}", label.stands_for)
+        if settings in shortened and texts.count(label.text) > 1
+        else label
+        for settings, label in labels.items()
+    }
+
 
 FEWEST_TARGETS = 2  # for an interval
 CONFIDENCE = 0.95

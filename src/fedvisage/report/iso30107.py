@@ -9,8 +9,7 @@ import numpy as np
 
 from fedvisage.metrics.presentations import Point, Presentations, figures
 from fedvisage.metrics.scores import Scores, from_columns
-from fedvisage.report.curves import det
-from fedvisage.report.drawing import canvas, colour, dash, key, mark_threshold, styled, svg
+from fedvisage.report.curves import canvas, colour, dash, det, key, mark_threshold, styled, svg
 from fedvisage.report.page import colours, environment, themed
 from fedvisage.report.run_files import Row
 from fedvisage.report.tables import MISSING, Table, table

@@ -9,13 +9,12 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedvisage.datasets.cache import CACHE
+from fedvisage.base.files import CACHE, write_atomically
 from fedvisage.federation.record.attendance import trained_by
 from fedvisage.federation.record.ledger import LEDGER
-from fedvisage.files import write_atomically
-from fedvisage.report import audits, content, decisions, figures, overlaps, privacy, recognition, similarities, worst
-from fedvisage.report.drawing import COLOURS, INK, ON_DARK, QUIET
-from fedvisage.report.promises import promises
+from fedvisage.report import content, figures, privacy, recognition, worst
+from fedvisage.report.curves import COLOURS, INK, ON_DARK, QUIET
+from fedvisage.report.privacy import promises
 from fedvisage.report.run_files import Row, RunFiles, as_written, flat, read_run
 from fedvisage.report.tables import Table, html, size
 
@@ -65,7 +64,7 @@ def context(run: RunFiles) -> dict[str, Any]:
     """Return everything that the template shows."""
     metrics = run.metrics
     recognises = metrics.get("task") == "recognition"
-    drawings = [*(similarities.figures(run) if recognises else []), *figures.figures(run)]
+    drawings = [*(recognition.figures(run) if recognises else []), *figures.figures(run)]
     return {
         "title": str(
             run.recipe.get("title") or f"{metrics.get('method', 'run')}, user {metrics.get('user') or 'none'}"
@@ -78,7 +77,7 @@ def context(run: RunFiles) -> dict[str, Any]:
         "threshold": recognition.threshold_sentence(metrics) if recognises else threshold_sentence(metrics),
         "results": _present(
             *(recognition.results(metrics) if recognises else ()),
-            decisions.confusion_table(run),
+            content.confusion_table(run),
             content.user_table(metrics),
             content.published_table(metrics),
             content.species_table(metrics),
@@ -90,13 +89,13 @@ def context(run: RunFiles) -> dict[str, Any]:
             (title, meaning, themed(drawing, title) if drawing else "") for title, meaning, drawing in drawings
         ],
         "uploads": _present(content.uploads_table(run.ledger), content.site_uploads_table(run.ledger)),
-        "unseen": overlaps.unseen(run),
-        "overlaps": overlaps.sentences(run),
+        "unseen": privacy.unseen(run),
+        "overlaps": privacy.sentences(run),
         "lacking": run.lacking,
         "nothing_left": nothing_left(run),
         "promises": promises(metrics, run.recipe),
         "privacy": privacy.page(run),
-        "audits": audits.sections(run),
+        "audits": privacy.sections(run),
         "failures": _present(content.failures_table(run.rounds)),
         "costs": costs(metrics),
         "recipe": yaml.safe_dump(run.recipe, sort_keys=False, allow_unicode=True) if run.recipe else "",

@@ -5,12 +5,161 @@ Everything comes from the ledger: each field of kind ``dp`` has its cost beside 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
-from fedvisage.privacy.accountant import PROTECTS
-from fedvisage.report.run_files import Row, RunFiles
+from fedvisage.data.overlap import USER, Overlap
+from fedvisage.federation.privacy.accountant import PROTECTS
+from fedvisage.report.run_files import AUDIT, Row, RunFiles
 from fedvisage.report.tables import Table, size, table
+
+# What audits found, as sections of a report: sentence, figures, table, and pictures that are part of the page.
+
+
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+MOST_BYTES = 4_000_000
+
+
+def sections(run: RunFiles) -> list[dict[str, Any]]:
+    """Return a section for each audit: title, sentence, tables, pictures as (caption, data address)."""
+    return [
+        {
+            "title": str(record.get("title", "")),
+            "says": str(record.get("says") if record.get("applies") else f"Does not apply: {record.get('why')}."),
+            "tables": _tables(record),
+            "pictures": _pictures(record, (run.path / AUDIT).parent),
+        }
+        for record in run.audits
+    ]
+
+
+def _tables(record: Row) -> list[Table]:
+    rows = [{key: _figure(value) for key, value in row.items()} for row in record.get("rows") or []]
+    numbers = [{"figure": key, "value": _figure(value)} for key, value in (record.get("numbers") or {}).items()]
+    tables = [table("", numbers, {"figure": "figure", "value": "value"})] if numbers else []
+    return tables + ([table("", rows, {key: key for key in rows[0]})] if rows else [])
+
+
+def _figure(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _pictures(record: Row, folder: Path) -> list[tuple[str, str]]:
+    pictures = []
+    for entry in record.get("pictures") or []:
+        name = str(entry.get("file", ""))
+        path = folder / name
+        if Path(name).name != name or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            continue  # nothing outside of the folder, and nothing endless
+        data = path.read_bytes()
+        if data.startswith(SIGNATURE):
+            address = f"data:image/png;base64,{base64.b64encode(data).decode('ascii')}"
+            pictures.append((str(entry.get("caption", "")), address))
+    return pictures
+
+
+# What a report says of pictures that were at two places of a run.
+
+
+UNSEEN = "whose images took no part in training"
+
+
+def unseen(run: RunFiles) -> str:
+    """Say of the user's images whether training saw them."""
+    found = Overlap.from_json(run.overlap)
+    user = found.anywhere.get(USER)
+    if found.about(USER).named:
+        return "some of whose people took part in training"
+    if user is None or not user.exact + user.near:
+        return UNSEEN
+    return f"{user.exact + user.near} of whose {user.of} images took part in training"
+
+
+def sentences(run: RunFiles) -> list[str]:
+    """Say what places share, or that nothing was found; nothing of a run that did not look."""
+    if not run.overlap:
+        return []
+    found = Overlap.from_json(run.overlap)
+    lines = found.sentences(str(run.metrics.get("user") or ""))
+    if not lines:
+        count = sum(one.of for one in found.anywhere.values())
+        return [f"None of the run's {count:,} images was found at two of its places, by equal bytes or by near hashes."]
+    return [f"{line[0].upper()}{line[1:]}." for line in lines]
+
+
+# What a run's protections promise, in sentences for its page: noise, secure and robust aggregation, attacks.
+
+
+SIMULATED = "The noise follows from the run's seed, so that it can be repeated: a simulation, which protects nobody."
+
+
+def promises(metrics: Row, recipe: Row) -> list[str]:
+    """Return a sentence for each protection that the run used."""
+    federation = recipe.get("federation") or {}
+    return [*_of_noise(metrics.get("privacy") or {}), *_of_the_sum(federation)]
+
+
+def _of_noise(privacy: Row) -> Iterator[str]:
+    if not privacy:
+        return
+    if "models" in privacy:
+        yield from _of_both(privacy)
+        return
+    what = " and ".join(str(PROTECTS.get(one, one)) for one in privacy["relation"])
+    tight = f"ε {privacy['tight_epsilon']:.4g} at δ {privacy['at_delta']:.3g}"
+    if "noise_multiplier" in privacy:
+        yield (
+            f"Differential privacy of sites: {tight}, for {what}. Updates were clipped to {privacy['clip']:g}, with "
+            f"noise of {privacy['noise_multiplier']:.4g} times that on each of {privacy['releases']} sums. It covers "
+            "the weights that went down, not the statistics beside them."
+        )
+    else:
+        yield (
+            f"What site {privacy['site']} released under differential privacy, the most of any: "
+            f"ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of its parts, {tight} tightly; "
+            f"for {what}."
+        )
+    if privacy.get("noise") == "derived":
+        yield SIMULATED
+
+
+def _of_both(privacy: Row) -> Iterator[str]:
+    """Say the joint account first: it is what holds when both are looked at."""
+    yield (
+        f"Noise on the models and noise on what sites released, together: ε {privacy['tight_epsilon']:.4g} at δ "
+        f"{privacy['at_delta']:.3g} (ε {privacy['epsilon']:.4g} at δ {privacy['delta']:.3g} by the sum of all parts), "
+        f"for {' and '.join(str(PROTECTS.get(one, one)) for one in privacy['relation'])}."
+    )
+    for part in (privacy["models"], privacy["releases"]):
+        yield from _of_noise({**part, "noise": ""})
+    if privacy["noise"] == "derived":
+        yield SIMULATED
+
+
+def _of_the_sum(federation: Row) -> Iterator[str]:
+    secure, poisoned = federation.get("secure"), federation.get("poisoned")
+    rule = (federation.get("combine") or {}).get("rule", "mean")
+    if secure:
+        yield _secret(secure)
+    if rule != "mean":
+        yield (
+            f"Robust aggregation: uploads met by {rule}, which bounds what some hostile sites can do, and saw every "
+            "one of them."
+        )
+    if poisoned:
+        yield f"Simulated attack: {', '.join(poisoned['sites'])} sent a {poisoned['how']} on purpose."
+
+
+def _secret(secure: dict[str, Any]) -> str:
+    if secure.get("entropy") == "derived":
+        return (
+            "Secure aggregation, of a simulation: masks follow from the run's seed, and all who know it can take them "
+            "off."
+        )
+    return "Secure aggregation: the server saw the sum of the sites' weights and losses, and no upload singly."
+
 
 NOT_COVERED = (
     "Not covered: the weights of the model, which were trained on everybody's images; somebody whose images are at two "

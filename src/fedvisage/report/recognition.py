@@ -1,10 +1,271 @@
 """The tables of a recognition run's report, worked out from its files."""
 
-from collections.abc import Sequence
+from __future__ import annotations
 
-from fedvisage.report.benchmarks import benchmark_tables
-from fedvisage.report.run_files import Row
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from fedvisage.metrics.pad import curve_eer
+from fedvisage.metrics.scores import FloatArray
+from fedvisage.metrics.threshold import BINS, Histogram
+from fedvisage.report.curves import (
+    AIR,
+    EQUAL,
+    OPERATING,
+    QUIET,
+    canvas,
+    colour,
+    dash,
+    deviate,
+    key,
+    mark,
+    mark_names,
+    mark_threshold,
+    marks,
+    styled,
+    svg,
+    visible,
+)
+from fedvisage.report.figures import Figure
+from fedvisage.report.run_files import Row, RunFiles
 from fedvisage.report.tables import MISSING, Table, percent, table
+
+# The tables of a recognition run's further benchmarks: lists of pairs, templates, and sets without a list.
+
+
+KINDS = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR", "rank": "rank"}
+
+
+def benchmark_tables(metrics: Row) -> list[Table | None]:
+    """Return the tables of all benchmarks; none where there are none."""
+    judged = metrics.get("benchmarks") or {}
+    return [pairs_table(judged), spread_table(judged), rates_table(judged)]
+
+
+def pairs_table(judged: Row) -> Table | None:
+    """Return accuracy and TAR on each list of pairs."""
+    rows = []
+    for name, one in judged.items():
+        for which, listed in (one.get("lists") or {}).items():
+            deviation = percent(listed.get("accuracy_std"))
+            rows.append({
+                "benchmark": name, "list": which, "accuracy": percent(listed.get("accuracy")), "std": deviation,
+                "folds": listed.get("folds"), "pairs": listed.get("pairs"), "left_out": listed.get("left_out"),
+            } | _cells({"tar_at_far": listed.get("tar_at_far")}))  # fmt: skip
+    titles = {"benchmark": "benchmark", "list": "list", "accuracy": "accuracy", "std": "standard deviation",
+              "folds": "folds", **_benchmark_titles(rows), "pairs": "pairs", "left_out": "left out"}  # fmt: skip
+    note = "Each fold is judged at the others\u2019 best threshold. Pairs without an image in the set are left out."
+    return table("Further benchmarks: lists of pairs (per cent)", rows, titles, names=2, note=note) if rows else None
+
+
+def spread_table(judged: Row) -> Table | None:
+    """Return how far the accuracies of groups lie apart."""
+    rows = [
+        {
+            "benchmark": name,
+            "mean": percent(one["spread"].get("mean")),
+            "std": percent(one["spread"].get("std")),
+            "ratio": MISSING if (ratio := one["spread"].get("skewed_error_ratio")) is None else f"{ratio:.2f}",
+        }
+        for name, one in judged.items()
+        if one.get("spread")
+    ]
+    titles = {"benchmark": "benchmark", "mean": "mean", "std": "standard deviation", "ratio": "skewed error ratio"}
+    note = "The ratio is the highest group\u2019s error over the lowest; one is best."
+    return table("Accuracy over groups of people (per cent)", rows, titles, note=note) if rows else None
+
+
+def rates_table(judged: Row) -> Table | None:
+    """Return rates on templates, in both readings, and on sets that have no list."""
+    rows = []
+    for name, one in judged.items():
+        tables = dict(one.get("readings") or {})
+        tables |= {"all images": one["generic"]} if one.get("generic") else {}
+        rows += [{"benchmark": name, "reading": reading} | _cells(rates) for reading, rates in tables.items()]
+    titles = {"benchmark": "benchmark", "reading": "reading", **_benchmark_titles(rows)}
+    note = (
+        "Templates: published counts as released code does, by length and detector\u2019s score, at the nearest FAR,"
+        " and joins the galleries; conservative takes unit features, the largest FAR not above it, and each gallery."
+    )
+    return table("Further benchmarks: rates (per cent)", rows, titles, names=2, note=note) if rows else None
+
+
+def _cells(rates: Row) -> Row:
+    return {
+        f"{kind} {rate}": percent(value) for kind in KINDS for rate, value in (rates.get(kind) or {}).items()
+        if value is not None
+    }  # fmt: skip
+
+
+def _benchmark_titles(rows: list[Row]) -> dict[str, str]:
+    """Return a title for each rate that some row has, from the strictest on."""
+    known = {key for row in rows for key in row if key.split(" ")[0] in KINDS}
+    return {key: f"{KINDS[key.split(' ')[0]]} {key.split(' ')[1]}" for key in sorted(known, key=_place)}
+
+
+def _place(key: str) -> tuple[int, float, str]:
+    """Return what rates are ordered by; a file may have anything for one."""
+    kind, _, rate = key.partition(" ")
+    try:
+        return list(KINDS).index(kind), float(rate), rate
+    except ValueError:
+        return list(KINDS).index(kind), float("inf"), rate
+
+
+# The figures of a recognition run's report, from its counts of pairs by similarity.
+
+
+SHOWN_BINS = 50  # between the ends of the axis
+LEAST_FAR = 1e-6
+MANY = 8
+DET_TICKS = (0.0001, 0.001, 0.01, 0.05, 0.2, 0.5, 0.8)
+DET_ENDS = (0.00005, 0.98)
+WHOLE = "all"
+
+
+def figures(run: RunFiles) -> list[Figure]:
+    """Return the drawings: title, explanation, SVG text."""
+    counts, threshold = run.similarities, run.metrics.get("threshold")
+    drawings: list[Figure] = []
+    if counts:
+        said = "Counts of pairs do not say whose they were, so there is no interval by person here."
+        ways = "Every threshold at once; FAR on a logarithmic axis. Up is better."
+        drawings.append(("ROC", f"{ways} {said}", roc(counts, threshold)))
+        ways = "The same, on axes that spread small errors out; down is better."
+        drawings.append(("DET", ways, det(counts, threshold)))
+    if (whole := counts.get(WHOLE)) is not None:
+        outside = beyond(whole, threshold)
+        rest = f" {outside:,} of {int(whole.sum()):,} lie beyond the axis." if outside else ""
+        ways = f"Pairs right of the threshold are called one person.{rest}"
+        drawings.append(("Similarities", ways, similarities(whole, threshold)))
+    sites = {name: pairs for name, pairs in run.heldout.items() if (pairs.sum(axis=1) > 0).all()}
+    if sites:
+        ways = "The finished model on each site's own people and those whom it must reject, from the site's histogram."
+        drawings.append(("ROC by site", ways, roc(sites, None, "roc-sites")))
+    return drawings
+
+
+def roc(counts: Mapping[str, Histogram], threshold: float | None, name: str = "roc") -> str:
+    """Draw TAR against FAR, one line for all pairs and one for each group's or site's; the first line is marked."""
+    with styled():
+        figure, axes = canvas()
+        handles: list[Artist] = []
+        for index, histogram in enumerate(list(counts.values())[:MANY]):
+            far, frr = rates(histogram)
+            seen = far >= LEAST_FAR
+            handles += axes.plot(far[seen], 100 * (1 - frr[seen]), color=colour(index), linestyle=dash(index))
+        known = WHOLE in counts
+        for x, y, marker in points(counts[WHOLE], threshold) if known else ():
+            if x >= LEAST_FAR:
+                mark(axes, x, 100 * (1 - y), marker, 0)
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter(
+            FuncFormatter(lambda value, _: "1" if value == 1 else f"1e{np.log10(value):.0f}")
+        )
+        pairs = max(int(histogram[0].sum()) for histogram in counts.values())
+        axes.set_xlim(max(LEAST_FAR, 0.5 / max(1, pairs)), 1)
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.set(ylim=(0, 101), xlabel="impostor pairs accepted, FAR", ylabel="genuine pairs accepted, TAR (%)")
+        operating = threshold is not None
+        extra = (marks(operating), mark_names(operating)) if known else ([], [])
+        key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
+        return svg(figure, name)
+
+
+def det(counts: Mapping[str, Histogram], threshold: float | None) -> str:
+    """Draw genuine pairs missed against impostor pairs accepted, on normal-deviate axes."""
+    with styled():
+        figure, axes = canvas()
+        handles: list[Artist] = []
+        for index, histogram in enumerate(list(counts.values())[:MANY]):
+            far, frr = visible(*rates(histogram))
+            style = {"color": colour(index), "linestyle": dash(index)}
+            handles += axes.plot(deviate(far), deviate(frr), **style)  # type: ignore[arg-type]
+        ticks, labels = deviate(np.asarray(DET_TICKS)), [f"{100 * tick:g}" for tick in DET_TICKS]
+        axes.set_xticks(ticks, labels)
+        axes.set_yticks(ticks, labels)
+        low, high = (float(end) for end in deviate(np.asarray(DET_ENDS)))
+        axes.plot([low, high], [low, high], color=QUIET, linewidth=0.8)
+        known = WHOLE in counts
+        for x, y, marker in points(counts[WHOLE], threshold) if known else ():
+            across, up = (float(np.clip(value, low, high)) for value in deviate(np.asarray([x, y])))
+            mark(axes, across, up, marker, 0)
+        axes.set(xlim=(low, high), ylim=(low, high))
+        axes.set(xlabel="impostor pairs accepted, FAR (%)", ylabel="genuine pairs missed, FRR (%)")
+        operating = threshold is not None
+        extra = (marks(operating), mark_names(operating)) if known else ([], [])
+        key(figure, [*handles, *extra[0]], [*_names(counts), *extra[1]])
+        return svg(figure, "det")
+
+
+def similarities(counts: Histogram, threshold: float | None) -> str:
+    """Draw the similarities of genuine (filled) and of impostor pairs, with the threshold."""
+    first, last, width = ends(counts, threshold)
+    edges = np.linspace(-1, 1, BINS + 1)[first : last + 1 : width]
+    with styled():
+        figure, axes = canvas()
+        handles: list[Artist] = []
+        for index, (row, fill) in enumerate(((counts[1], True), (counts[0], False))):
+            share = 100 * row[first:last].reshape(-1, width).sum(axis=1) / max(1, row.sum())
+            if fill:
+                axes.stairs(share, edges, fill=True, color=colour(index), alpha=0.25)
+            handles.append(axes.stairs(share, edges, color=colour(index), linestyle=dash(index), linewidth=1.5))
+        span = (float(edges[0]), float(edges[-1]))
+        if threshold is not None:
+            mark_threshold(axes, threshold, span)
+        axes.set(xlim=span, xlabel="similarity (cosine)", ylabel="share of the pairs (%)", ylim=(0, None))
+        key(figure, handles, ["one person", "two people"])
+        return svg(figure, "similarities")
+
+
+def rates(counts: Histogram) -> tuple[FloatArray, FloatArray]:
+    """Return FAR and FRR at each lower edge of the bins, from accepting nobody on."""
+    accepted = [np.concatenate([[0.0], np.cumsum(row[::-1]) / max(1, row.sum())]) for row in counts]
+    return accepted[0], 1 - accepted[1]
+
+
+def points(counts: Histogram, threshold: float | None) -> list[tuple[float, float, str]]:
+    """Return what is marked: where the errors are equal, and the errors at the threshold."""
+    far, frr = rates(counts)
+    equal = float(curve_eer(far[::-1], frr[::-1]))
+    found = [(equal, equal, EQUAL)]
+    if threshold is not None:
+        above = BINS - round((threshold + 1) * BINS / 2)
+        found.append((float(far[above]), float(frr[above]), OPERATING))
+    return found
+
+
+def ends(counts: Histogram, threshold: float | None) -> tuple[int, int, int]:
+    """Return the first bin of an axis, the one after its last, and how many of them are drawn as one.
+
+    The axis has 98 in 100 pairs of either kind, some air, and the threshold.
+    """
+    shares = [np.cumsum(row) / row.sum() for row in counts if row.sum()]
+    places = [int(np.searchsorted(share, part)) for share in shares for part in (0.01, 0.99)] or [0, BINS - 1]
+    if threshold is not None:
+        places.append(min(BINS - 1, round((threshold + 1) * BINS / 2)))
+    low, high = min(places), max(places) + 1
+    air = max(1, round(AIR * (high - low)))
+    low, high = max(0, low - air), min(BINS, high + air)
+    width = max(1, -(-(high - low) // SHOWN_BINS))
+    whole = min(BINS // width, -(-(high - low) // width))
+    low = min(low, BINS - whole * width)
+    return low, low + whole * width, width
+
+
+def beyond(counts: Histogram, threshold: float | None) -> int:
+    """Count the pairs that the axis does not reach."""
+    first, last, _ = ends(counts, threshold)
+    return int(counts.sum() - counts[:, first:last].sum())
+
+
+def _names(counts: Mapping[str, Histogram]) -> list[str]:
+    names = ["all pairs" if name == WHOLE else name for name in counts]
+    return names if len(names) <= MANY else [*names[: MANY - 1], f"{names[MANY - 1]} (of {len(names)})"]
+
 
 IMPOSTORS = {
     "public": "Impostors are held-out public people.",
@@ -124,7 +385,7 @@ def group_table(metrics: Row) -> Table | None:
     ]
     titles = {"group": "group", "people": "people"}
     for figures in groups.values():
-        titles |= _titles({"tar_at_far": figures.get("tar_at_far")})
+        titles |= _rate_titles({"tar_at_far": figures.get("tar_at_far")})
     titles |= {"fmr": "false matches", "fnmr": "false non-matches"}
     note = "Pairs within a group only; the last two columns are at the sites' one threshold."
     return table("The generic model by group (per cent)", rows, titles, note=note) if rows else None
@@ -146,14 +407,14 @@ def _columns(rates: Row) -> Row:
             for kind in ("tar_at_far", "tpir_at_fpir") for rate, value in (rates.get(kind) or {}).items()}  # fmt: skip
 
 
-def _titles(rates: Row) -> Row:
+def _rate_titles(rates: Row) -> Row:
     names = {"tar_at_far": "TAR at FAR", "tpir_at_fpir": "TPIR at FPIR"}
     return {f"{kind} {rate}": f"{name} {rate}" for kind, name in names.items() for rate in rates.get(kind) or {}}
 
 
 def _shown(rows: Sequence[Row]) -> tuple[Row, str]:
     """Return the columns in which any row has a figure, and a sentence on those that nobody has enough pairs for."""
-    titles = _titles(next(iter(rows), {}))
+    titles = _rate_titles(next(iter(rows), {}))
     shown = {key: title for key, title in titles.items() if any(_columns(row).get(key) != MISSING for row in rows)}
     few = " Stricter rates are left out: no site has pairs enough to show them." if len(shown) < len(titles) else ""
     return shown, few

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import parse_json, read_json, read_tensors
+from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS, lines_and_rest
-from fedvisage.files import parse_json, read_json, read_tensors
 from fedvisage.metrics.scores import Scores, read_scores
 from fedvisage.metrics.threshold import BINS
 from fedvisage.recipe import plain_yaml
-from fedvisage.tasks.counts import read_counts
-from fedvisage.tasks.overlap import OVERLAP
+from fedvisage.tasks.heldout_counts import read_counts
 from fedvisage.tasks.seal import SEAL, chain_of, check_seal
 
 Row = dict[str, Any]

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.sources import place_of
-from fedvisage.errors import UserError
 from fedvisage.metrics.scores import Scores
-from fedvisage.report.members import SITE, USER
+from fedvisage.report.compare import SITE, USER
 from fedvisage.report.run_files import Row, RunFiles
 
 EACH = 4

@@ -21,21 +21,20 @@ import torch
 from torch import Tensor, nn
 
 from fedvisage import recipe as recipes
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_key, locked, read_json, write_json
+from fedvisage.base.parallel import LastingProcess
+from fedvisage.base.progress import Say
+from fedvisage.base.streams import scoped, torch_rng
 from fedvisage.federation.declared import Member
-from fedvisage.files import json_key, locked, read_json, write_json
 from fedvisage.methods import read_method
+from fedvisage.nn.compute import LAYOUTS, Compute, Layout, has_fast_bf16
 from fedvisage.nn.inputs import CHANNELS
-from fedvisage.nn.precision import LAYOUTS, Compute, Layout, has_fast_bf16
-from fedvisage.progress import Say
 from fedvisage.recipe import Recipe
-from fedvisage.runs import environment
-from fedvisage.runs.abreast import travels
+from fedvisage.runs import directory
 from fedvisage.runs.directory import RECIPE
-from fedvisage.runs.seat import packed, unpacked
-from fedvisage.streams import scoped, torch_rng
-from fedvisage.tasks.setup import Setup, set_up
-from fedvisage.workers.lasting import LastingProcess
+from fedvisage.runs.workers import packed, travels, unpacked
+from fedvisage.tasks.catalogue import Setup, set_up
 
 Precision = Literal["fp32", "bf16"]
 
@@ -237,7 +236,7 @@ def _remembered(path: Path) -> Choice | None:
 def _digest(setup: Setup) -> str:
     """Name what decides how long a step takes."""
     tree, network = recipes.tree_of(setup.recipe), setup.method.network
-    machine = environment.describe(setup.compute, setup.recipe.runtime.threads)
+    machine = directory.describe(setup.compute, setup.recipe.runtime.threads)
     decides: dict[str, Any] = {
         "network": f"{network.__module__}.{network.__qualname__}",
         "options": {key: value for key, value in tree["method"].items() if key != "name"},

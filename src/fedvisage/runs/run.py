@@ -8,25 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from fedvisage import recipe as recipes
-from fedvisage.federation.account import figures_of
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.local import LocalTransport
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import check_weights, json_text, locked, needing_room, read_json, sweep
+from fedvisage.base.processes import use_threads
+from fedvisage.base.progress import Reporter, Say
+from fedvisage.data.crops import CropRecord
+from fedvisage.data.overlap import OVERLAP, USER, check_apart, look_for_overlap
 from fedvisage.federation.method import Method
+from fedvisage.federation.protections.compatible import check_protection
+from fedvisage.federation.protections.dp import figures_of
 from fedvisage.federation.record.attendance import attendance_of, exceptions
-from fedvisage.federation.record.checkpoint import generations_of
 from fedvisage.federation.record.ledger import LEDGER, REPEATED, ROUNDS, privacy_of, read_lines
-from fedvisage.federation.record.store import Shelf, SiteStore
+from fedvisage.federation.record.store import Shelf, SiteStore, generations_of
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
 from fedvisage.federation.wire.schema import Schema
-from fedvisage.files import json_text, locked, needing_room, read_json, sweep
 from fedvisage.methods import find
 from fedvisage.methods.origin import origin_of
-from fedvisage.progress import Reporter, Say
-from fedvisage.recipe import Recipe
-from fedvisage.runs import environment
+from fedvisage.recipe import Federation, Recipe
+from fedvisage.recipe.data import named_weights
+from fedvisage.report.tracking.reporting import telling
+from fedvisage.report.tracking.tensorboard import write_events
+from fedvisage.runs import directory
 from fedvisage.runs import train as training
-from fedvisage.runs.abreast import Crew, gathered, swept, without_workers
-from fedvisage.runs.abreast import Wire as Wire
-from fedvisage.runs.checks import check_files, check_fits, check_same_source, checked_overlap, crops_trained_on
 from fedvisage.runs.directory import (
     DATA,
     ENVIRONMENT,
@@ -35,25 +38,99 @@ from fedvisage.runs.directory import (
     REPORT,
     SITES,
     finished,
+    judged,
     start_digest,
     taken_back,
     write_once,
     write_or_compare,
 )
 from fedvisage.runs.layout import Choice, as_begun, decided, settled
-from fedvisage.runs.snapshots import judged
-from fedvisage.tasks import model
-from fedvisage.tasks.catalogue import task_of
+from fedvisage.runs.workers import Crew, gathered, swept, without_workers
+from fedvisage.runs.workers import Wire as Wire
+from fedvisage.tasks import saved_model
+from fedvisage.tasks.catalogue import Setup, set_up, task_of
 from fedvisage.tasks.checks import USUAL, Checks
-from fedvisage.tasks.crops import check_alike
-from fedvisage.tasks.opened import Opened, verify_sets
-from fedvisage.tasks.overlap import OVERLAP
+from fedvisage.tasks.opened import Opened, check_alike, check_entries, verify_sets
+from fedvisage.tasks.recognition.benchmarks import check_unseen
 from fedvisage.tasks.seal import write_sealed
-from fedvisage.tasks.setup import Setup, set_up
 from fedvisage.tasks.task import Task, Trained
-from fedvisage.tracking.telling import telling
-from fedvisage.tracking.tensorboard import write_events
-from fedvisage.workers.machine import use_threads
+
+# What is refused before a run begins: files that are not there, options that do not fit, pictures at two places.
+
+
+def check_files(recipe: Recipe, whole: bool) -> None:
+    """Refuse sets and weights that are not there or no such files, before anything is written, made or opened."""
+    ours = recipe if whole else recipe.model_copy(update={"data": recipe.data.model_copy(update={"sites": {}})})
+    check_entries(ours)
+    for place, path in named_weights(recipes.tree_of(recipe)).items():
+        if whole or place[:2] == ("training", "start"):
+            check_weights(Path(path), ".".join(("recipe", *place)))
+
+
+def check_fits(setup: Setup) -> None:
+    """Refuse options that this method would have to ignore."""
+    recipe, method = setup.recipe, setup.method
+    if method.pooled and recipe.federation != Federation():
+        raise UserError("recipe.federation", f"{method.name} merges all sites into one; leave this section out")
+    if method.pooled and recipe.training.batch.per_site:
+        raise UserError("recipe.training.batch.per_site", f"{method.name} merges all sites into one; leave this out")
+    check_protection(recipe, method)
+    noised = method.noised(recipe)  # this also refuses settings under which noise would protect nothing
+    if recipe.privacy.epsilon is not None and not (method.releases or noised):
+        raise UserError("recipe.privacy", f"{method.name} releases nothing that noise protects; leave this section out")
+    setup.task.check(recipe, method)
+    method.check(recipe)
+    if recipe.training.server_optimizer is not None and not method.steps_at_server:
+        raise UserError("recipe.training.server_optimizer", f"{method.name} has no step towards one mean; leave it out")
+    if recipe.training.l2sp is not None and not method.pulls:
+        raise UserError("recipe.training.l2sp", f"{method.name} does not hold its sites near a start; leave it out")
+    _check_parts(recipe, method)
+    if recipe.evaluation.features and method.features is None:
+        raise UserError("recipe.evaluation.features", f"{method.name} has no features to show; leave this out")
+
+
+def check_same_source(environment: Path, now: Mapping[str, Any]) -> None:
+    """Refuse to continue a run with a method of another source than the one that was passed in when it began."""
+    if not environment.exists():
+        return
+    begun = read_json(environment)
+    if begun.get("method") != now.get("method") and "method" in begun:
+        raise UserError(str(environment), "the run began with another method, which was passed in from Python; pass in "
+                        "the same one, or use a new directory")  # fmt: skip
+
+
+def _check_parts(recipe: Recipe, method: Method) -> None:
+    """Refuse batches in parts where the loss looks at a batch as a whole."""
+    if recipe.training.micro_batch is None:
+        return
+    if not method.accumulates:
+        raise UserError("recipe.training.micro_batch", f"{method.name} looks at a batch as a whole; leave it out, and "
+                        "set training.batch to what fits")  # fmt: skip
+    if getattr(recipe.method, "sampled_classes", None) is not None:
+        raise UserError("recipe.training.micro_batch", "and method.sampled_classes, which draws classes for a whole "
+                        "batch, do not go together; leave one of them out")  # fmt: skip
+
+
+def checked_overlap(data: Opened, recipe: Recipe, out: Path, cache: Path, checks: Checks, say: Say) -> dict[str, Any]:
+    """Refuse pictures at two places, unless that is allowed now or was when the run began; return what there is."""
+    began = (out / OVERLAP).exists() and read_json(out / OVERLAP).get("allowed") is True
+    allowed = checks.allow_overlap or began
+    overlap = look_for_overlap(data.places, cache, say)
+    for line in check_apart(overlap, allowed, recipe.data.user_name):
+        say(f"note: {line}")
+    told = overlap.as_json(allowed)
+    if data.benchmarks:
+        trained_on = {place: views for place, views in data.places.items() if place != USER}
+        told["benchmarks"] = check_unseen(data.benchmarks, trained_on, crops_trained_on(data), cache, say,
+                                          replace(checks, allow_overlap=allowed))  # fmt: skip
+    return told
+
+
+def crops_trained_on(data: Opened) -> tuple[CropRecord, ...]:
+    """Return the kinds of crops that training saw, each once; only here sets and model are at hand."""
+    known = [data.crops[place] for place in sorted(data.crops) if place != "data.user"]
+    return tuple(dict.fromkeys(one for one in known if one is not None))
+
 
 Training = Callable[[Setup, Path, Opened, Reporter], Trained]
 """How a run trains: with all sites in this process, with other machines, or not at all."""
@@ -175,7 +252,7 @@ def _run(
             data = replace(data, first=task.first(recipe, data, setup.compute, cache, reporter))
         trained = (training or _here(wire, crew))(setup, out, data, reporter)
         if crops := crops_trained_on(data):
-            model.save_settings(out, replace(trained.saved, crops=crops))
+            saved_model.save_settings(out, replace(trained.saved, crops=crops))
         metrics = {**_judge(setup, out, trained, data), **_costs(out, crew)}
         write_sealed(out, metrics)
     for sentence in exceptions(metrics):
@@ -189,7 +266,7 @@ def _surroundings(setup: Setup, choice: Choice | None, crew: Crew) -> dict[str, 
     A method that was passed in is recorded by its modules and the digest of its source. The number of worker processes
     stands there, too, where there are some; no byte depends on that.
     """
-    seen = environment.describe(setup.compute, setup.recipe.runtime.threads)
+    seen = directory.describe(setup.compute, setup.recipe.runtime.threads)
     seen |= {"workers": len(crew.lanes)} if crew.lanes else {}
     origin = origin_of(setup.method, setup.recipe.method)
     seen |= {"method": origin} if origin else {}
@@ -277,7 +354,7 @@ def _costs(out: Path, crew: Crew) -> dict[str, Any]:
         **_bytes_of(ledger),
         **({REPEATED: _bytes_of(repeated)} if repeated else {}),
         "seconds": round(sum(row["seconds"] for row in rounds), 3),
-        "peak_rss_mb": environment.peak_rss_mb(crew.pids),
+        "peak_rss_mb": directory.peak_rss_mb(crew.pids),
     }
 
 

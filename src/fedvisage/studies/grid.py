@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedvisage import recipe as recipes
+from fedvisage.base.files import json_key
 from fedvisage.data.selection import without_selection
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, sections
 from fedvisage.datasets.protocols.protocol import Protocol
 from fedvisage.datasets.sources import without_part
-from fedvisage.files import json_key
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe
 from fedvisage.runs.train import training_of
-from fedvisage.studies.file import DATA, Row, Study, Tree, slug
+from fedvisage.studies.study import DATA, Row, Study, Tree, slug
 
 Source = tuple[str, int]
 """A set as entries name it, at a size in pixels."""

@@ -2,14 +2,83 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fedvisage.studies.figures import COSTS, heading, scale, value_of
-from fedvisage.studies.file import Study
-from fedvisage.studies.printed import quoted, quoted_mean, slips
+from fedvisage.report.tables import Table
+from fedvisage.studies.study import COSTS, Study, heading, quoted, quoted_mean, scale, slips, value_of
+
+# A study's table as CSV and LaTeX: made of the Markdown's rows, so that all forms say the same.
+
+
+NAMES = 3
+"""Columns before the figures: method, sites, user."""
+SPREAD = " ± "
+MISSING = "–"
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", "–": "--", "ε": r"$\varepsilon$",
+    "λ": r"$\lambda$", "ρ": r"$\rho$", "φ": r"$\varphi$", "δ": r"$\delta$", "Φ": r"$\Phi$", "Ŵ": r"$\hat W$",
+}  # fmt: skip
+"""What LaTeX takes for something else, or has by another name."""
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Return the titles and rows of a Markdown table, without what makes letters bold."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith("|---")]
+    return [[cell.strip().replace("**", "") for cell in line.strip("|").split("|")] for line in lines]
+
+
+def notes_of(text: str) -> list[str]:
+    """Return what stands below a Markdown table."""
+    _, _, below = text.rpartition("\n|")
+    return [line.removeprefix("- ") for line in below.splitlines()[1:] if line.strip()]
+
+
+def as_table(text: str) -> Table:
+    """Return the Markdown's table for a page."""
+    head, *rows = rows_of(text)
+    return Table("", tuple(head), tuple(map(tuple, rows)), NAMES)
+
+
+def as_csv(text: str) -> str:
+    """Return numbers alone in cells: a mean and its deviation have a column each, what was not measured is empty."""
+    head, *rows = rows_of(text)
+    spread = [any(SPREAD in row[at] for row in rows) for at in range(len(head))]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([name for title, two in zip(head, spread, strict=True)
+                     for name in ([title, f"{title}, standard deviation"] if two else [title])])  # fmt: skip
+    for row in rows:
+        writer.writerow([part for cell, two in zip(row, spread, strict=True) for part in _parts(cell, two)])
+    return out.getvalue()
+
+
+def _parts(cell: str, two: bool) -> list[str]:
+    known = "" if cell == MISSING else cell
+    if not two:
+        return [known]
+    mean, _, deviation = known.partition(SPREAD)
+    return [mean, deviation]
+
+
+def as_latex(text: str) -> str:
+    """Return a tabular; captions and labels are the author's."""
+    head, *rows = rows_of(text)
+    columns = "l" * NAMES + "r" * (len(head) - NAMES)
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", _latex_row(head), r"\hline"]
+    return "\n".join([*lines, *map(_latex_row, rows), r"\hline", r"\end{tabular}", ""])
+
+
+def _latex_row(cells: Sequence[str]) -> str:
+    special = re.compile("|".join(map(re.escape, LATEX)))
+    return " & ".join(special.sub(lambda found: LATEX[found[0]], cell) for cell in cells) + r" \\"
+
 
 MANY_SITES = 8
 """More sites than these are counted in a table, not named."""
@@ -75,7 +144,7 @@ def markdown(study: Study, table: dict[str, Any]) -> str:
             lines += _lines(study, row, user, figures["users"][user])
         if len(study.users) > 1:
             mean = quoted_mean(study.paper, _printed_name(study, row), study.users)
-            lines.append(_line(study, [f"**{row}**", "", "**mean**"], figures["average"], mean))
+            lines.append(_table_row(study, [f"**{row}**", "", "**mean**"], figures["average"], mean))
     if study.paper:
         sources = "; ".join(printed.source for printed in study.paper)
         rows = [_printed_name(study, row) for row in study.rows]
@@ -89,16 +158,16 @@ def _lines(study: Study, row: str, user: str, figures: dict[str, Any]) -> list[s
     """Return a row's lines at a user: one for each site's own model, and one for the row."""
     printed = _printed_name(study, row)
     lines = [
-        _line(study, [row, site, user], own, quoted(study.paper, printed, user, site))
+        _table_row(study, [row, site, user], own, quoted(study.paper, printed, user, site))
         for site, own in figures.get("members", {}).items()
     ]
     few = len(figures["sites"]) <= MANY_SITES
     trained = "&".join(figures["sites"]) if few else f"{len(figures['sites'])} sites"
     sites = f"mean of {len(lines)}" if lines else trained
-    return [*lines, _line(study, [row, sites, user], figures, quoted(study.paper, printed, user))]
+    return [*lines, _table_row(study, [row, sites, user], figures, quoted(study.paper, printed, user))]
 
 
-def _line(study: Study, names: list[str], figures: dict[str, Any], beside: dict[str, float]) -> str:
+def _table_row(study: Study, names: list[str], figures: dict[str, Any], beside: dict[str, float]) -> str:
     form = "{:.2f} ± {:.2f}" if len(study.seeds) > 1 else "{:.2f}"
     cells = [form.format(*figures[figure]) if figure in figures else "–" for figure in study.figures]
     cells += [f"{beside[name]:.2f}" if name in beside else "–" for name in _beside(study)]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from fedvisage.federation.members import members_of
-from fedvisage.federation.server import Server
+from fedvisage.federation.server import Server, members_of
 from fedvisage.federation.wire.message import Message
 from fedvisage.metrics.threshold import Histogram, auc_from_histogram, eer_from_histogram
 from fedvisage.tasks.pad import heldout

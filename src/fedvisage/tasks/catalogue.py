@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+from fedvisage.base.processes import use_threads
 from fedvisage.federation.declared import Declared
+from fedvisage.federation.method import Method, Upload
+from fedvisage.federation.site_worker import Workspace
+from fedvisage.nn.compute import Compute, Layout, choose
+from fedvisage.recipe import Recipe
+from fedvisage.tasks import scoring
 from fedvisage.tasks.pad.task import Pad
 from fedvisage.tasks.recognition.task import Recognising
+from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Task
 
 TASKS: Mapping[str, Task] = {task.name: task for task in (Pad(), Recognising())}
@@ -21,3 +30,84 @@ def task_of(method: Declared) -> Task:
 def summary(figures: Mapping[str, Any]) -> list[str]:
     """Return a run's headline figures as lines; files from before there were two tasks do not name theirs."""
     return TASKS[figures.get("task", "pad")].summary(figures)
+
+
+# What ``fedvisage methods`` says: for each method what leaves a site, and what the server sees.
+
+
+SUMS = "weights and losses of all sites as a sum; held-out counts and scatter singly"
+
+
+def describe(method: Method) -> dict[str, Any]:
+    """Return one method's row."""
+    uploads = {upload.name: upload for call in method.calls.values() for upload in call.uploads}
+    uploads |= {upload.name: upload for group in task_of(method).uploads(method).values() for upload in group}
+    return {
+        "name": method.name,
+        "title": method.title,
+        "task": method.task,
+        "paper": method.paper,
+        "parts": {part: home.name.lower() for part, home in method.home.items()},
+        "leaves_a_site": [_describe(upload) for upload in uploads.values()],
+        "server_sees": method.server_sees,
+        "sees_in_secure_sums": SUMS if method.averages and not method.pooled else None,
+        "simulation_only": method.pooled,
+    }
+
+
+def _describe(upload: Upload) -> dict[str, Any]:
+    row = {"field": upload.name, "kind": upload.kind, "guarantee": upload.guarantee or "none"}
+    return row | ({"parts": list(upload.parts)} if upload.parts else {})
+
+
+def block(row: dict[str, Any]) -> str:
+    """Return what a person reads of one method."""
+    lines = [f"{row['name']}  {row['title']}{'  (simulation only)' if row['simulation_only'] else ''}"]
+    lines.append(f"  paper          {row['paper']}")
+    lines.append(f"  parts          {', '.join(f'{part} ({home})' for part, home in row['parts'].items())}")
+    for number, upload in enumerate(row["leaves_a_site"]):
+        what = f"{upload['field']} ({upload['kind']}): {', '.join(upload.get('parts', [])) or upload['guarantee']}"
+        lines.append(f"  {'leaves a site  ' if number == 0 else ' ' * 15}{what}")
+    lines.append(f"  server sees    {row['server_sees']}")
+    if row["sees_in_secure_sums"]:
+        lines.append(f"  with federation.secure: {row['sees_in_secure_sums']}")
+    return "\n".join(lines)
+
+
+# What a run works with, looked up once and handed on: the method, the task, and where and how precisely to compute.
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A recipe with all that it names."""
+
+    recipe: Recipe
+    method: Method
+    task: Task
+    compute: Compute
+    files: Mapping[str, Path] = field(default_factory=dict)
+    """This machine's copies of files that the recipe names."""
+
+    def scorer(self) -> Scorer:
+        """Return the delivered parts of the network, ready to score images."""
+        return Scorer(self.method, self.recipe, self.compute)
+
+    def workspace(self) -> Workspace:
+        """Return the network that the sites of this process borrow, with all calls that they answer."""
+        scorer = self.scorer()
+        about_finished = {**self.task.calls(scorer), **scoring.calls(scorer)}
+        workspace = Workspace(self.method, self.recipe, self.compute, about_finished)
+        for net in (scorer.net, workspace.net):
+            self.method.fix(net, self.recipe, self.files)
+        return workspace
+
+
+def set_up(recipe: Recipe, method: Method, files: Mapping[str, Path] | None = None) -> Setup:
+    """Look up what a recipe needs, and give this process the recipe's threads.
+
+    A layout that is still to be decided (:mod:`fedvisage.runs.layout`) is the one that nobody has to measure.
+    """
+    use_threads(recipe.runtime.threads)
+    layout: Layout = "first" if recipe.runtime.layout == "first" else "last"
+    compute = choose(recipe.runtime.device, recipe.runtime.precision, layout)
+    return Setup(recipe, method, task_of(method), compute, files or {})

@@ -14,14 +14,14 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from fedvisage.errors import UserError, plain_line
+from fedvisage.base.errors import UserError, plain_line
+from fedvisage.base.files import json_text, pieces_of, read_json, write_atomically, write_json
+from fedvisage.data.overlap import OVERLAP
 from fedvisage.federation.record.ledger import LEDGER, ROUNDS
-from fedvisage.files import json_text, pieces_of, read_json, write_atomically, write_json
-from fedvisage.tasks.counts import COUNTS
-from fedvisage.tasks.model import SETTINGS, WEIGHTS
-from fedvisage.tasks.overlap import OVERLAP
-from fedvisage.tasks.pad.features import FEATURES
-from fedvisage.tasks.recognition.judge import PAIRS, SIMILARITIES
+from fedvisage.tasks.heldout_counts import COUNTS
+from fedvisage.tasks.pad.evaluation import FEATURES
+from fedvisage.tasks.recognition.evaluation import PAIRS, SIMILARITIES
+from fedvisage.tasks.saved_model import SETTINGS, WEIGHTS
 
 SEAL, METRICS = "seal.json", "metrics.json"
 FILES = (

@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from fedvisage.base.progress import Say
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.federation.declared import Call, Declared, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.upload import Upload
-from fedvisage.metrics.personalised import OfSite
+from fedvisage.federation.wire.schema import Upload
+from fedvisage.metrics.identification import OfSite
 from fedvisage.metrics.threshold import Histogram
-from fedvisage.nn.precision import Compute
-from fedvisage.progress import Say
+from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
-from fedvisage.tasks.model import SavedModel
 from fedvisage.tasks.opened import Benchmark, Opened
+from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
 
 

@@ -11,15 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.method import Call, Home, Message, Method, Upload
+from fedvisage.federation.method import Call, Home, Method, Upload
+from fedvisage.federation.privacy.accountant import Charge
+from fedvisage.federation.privacy.mechanisms import Budget, Draws, noise, standard_deviation
 from fedvisage.federation.record.releases import COST
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import averaging, fedpad
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models import resnet18
-from fedvisage.privacy.accountant import Charge
-from fedvisage.privacy.draws import Draws
-from fedvisage.privacy.gaussian import Budget, noise, standard_deviation
+from fedvisage.methods.pad import fedpad
 
 BUDGET = Budget(2.0, 1e-3)
 SIGMA = standard_deviation(BUDGET, 1.0)
@@ -38,7 +39,7 @@ def tell(site: Site, message: Message) -> Message:
 
 def train(site: Site, message: Message) -> Message:
     site.held["prior"] = message.pop("prior")
-    return averaging.local_training(loss, "model")(site, message)
+    return fedavg.local_training(loss, "model")(site, message)
 
 
 def loss(site: Site, batch: Batch) -> Tensor:

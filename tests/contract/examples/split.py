@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.federation.conversation import Conversation
-from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Message, Method, Upload
-from fedvisage.federation.server import Server
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Upload
+from fedvisage.federation.server import Conversation, Server
 from fedvisage.federation.site import Site
+from fedvisage.federation.wire.message import Message
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.recipe import MethodOptions, Recipe
 

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from fedvisage.federation.method import Call, Home, Message, Method, Upload
+from fedvisage.federation.method import Call, Home, Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import averaging, fedpad
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods.algorithms import fedavg
 from fedvisage.methods.models import resnet18
+from fedvisage.methods.pad import fedpad
 from fedvisage.nn.resnet import pooled_features
 from fedvisage.recipe import Recipe
 
@@ -39,7 +41,7 @@ def centre(site: Site, message: Message) -> Message:
 def train(site: Site, message: Message) -> Message:
     centres = [value for name, value in sorted(message.items()) if name.startswith("centre/")]
     site.held["middle"] = torch.stack(centres).mean(dim=0)
-    return averaging.local_training(loss, "model")(site, message)
+    return fedavg.local_training(loss, "model")(site, message)
 
 
 def loss(site: Site, batch: Batch) -> Tensor:

@@ -10,10 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fedvisage.datasets.importers.arrays import ArrayFilm
-from fedvisage.datasets.importers.report import BadFile
-from fedvisage.datasets.scanners.item import Item
-from fedvisage.errors import UserError
+from fedvisage.base.errors import BadFile, UserError
+from fedvisage.datasets.frames import ArrayFilm
+from fedvisage.datasets.pad.item import Item
 
 FRAMES = np.random.default_rng(0).integers(0, 256, (12, 20, 24, 3), dtype=np.uint8)
 FIRST = FRAMES.transpose(0, 3, 1, 2)  # channels first

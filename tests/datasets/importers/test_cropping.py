@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.datasets.importers.making import picture
 
-from fedvisage.datasets.importers.cropping import Face, crop_face, make_cropper
-from fedvisage.datasets.importers.report import BadFile
+from fedvisage.base.errors import BadFile
+from fedvisage.faces.cropping import Face, crop_face, make_cropper
 
 
 def test_the_centre_is_cut_out_and_kept_at_its_size() -> None:

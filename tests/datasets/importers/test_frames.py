@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedvisage.datasets.importers.frames import read_choice
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.datasets.frames import read_choice
 
 
 def test_a_number_is_a_count() -> None:

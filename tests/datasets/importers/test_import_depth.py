@@ -10,11 +10,11 @@ import numpy.typing as npt
 import pytest
 from tests.datasets.importers.making import make_folder, picture, save, save_video
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.folder import import_folder
-from fedvisage.datasets.importers.report import ImportReport
+from fedvisage.datasets.import_presentations import import_folder
+from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.sources import resolve
-from fedvisage.errors import UserError
 
 RAMP = np.add.outer(np.arange(32), 4 * np.arange(32)).astype(np.uint8)
 

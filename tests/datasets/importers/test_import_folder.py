@@ -9,11 +9,11 @@ import pytest
 from PIL import Image
 from tests.datasets.importers.making import make_folder, picture, save, save_video
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.folder import import_folder
-from fedvisage.datasets.importers.report import ImportReport
+from fedvisage.datasets.import_presentations import import_folder
+from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.sources import resolve
-from fedvisage.errors import UserError
 
 
 def imported(root: Path, size: int = 24, max_bad: float = 1.0, **options: object) -> tuple[PreparedSet, ImportReport]:

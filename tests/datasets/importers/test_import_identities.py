@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.identities import import_identities
-from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
-from fedvisage.errors import UserError
+from fedvisage.datasets.import_people import import_identities
 from fedvisage.faces.align import misalignment
-from fedvisage.faces.synthetic.conditions import draw_conditions
-from fedvisage.faces.synthetic.people import draw_people
-from fedvisage.faces.synthetic.scene import render
+from fedvisage.render.identities import Identities, album, photograph_person
+from fedvisage.render.people import draw_conditions, draw_people
+from fedvisage.render.scene import render
 
 SIZE = 112
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.datasets.importers.making import picture
 
-from fedvisage.datasets.importers.pictures import ENDINGS, open_picture, read_picture
-from fedvisage.datasets.importers.report import BadFile
+from fedvisage.base.errors import BadFile
+from fedvisage.faces.pictures import ENDINGS, open_picture, read_picture
 
 
 def encoded(image: Image.Image, kind: str = "PNG", **options: object) -> bytes:

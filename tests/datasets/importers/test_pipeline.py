@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.datasets.importers.making import make_folder, picture, save
-from tests.datasets.scanners.copies import changeable, media
+from tests.datasets.pad.copies import changeable, media
 
-from fedvisage.data.manifest import read_manifest
-from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.pipeline import few_of, import_items
-from fedvisage.datasets.importers.report import DatasetReport, ImportReport
-from fedvisage.datasets.pretend import looks, write_video
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.item import Choices, Item
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet, read_manifest
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import few_of, import_items
+from fedvisage.datasets.pad.item import Choices, Item
+from fedvisage.datasets.report import DatasetReport, ImportReport
+from fedvisage.datasets.small_copies import looks, write_video
 
 
 def imported(kind: str, source: Path, to: Path, **options: object) -> tuple[PreparedSet, ImportReport]:
@@ -124,9 +123,9 @@ def test_an_import_with_other_options_begins_anew(copies: Mapping[str, Path], tm
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.pretend import looks, write_video
-from fedvisage.datasets.scanners.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.small_copies import looks, write_video
+from fedvisage.datasets.catalogue import SCANNERS
 source, destination = map(Path, sys.argv[1:])
 def kill(done, total):
     if done == 4:

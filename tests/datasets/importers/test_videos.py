@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.datasets.importers.making import save_video
 
-from fedvisage.datasets.importers.report import BadFile
-from fedvisage.datasets.importers.videos import equidistant, sample_video, video_length
-from fedvisage.datasets.pretend import write_video
+from fedvisage.base.errors import BadFile
+from fedvisage.datasets.small_copies import write_video
+from fedvisage.faces.pictures import equidistant, sample_video, video_length
 
 
 @given(st.integers(0, 500), st.integers(1, 50))

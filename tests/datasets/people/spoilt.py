@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedvisage.datasets.kinds import pretend_dataset
+from fedvisage.datasets.catalogue import pretend_dataset
 
 
 def spoilt(kind: str, root: Path, file: str, old: str, new: str) -> Path:

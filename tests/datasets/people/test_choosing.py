@@ -16,13 +16,13 @@ import yaml
 from PIL import Image
 from tests.toy import SIZE, opened, run_toy, tree
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.importing import Importing, import_dataset
-from fedvisage.datasets.people.album import Album, Shot, WholeFile
 from fedvisage.datasets.people.choosing import Choice, choose, order_digest
-from fedvisage.datasets.people.records import write_record
+from fedvisage.datasets.people.layout import Album, Shot, WholeFile
+from fedvisage.datasets.people.recordio import write_record
 from fedvisage.datasets.protocols.catalogue import describe_protocol
-from fedvisage.errors import UserError
 from fedvisage.report.page import write_report
 
 COUNTS = [103, 70] * 6

@@ -16,13 +16,11 @@ from tests.datasets.importers.making import picture, save
 from tests.toy import unheard
 
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.catalogue import LAYOUTS, pretend_dataset
 from fedvisage.datasets.finding import look_below
-from fedvisage.datasets.importers.identities import import_identities
-from fedvisage.datasets.importers.people import import_people
-from fedvisage.datasets.importers.report import ImportReport
+from fedvisage.datasets.import_people import import_identities, import_people
 from fedvisage.datasets.importing import Importing, import_dataset
-from fedvisage.datasets.kinds import pretend_dataset
-from fedvisage.datasets.people.catalogue import LAYOUTS
+from fedvisage.datasets.report import ImportReport
 
 Import = Callable[..., ImportReport]
 
@@ -111,7 +109,7 @@ def test_a_photograph_that_has_changed_begins_the_import_anew(folder: Path, tmp_
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedvisage.datasets.importers.identities import import_identities
+from fedvisage.datasets.import_people import import_identities
 
 def progress(done, whole):
     if done > 5:

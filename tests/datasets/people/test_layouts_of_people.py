@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from tests.toy import unheard
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
-from fedvisage.data.pairs import read_pairs
+from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.catalogue import LAYOUTS, describe_kinds, pretend_dataset
+from fedvisage.datasets.import_people import import_people
 from fedvisage.datasets.importing import Importing, import_dataset
-from fedvisage.datasets.kinds import describe_kinds, pretend_dataset
-from fedvisage.datasets.people.catalogue import LAYOUTS
-from fedvisage.errors import UserError
-from fedvisage.metrics.listed_pairs import pairs_among
+from fedvisage.tasks.recognition.benchmarks import pairs_among
 
 PEOPLE = {
     "rec": {"copy/0000000": 2, "copy/0000001": 1},

@@ -7,14 +7,13 @@ import pytest
 from PIL import Image
 from tests.datasets.people.spoilt import spoilt
 
+from fedvisage.base.errors import UserError
+from fedvisage.data.lists import read_lists
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.templates import read_lists
-from fedvisage.datasets.importers.loose import USUAL, points_around
-from fedvisage.datasets.importers.people import import_people
-from fedvisage.datasets.kinds import pretend_dataset
-from fedvisage.datasets.people.catalogue import LAYOUTS
-from fedvisage.datasets.pretend import looks
-from fedvisage.errors import UserError
+from fedvisage.datasets.catalogue import LAYOUTS, pretend_dataset
+from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.photographs import USUAL, points_around
+from fedvisage.datasets.small_copies import looks
 from fedvisage.faces.align import align
 from fedvisage.faces.detection import Detector, Face
 

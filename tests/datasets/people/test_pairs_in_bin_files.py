@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from tests.datasets.people.test_rec_files import png
 
-from fedvisage.data.pairs import read_pairs
+from fedvisage.base.errors import UserError
+from fedvisage.data.lists import read_pairs
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.people import import_people
+from fedvisage.datasets.catalogue import LAYOUTS
+from fedvisage.datasets.import_people import import_people
 from fedvisage.datasets.people.bin import read_pickle, write_pickle
-from fedvisage.datasets.people.catalogue import LAYOUTS
-from fedvisage.errors import UserError
 
 BIN = LAYOUTS["bin"]
 PICTURES = [b"first \x80\xff\0", b"second", b"x" * 300, b"second"]

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.datasets.importers.people import import_people
-from fedvisage.datasets.people.catalogue import LAYOUTS
-from fedvisage.datasets.people.records import MAGIC, Record, read_records, write_record
-from fedvisage.errors import UserError
+from fedvisage.datasets.catalogue import LAYOUTS
+from fedvisage.datasets.import_people import import_people
+from fedvisage.datasets.people.recordio import MAGIC, Record, read_records, write_record
 
 REC = LAYOUTS["rec"]
 GOLDEN = bytes.fromhex(

@@ -14,18 +14,17 @@ from tests.documented import ROOT
 from tests.toy import run_toy
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import select, splits_of, without_selection
-from fedvisage.datasets.importers.pipeline import import_items
-from fedvisage.datasets.kinds import all_kinds
-from fedvisage.datasets.pretend import pretend
+from fedvisage.datasets.catalogue import SCANNERS, all_kinds
+from fedvisage.datasets.import_presentations import import_items
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS, describe_protocol, list_protocols
 from fedvisage.datasets.protocols.ocim import KINDS
 from fedvisage.datasets.protocols.people import PEOPLE
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.errors import UserError
+from fedvisage.datasets.small_copies import pretend
 from fedvisage.methods import read_method
 from fedvisage.recipe import Recipe, validate
 

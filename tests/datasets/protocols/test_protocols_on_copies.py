@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.data.selection import Selection, select, splits_of, without_selection
-from fedvisage.datasets.importers.pipeline import import_items
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.pad.item import Choices
 from fedvisage.datasets.protocols.catalogue import PROTOCOLS
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.item import Choices
-from fedvisage.errors import UserError
 
 TABLES = Path(__file__).parents[1] / "scanners" / "expected"
 FRAMES = 2

@@ -8,15 +8,15 @@ from itertools import product
 from pathlib import Path
 
 import numpy as np
-from tests.datasets.scanners.test_whole_copies import SPECIES
+from tests.datasets.pad.test_whole_copies import SPECIES
 
-from fedvisage.data.prepared import PreparedSet, Writer
-from fedvisage.data.rows import OFFICIAL
-from fedvisage.data.splits import split_subjects
-from fedvisage.datasets.scanners.catalogue import SCANNERS
-from fedvisage.datasets.scanners.celeba_spoof import DIVISIONS
-from fedvisage.datasets.scanners.item import Choices, Sighting
-from fedvisage.datasets.scanners.scanner import sight
+from fedvisage.data.prepared import OFFICIAL, PreparedSet
+from fedvisage.data.selection import split_subjects
+from fedvisage.data.writer import Writer
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.pad.celeba_spoof import DIVISIONS
+from fedvisage.datasets.pad.item import Choices, Sighting
+from fedvisage.datasets.pad.scanner import sight
 
 SIZE = 8
 

@@ -12,9 +12,9 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree
 
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.protections.chain import INCOMING, OUTGOING, names
-from fedvisage.federation.robust.norm_clip import norm_of_update
+from fedvisage.federation.protections.combine import norm_of_update
+from fedvisage.federation.protections.steps import INCOMING, OUTGOING, names
+from fedvisage.federation.site_worker import LocalTransport
 from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.recipe import Federation

@@ -16,20 +16,17 @@ from dp_accounting.pld import privacy_loss_distribution
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, settled, tree, weights
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.combine import combination_of
-from fedvisage.federation.compatible import check_protection
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.dp import noisy, plan_of
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
-from fedvisage.federation.protections.chain import incoming
-from fedvisage.federation.protections.clipping import within
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.federation.privacy.mechanisms import DerivedDraws
+from fedvisage.federation.protections.combine import combination_of, norm_of_update
+from fedvisage.federation.protections.compatible import check_protection
+from fedvisage.federation.protections.dp import noisy, plan_of
+from fedvisage.federation.protections.steps import incoming, within
 from fedvisage.federation.record.ledger import read_lines
-from fedvisage.federation.robust.norm_clip import norm_of_update
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
-from fedvisage.privacy.draws import DerivedDraws
 from fedvisage.recipe import Federation
 
 DP = {"clip": 0.5, "noise": 0.1, "delta": 1e-3, "entropy": "derived"}

@@ -13,15 +13,14 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import make_set, recipe_of, run_toy, tree
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
-from fedvisage.federation.compatible import check_real
-from fedvisage.federation.desk import SiteDesk
-from fedvisage.federation.local import LocalTransport
-from fedvisage.federation.method import Message
-from fedvisage.federation.protections.poison import Flipped
-from fedvisage.federation.robust.norm_clip import norm_of_update
+from fedvisage.federation.protections.combine import norm_of_update
+from fedvisage.federation.protections.compatible import check_real
+from fedvisage.federation.protections.steps import Flipped
+from fedvisage.federation.site_worker import LocalTransport, SiteDesk
+from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.transport import Order, Reply
 from fedvisage.methods import METHODS
 from fedvisage.tasks.catalogue import task_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.record.ledger import JsonLines, read_lines
 
 

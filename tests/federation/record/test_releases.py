@@ -13,17 +13,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.privacy.drawing import draws_of
+from tests.federation.privacy.drawing import draws_of
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.method import Message
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.federation.privacy.accountant import BudgetSpent, Charge
+from fedvisage.federation.privacy.mechanisms import Budget, Draws, SystemDraws, noise
 from fedvisage.federation.record.releases import CHARGES, Allowance, Releases, told
 from fedvisage.federation.record.store import SiteStore
-from fedvisage.federation.wire.message import digest_of
+from fedvisage.federation.wire.message import Message, digest_of
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.privacy.accountant import BudgetSpent, Charge
-from fedvisage.privacy.draws import Draws, SystemDraws
-from fedvisage.privacy.gaussian import Budget, noise
 
 CHARGE = Charge("round 1, sums", "gaussian", 1.0, 1e-5, "add-remove", sensitivity=1.0, sigma=4.0)
 SECOND = replace(CHARGE, release="round 1, selection", mechanism="selection", delta=0.0, sigma=0.0)

@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.record.checkpoint import Checkpoints, Progress
-from fedvisage.federation.record.store import ROOM, Shelf, SiteStore
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.federation.record.store import ROOM, Checkpoints, Progress, Shelf, SiteStore
 
 
 def stored(directory: Path) -> SiteStore:

@@ -11,8 +11,8 @@ import torch
 from tests.toy import recipe_of, tree
 from torch import nn
 
-from fedvisage.federation.method import Message, Upload
-from fedvisage.federation.wire.message import size_of
+from fedvisage.federation.method import Upload
+from fedvisage.federation.wire.message import Message, size_of
 from fedvisage.federation.wire.precision import Form, bytes_of, fields, pack, unpack
 from fedvisage.federation.wire.schema import ABSURD, Refused, Schema, check, schema_of
 

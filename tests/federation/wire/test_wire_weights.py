@@ -13,14 +13,14 @@ import torch
 from safetensors.torch import load_file
 from tests.toy import recipe_of, run_toy, tree
 
-from fedvisage.errors import UserError
-from fedvisage.federation.compatible import check_protection
-from fedvisage.federation.desk import Workspace
+from fedvisage.base.errors import UserError
+from fedvisage.federation.protections.compatible import check_protection
 from fedvisage.federation.record.ledger import read_lines
+from fedvisage.federation.site_worker import Workspace
 from fedvisage.federation.wire.precision import halved, weights_in
 from fedvisage.federation.wire.schema import Refused, check
 from fedvisage.methods import METHODS, find
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 
 DRAWS = 40_000
 

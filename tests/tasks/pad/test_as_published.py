@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from tests.toy import SITES, recipe_of, run_toy, scores_of, tree
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 from fedvisage.recipe import tree_of
 from fedvisage.report.page import write_report
-from fedvisage.runs.rejudge import evaluate
+from fedvisage.runs.evaluate import evaluate
 from fedvisage.tasks.catalogue import task_of
-from fedvisage.tasks.finished import open_model
-from fedvisage.tasks.model import load
-from fedvisage.tasks.pad.summary import summary_lines
+from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.pad.task import summary_lines
+from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
 STEP = 5 / 512

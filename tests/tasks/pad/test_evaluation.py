@@ -13,14 +13,13 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from tests.toy import SITES, opened, recipe_of, run_toy, scores_of, tree
 
-from fedvisage.errors import RunFailed
+from fedvisage.base.errors import RunFailed
 from fedvisage.methods import METHODS
 from fedvisage.metrics.threshold import BINS, EDGES
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 from fedvisage.tasks.asking import source_summary
-from fedvisage.tasks.model import load
-from fedvisage.tasks.pad.features import heldout_views
-from fedvisage.tasks.pad.judge import judge, mean_figures
+from fedvisage.tasks.pad.evaluation import heldout_views, judge, mean_figures
+from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.toy import make_set, opened, run_toy, tree
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.tasks.opened import POOLED
 
 Spoil = Callable[[Path], Path]

@@ -13,8 +13,8 @@ from torch import Tensor
 from fedvisage.federation.declared import Member
 from fedvisage.methods import METHODS
 from fedvisage.metrics.threshold import histogram
-from fedvisage.nn.precision import choose
-from fedvisage.tasks.model import load
+from fedvisage.nn.compute import choose
+from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
 

@@ -10,16 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedvisage.metrics.threshold import Threshold
-from fedvisage.tasks.pad.prediction import (
+from fedvisage.device.predict import (
     ATTACK,
+    GREY,
     LIVE,
+    SEVERAL,
+    UPSIDE_DOWN,
     Prediction,
     Predictions,
     beside,
     probability,
 )
-from fedvisage.tasks.pictures import GREY, SEVERAL, UPSIDE_DOWN
+from fedvisage.metrics.threshold import Threshold
 
 HALF = Threshold(rule="source-eer", value=0.0, far=0.021, frr=0.034)
 

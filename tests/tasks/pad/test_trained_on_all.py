@@ -12,16 +12,16 @@ from pydantic import ValidationError
 from tests.toy import SITES, opened, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
 from fedvisage.federation.record.ledger import LEDGER, read_lines
 from fedvisage.methods import METHODS
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 from fedvisage.recipe.evaluation import Evaluation
 from fedvisage.report.page import write_report
-from fedvisage.tasks.model import load
+from fedvisage.tasks.saved_model import load
 from fedvisage.tasks.scoring import Scorer
 
 STEP = 5 / 512

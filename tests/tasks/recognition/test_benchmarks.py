@@ -13,17 +13,17 @@ from tests.listed import RACES, write_listed, write_set, write_templates
 from tests.toy import SETTLED, recipe_of, run_toy, tree
 from typer.testing import CliRunner
 
+from fedvisage.base.errors import UserError
 from fedvisage.cli import app
 from fedvisage.data.batches import View
+from fedvisage.data.lists import TemplateLists, write_lists
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.data.templates import TemplateLists, write_lists
-from fedvisage.errors import UserError
-from fedvisage.metrics.templates import nearest_tar
+from fedvisage.metrics.identification import nearest_tar
 from fedvisage.report.page import write_report
-from fedvisage.runs.rejudge import evaluate
-from fedvisage.tasks.finished import FinishedModel, open_model
-from fedvisage.tasks.naming import named_benchmarks
-from fedvisage.tasks.recognition import templates
+from fedvisage.runs.evaluate import evaluate
+from fedvisage.tasks.finished_model import FinishedModel, open_model
+from fedvisage.tasks.opened import named_benchmarks
+from fedvisage.tasks.recognition import benchmarks as benchmark_module
 
 FAR = 0.1
 
@@ -106,7 +106,7 @@ def by_hand(model: FinishedModel, path: Path, published: bool) -> dict[int, np.n
 def test_templates_are_compared_in_both_readings(
     model: FinishedModel, benchmarks: dict[str, Path], tmp_path: Path, portion: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(templates, "PORTION", portion)
+    monkeypatch.setattr(benchmark_module, "PORTION", portion)
     found = evaluate(model, None, tmp_path, benchmarks=as_text(benchmarks))["benchmarks"]["ijb"]
     counts = {name: found[name] for name in ("templates", "pairs", "genuine_pairs", "pairs_left_out", "probes")}
     assert counts == {"templates": 16, "pairs": 64, "genuine_pairs": 8, "pairs_left_out": 0, "probes": 8}

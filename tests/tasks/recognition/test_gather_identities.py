@@ -12,7 +12,7 @@ import pytest
 from tests.federation.lending import site_of
 from tests.toy import make_people, make_sets, of_task, opened, recipe_of, run_toy, tree, unheard
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.tasks.recognition.data import filled
 
 

@@ -15,20 +15,19 @@ from PIL import Image
 from safetensors.numpy import load_file
 from tests.toy import SIZE, make_people, recipe_of, run_toy, silent, tree
 
-from fedvisage.data.prepared import Writer
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.writer import Writer
+from fedvisage.device.predict import Asked, asked_for, picture_at
 from fedvisage.federation.record.store import SiteStore
 from fedvisage.federation.server import NoQuorum
 from fedvisage.metrics.threshold import Threshold
 from fedvisage.report.page import write_report
 from fedvisage.report.recognition import counted
-from fedvisage.runs.rejudge import evaluate
+from fedvisage.runs.evaluate import evaluate
+from fedvisage.runs.predict import compare_faces, predict
 from fedvisage.runs.run import Training, adopting, run
-from fedvisage.tasks import model
-from fedvisage.tasks.finished import open_model
-from fedvisage.tasks.pad.predict import predict
-from fedvisage.tasks.pictures import Asked, asked_for, picture_at
-from fedvisage.tasks.recognition.predict import compare_faces
+from fedvisage.tasks import saved_model
+from fedvisage.tasks.finished_model import open_model
 
 
 @pytest.fixture(scope="module")
@@ -212,7 +211,7 @@ def test_an_empty_gallery_is_refused(tmp_path: Path) -> None:
 
 
 def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Path) -> None:
-    from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+    from fedvisage.render.identities import Identities, album, photograph_person
 
     images, _ = photograph_person(album(Identities(images=2, size=112), 0), 112)
     (tmp_path / "gallery").mkdir()
@@ -241,7 +240,7 @@ def test_faces_are_compared_at_the_sites_threshold(finished: Path, tmp_path: Pat
 
 
 def test_several_faces_and_faces_upside_down_are_said_and_compared_upright(finished: Path, tmp_path: Path) -> None:
-    from fedvisage.datasets.rendered.identities import Identities, album, photograph_person
+    from fedvisage.render.identities import Identities, album, photograph_person
 
     (image,), _ = photograph_person(album(Identities(images=1, size=112), 0), 112)
     one = np.full((240, 480, 3), 120, np.uint8)
@@ -262,7 +261,7 @@ def test_several_faces_and_faces_upside_down_are_said_and_compared_upright(finis
 
 
 def test_the_threshold_is_read_back_as_a_similarity(finished: Path) -> None:
-    saved = model.load(finished)
+    saved = saved_model.load(finished)
     assert saved.task == "recognition"
     threshold = saved.thresholds[""]
     assert isinstance(threshold, Threshold)

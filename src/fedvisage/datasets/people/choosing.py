@@ -17,9 +17,9 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fedvisage.datasets.people.album import Album, Shot
-from fedvisage.errors import UserError
-from fedvisage.streams import numpy_rng
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import numpy_rng
+from fedvisage.datasets.people.layout import Album, Shot
 
 PHOTOGRAPHS, TESTED = 100, 40
 CLIENTS, PUBLIC = 4000, 6000

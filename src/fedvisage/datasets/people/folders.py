@@ -7,15 +7,21 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from fedvisage.data.rows import OFFICIAL
-from fedvisage.datasets.people.album import Album, grouped
-from fedvisage.datasets.people.layout import Layout, Pattern, Says, plain_album, shots_of
-from fedvisage.datasets.people.lists import named
-from fedvisage.datasets.people.points import points_of
-from fedvisage.datasets.scanners.example import Clip, Text
-from fedvisage.datasets.scanners.grammar import Grammar
-from fedvisage.datasets.scanners.tree import Tree, walk, without_ending
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import OFFICIAL
+from fedvisage.datasets.pad.item import Clip, Grammar, Text
+from fedvisage.datasets.pad.tree import Tree, walk, without_ending
+from fedvisage.datasets.people.layout import (
+    Album,
+    Layout,
+    Pattern,
+    Says,
+    grouped,
+    named,
+    plain_album,
+    points_of,
+    shots_of,
+)
 
 GENDER = "gender"
 

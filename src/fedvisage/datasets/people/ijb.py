@@ -16,15 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedvisage.data.templates import COLUMNS, TemplateLists, read_table
-from fedvisage.datasets.importers import pictures
-from fedvisage.datasets.importers.report import Skipped, printable
-from fedvisage.datasets.people.album import Album, Shot, WholeFile
-from fedvisage.datasets.people.layout import Layout
-from fedvisage.datasets.people.lists import named
-from fedvisage.datasets.scanners.tree import Tree, ending_of, unusable, walk
-from fedvisage.errors import UserError
-from fedvisage.progress import counted
+from fedvisage.base.errors import UserError, printable
+from fedvisage.base.progress import counted
+from fedvisage.data.lists import COLUMNS, TemplateLists, read_table
+from fedvisage.datasets.pad.tree import Tree, ending_of, unusable, walk
+from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, named
+from fedvisage.datasets.report import Skipped
+from fedvisage.faces import pictures
 
 CROPS = "loose_crop"
 
@@ -213,7 +211,7 @@ def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:
 
 def _pack(short: str, galleries: tuple[str, str], root: Path) -> None:
     """Write a small copy: three people with two templates each, of two crops of one medium and of one of another."""
-    from fedvisage.datasets.pretend import looks  # which needs the renderer
+    from fedvisage.datasets.small_copies import looks  # which needs the renderer
 
     media, faces, crops = [], [], root / CROPS
     crops.mkdir(parents=True)

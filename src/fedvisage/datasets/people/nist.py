@@ -19,15 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from fedvisage.data.templates import COLUMNS, Table, TemplateLists
-from fedvisage.datasets.importers import pictures
-from fedvisage.datasets.importers.report import Skipped, printable
-from fedvisage.datasets.people.album import Album, Shot, WholeFile, grouped
+from fedvisage.base.errors import UserError, printable
+from fedvisage.data.lists import COLUMNS, Table, TemplateLists
+from fedvisage.datasets.pad.tree import Tree, ending_of, unusable, walk
 from fedvisage.datasets.people.ijb import NIST, notes_of, whose_templates
-from fedvisage.datasets.people.layout import Layout
-from fedvisage.datasets.people.lists import named
-from fedvisage.datasets.scanners.tree import Tree, ending_of, unusable, walk
-from fedvisage.errors import UserError
+from fedvisage.datasets.people.layout import Album, Layout, Shot, WholeFile, grouped, named
+from fedvisage.datasets.report import Skipped
+from fedvisage.faces import pictures
 
 _SIDE = 128
 """Pixels of a pretended face with its surroundings."""
@@ -186,7 +184,7 @@ def _pack(short: str, galleries: tuple[str, str], folder: str, root: Path) -> No
 
 def _write_picture(path: Path, turn: int, people: Sequence[int]) -> list[NDArray[np.float64]]:
     """Write a picture with faces side by side; return their boxes."""
-    from fedvisage.datasets.pretend import SPREAD, looks  # which needs the renderer
+    from fedvisage.datasets.small_copies import SPREAD, looks  # which needs the renderer
 
     picture, boxes = np.full((_SIDE + 24, 12 + (_SIDE + 12) * 2, 3), 118, np.uint8), []
     for place, person in enumerate(people):

@@ -9,10 +9,10 @@ from typing import Any
 
 import yaml
 
+from fedvisage.base.errors import UserError
 from fedvisage.datasets.protocols import attacks, large, ocim, oulu, within
 from fedvisage.datasets.protocols.people import PEOPLE, PeopleProtocol
 from fedvisage.datasets.protocols.protocol import Import, Protocol
-from fedvisage.errors import UserError
 
 PROTOCOLS: Mapping[str, Protocol] = {
     protocol.name: protocol

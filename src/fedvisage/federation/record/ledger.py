@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvisage.errors import UserError
-from fedvisage.files import json_line, parse_json, read_plain, read_text, write_atomically
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import json_line, parse_json, read_plain, read_text, write_atomically
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
 """What crossed between sites and server, a line a field; what happened, a line a round."""

@@ -21,15 +21,14 @@ from typing import Any, BinaryIO
 
 import torch
 
-from fedvisage.errors import RunFailed
-from fedvisage.federation.record import sealed
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import json_line, parse_json, sync_directory
+from fedvisage.federation.privacy.accountant import Charge, Count, due, from_table, spent, table_of
+from fedvisage.federation.privacy.mechanisms import Budget, Draws
+from fedvisage.federation.record import store
 from fedvisage.federation.wire.message import Message, plain
+from fedvisage.federation.wire.schema import COST as COST
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.federation.wire.upload import COST as COST
-from fedvisage.files import json_line, parse_json, sync_directory
-from fedvisage.privacy.accountant import Charge, Count, due, from_table, spent, table_of
-from fedvisage.privacy.draws import Draws
-from fedvisage.privacy.gaussian import Budget
 
 CHARGES = "charges.jsonl"
 NAME = re.compile(r"[a-z0-9][a-z0-9 ,-]{0,99}")
@@ -98,7 +97,7 @@ class Releases:
             total = spent([*written, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
-            sealed.write(self._path(name), value, {"release": name, "charges": [one.release for one in cost]})
+            store.write(self._path(name), value, {"release": name, "charges": [one.release for one in cost]})
             return value
 
     def drop(self, name: str) -> None:
@@ -147,7 +146,7 @@ class Releases:
         sync_directory(self.directory.parent)
 
     def _stored(self, name: str, written: Sequence[Charge]) -> Message:
-        value, about = sealed.read(self._path(name), "what was released there cannot be sent again: start anew")
+        value, about = store.read(self._path(name), "what was released there cannot be sent again: start anew")
         missing = set(about["charges"]) - {charge.release for charge in written}
         if missing:
             raise RunFailed(f"{self.directory / CHARGES}: lacks the charge for {min(missing)}; {DAMAGED}")

@@ -12,19 +12,134 @@ outlive the process.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
-from fedvisage.errors import RunFailed
-from fedvisage.federation.record import sealed
-from fedvisage.federation.wire.message import plain, size_of
-from fedvisage.files import read_tensors, settle, write_atomically
-from fedvisage.workers.machine import free_memory
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.files import (
+    json_key,
+    parse_json,
+    read_tensors,
+    settle,
+    tensor_bytes,
+    write_atomically,
+    write_tensors,
+)
+from fedvisage.base.processes import free_memory
+from fedvisage.federation.wire.message import digest_of, plain, size_of
+from fedvisage.recipe import Recipe
 
-KEPT = 2
+# Tensors with some plain values beside them, in a file that tells when a single bit of it has changed.
+
+
+def write(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
+    """Write a file atomically, with the digest of all that it holds."""
+    write_tensors(path, tensors, _told(tensors, values))
+
+
+def sealed_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the bytes of such a file that holds no values."""
+    return tensor_bytes(tensors, _told(tensors, {}))
+
+
+def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read a file back; when it is damaged, refuse it with some advice."""
+    try:
+        tensors, text = read_tensors(path)
+    except UserError as error:
+        raise UserError(error.place, f"{error.message}; {advice}") from error
+    try:
+        content = parse_json(text)
+        values, seal = dict(content["values"]), content["seal"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(str(path), f"was not written by this program, or is damaged; {advice}") from error
+    if seal != _seal(tensors, values):
+        raise UserError(str(path), f"is damaged: its digest is not the one that was written; {advice}")
+    return tensors, values
+
+
+def _told(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
+    return json_key({"values": values, "seal": _seal(tensors, values)})
+
+
+def _seal(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
+    text = digest_of(dict(tensors)) + json_key(values)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+# The server's checkpoints: one safetensors file each, written whole or not at all; the last two are kept.
+
+
+KEPT_CHECKPOINTS = 2
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a checkpoint holds besides tensors; file lengths let a resumed run cut back what came after."""
+
+    round: int = 0
+    generations: Mapping[str, int] = field(default_factory=dict)
+    ledger: int = 0
+    rounds: int = 0
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Checkpoints:
+    """The directory of a run's checkpoints."""
+
+    def __init__(self, directory: Path, recipe_digest: str) -> None:
+        """Remember where, and for which recipe."""
+        self.directory = directory
+        self.recipe_digest = recipe_digest
+
+    def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
+        """Write the checkpoint of a round, then forget those before the last two."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        write(self._path(progress.round), tensors, {"recipe": self.recipe_digest, **asdict(progress)})
+        for old in sorted(self.directory.glob("*.safetensors"))[:-KEPT_CHECKPOINTS]:
+            old.unlink()
+
+    def latest(self) -> tuple[dict[str, Tensor], Progress] | None:
+        """Return the newest checkpoint, or None when there is none; a damaged one is refused, not skipped."""
+        paths = sorted(self.directory.glob("*.safetensors"))
+        return self._read(paths[-1]) if paths else None
+
+    def _read(self, path: Path) -> tuple[dict[str, Tensor], Progress]:
+        tensors, values = read(path, "delete it to resume from the checkpoint before")
+        recipe = values.pop("recipe", None)
+        if recipe != self.recipe_digest:
+            raise UserError(str(path), "belongs to another recipe; resume with the recipe that started the run")
+        return tensors, Progress(**values)
+
+    def _path(self, number: int) -> Path:
+        return self.directory / f"{number:06d}.safetensors"
+
+
+def out_of_reach(recipe: Recipe) -> int:
+    """Return after how many rounds no checkpoint can lead back to one: what only it could ask for again may go."""
+    return (KEPT_CHECKPOINTS + 1) * recipe.runtime.checkpoint_every
+
+
+def generations_of(run: Path) -> dict[str, int]:
+    """Return the generation of private state that each site of a finished run had reached."""
+    paths = sorted((run / CHECKPOINTS).glob("*.safetensors"))
+    if not paths:
+        raise UserError(str(run), "has no checkpoint, which says what its sites had reached; train it anew")
+    return dict(read(paths[-1], "train the run anew")[1]["generations"])
+
+
+def recipe_digest(text: str) -> str:
+    """Return a short name for a resolved recipe."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+KEPT_GENERATIONS = 2
 ROOM = 1 << 27
 """Bytes of memory for the state of all sites of a process, between their turns, on any machine."""
 SITES = 4
@@ -100,7 +215,7 @@ class SiteStore:
         if self.shelf.put(self.directory, kept):
             self._working.unlink(missing_ok=True)
         else:
-            self._working.write_bytes(sealed.sealed_bytes(kept))
+            self._working.write_bytes(sealed_bytes(kept))
         self._dirty = True
 
     def commit(self, generation: int) -> int:
@@ -109,9 +224,9 @@ class SiteStore:
             if self._working.exists():
                 settle(self._working, self._path(generation))
             else:
-                sealed.write(self._path(generation), self.load(), {})
+                write(self._path(generation), self.load(), {})
             self.generation, self._dirty = generation, False
-            for old in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT]:
+            for old in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT_GENERATIONS]:
                 old.unlink()
         return self.generation
 
@@ -136,7 +251,7 @@ class SiteStore:
         self.restore(generation)
 
     def _read(self, path: Path) -> dict[str, Tensor]:
-        return sealed.read(path, "this site's private state is lost: start anew")[0]
+        return read(path, "this site's private state is lost: start anew")[0]
 
     @property
     def _working(self) -> Path:

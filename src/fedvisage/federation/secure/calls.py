@@ -15,19 +15,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvisage.federation.compatible import weighs_by_examples
+from fedvisage.base.streams import numpy_rng
 from fedvisage.federation.declared import Call
-from fedvisage.federation.participation import asked
-from fedvisage.federation.secure import fixed_point, protocol, shamir
-from fedvisage.federation.secure.keys import KEY
-from fedvisage.federation.secure.protocol import Public, Secrets
+from fedvisage.federation.protections.compatible import weighs_by_examples
+from fedvisage.federation.record.attendance import asked
+from fedvisage.federation.secure import protocol
+from fedvisage.federation.secure.protocol import KEY, Public, Secrets
 from fedvisage.federation.secure.trust import CREDENTIAL, keys_statement, survivors_statement
 from fedvisage.federation.site import Site
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.schema import Refused, Schema, check
-from fedvisage.federation.wire.upload import SUMMED, Upload
+from fedvisage.federation.wire.schema import SUMMED, Refused, Schema, Upload, check
 from fedvisage.recipe import Recipe, Secure
-from fedvisage.streams import numpy_rng
 
 KEYS, SHARES, CONSISTENCY, UNMASK = "secure-keys", "secure-shares", "secure-consistency", "secure-unmask"
 AT_THE_DESK = (KEYS, SHARES, CONSISTENCY, UNMASK)
@@ -75,18 +73,18 @@ def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[s
     """Return a method's calls, the summed one securely aggregated; ``schema`` is what that one would have uploaded."""
     derived = recipe.federation.secure is not None and recipe.federation.secure.entropy == "derived"
     promise = "in a sum only" + (", but masks follow from the run's seed" if derived else "")
-    most = fixed_point.MOST_SITES
+    most = protocol.MOST_SITES
     public = Upload("public", "key", shape=(3, KEY), dtype="uint8")
     signature = Upload("signature", "key", shape=(CREDENTIAL,), dtype="uint8")
     sealed = Upload("sealed", "share", shape=(-1, protocol.ENVELOPE), dtype="uint8", most=most * protocol.ENVELOPE)
-    shares = Upload("shares", "share", shape=(-1, shamir.SHARE), dtype="uint8", most=most * shamir.SHARE)
+    shares = Upload("shares", "share", shape=(-1, protocol.SHARE), dtype="uint8", most=most * protocol.SHARE)
     roster = Upload("roster", "key", shape=(-1, 3, KEY), dtype="uint8", most=most * 3 * KEY)
     signatures = Upload("signatures", "key", shape=(-1, CREDENTIAL), dtype="uint8", most=most * CREDENTIAL)
     members, present, survivors, signers = (
         Upload(name, "statistic", shape=(-1,), dtype="int64", most=most)
         for name in ("members", "present", "survivors", "signers")
     )
-    size = (fixed_point.size_of(layout_of(schema)),)
+    size = (protocol.size_of(layout_of(schema)),)
     hidden = Upload("masked", "masked", shape=size, dtype="int64", guarantee=promise)
     return {
         **calls,
@@ -120,7 +118,7 @@ def _weight(examples: int, recipe: Recipe) -> float:
     return min(examples, most) / most if weighs_by_examples(recipe) else 1.0
 
 
-def _draw(site: Site, purpose: str) -> shamir.Draw:
+def _draw(site: Site, purpose: str) -> protocol.Draw:
     if settings_of(site.recipe).entropy == "system":
         return os.urandom
     return numpy_rng(site.recipe.runtime.seed, site.name, site.round, purpose).bytes
@@ -193,7 +191,7 @@ def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Messag
     reply = plain.run(site, message)
     check({name: value.detach().cpu() for name, value in reply.items()}, schema)
     tensors = {name: reply[name].detach().cpu() for name in layout_of(schema)}
-    numbers = fixed_point.encode_all(tensors, _weight(int(reply["examples"]), site.recipe), reply["loss"].cpu())
+    numbers = protocol.encode_all(tensors, _weight(int(reply["examples"]), site.recipe), reply["loss"].cpu())
     state.envelopes = dict(zip(present, envelopes, strict=True))
     protocol.mask(numbers, state.secrets, state.roster, state.own, present)
     site.trust.remember_roster(sorted(site.recipe.data.sites))  # before masked numbers leave

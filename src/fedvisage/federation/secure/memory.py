@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedvisage.base.files import json_key, locked, read_json, read_plain, write_atomically, write_json
 from fedvisage.federation.wire.schema import Refused
-from fedvisage.files import json_key, locked, read_json, read_plain, write_atomically, write_json
 
 PATIENCE = 30.0
 """Seconds to wait for another run of this site that is writing its record."""

@@ -8,17 +8,230 @@ server makes of it. Beside the paper each site publishes the hash of its seed, s
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fedvisage.federation.secure import shamir
-from fedvisage.federation.secure.fixed_point import Words
-from fedvisage.federation.secure.keys import KEY, TAG, add_stream, agreed, opened, public_of, seal
+import numpy as np
+import torch
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+from torch import Tensor
 
-ENVELOPE = 2 * shamir.SHARE + TAG
+from fedvisage.federation.wire.schema import ABSURD, VARIANCE, Refused
+
+# Tensors as whole numbers modulo 2^64, in which a sum is exact and a mask hides everything.
+#
+# A value v that counts w becomes round(w·v·2^32). Admission allows |v| ≤ 10^6 < 2^20, and w is at most 1, so a
+# site's
+# number stays below 2^52 and the sum of 2,048 sites below 2^63: nothing can overflow. Counters get 8 bits behind the
+# point and must stay below 2^44. Rounding moves each site's number by at most 2^-33, and so does it the mean of
+# sites
+# that count alike.
+
+
+Words = NDArray[np.uint64]
+
+FRACTION, COUNT_FRACTION = 32, 8
+"""Bits behind the point, of values and of counters."""
+
+MOST_SITES = 2048
+MOST_COUNT = 2**44
+
+
+def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
+    """Return a tensor's numbers, multiplied by what the site counts."""
+    if not value.is_floating_point() and value.numel() and int(value.max()) >= MOST_COUNT:
+        raise Refused(name, f"is a count beyond {MOST_COUNT}, the most that a secure sum can hold")
+    scaled = value.to(torch.float64, copy=True).mul_(weight * 2.0 ** _fraction(value.dtype)).round_()
+    return scaled.to(torch.int64).reshape(-1).numpy().view(np.uint64)
+
+
+def decode(total: Words, like: Tensor) -> Tensor:
+    """Return what a sum of encoded tensors is worth, in float64 and in a tensor's shape."""
+    numbers = torch.from_numpy(total.view(np.int64).copy()).double()
+    return (numbers * 2.0 ** -_fraction(like.dtype)).reshape(like.shape)
+
+
+def encode_all(tensors: Mapping[str, Tensor], weight: float, loss: Tensor) -> Words:
+    """Return a whole upload: its tensors, what the site counts, and its loss, which does not count by examples."""
+    words, start = np.empty(size_of(tensors), dtype=np.uint64), 0
+    for name, value in tensors.items():
+        words[start : start + value.numel()] = encode(name, value, weight)
+        start += value.numel()
+    words[-2:] = *encode("weight", torch.tensor(weight, dtype=torch.float64)), *encode("loss", loss)
+    return words
+
+
+def size_of(like: Mapping[str, Tensor]) -> int:
+    """Return how many numbers an upload has."""
+    return sum(value.numel() for value in like.values()) + 2
+
+
+def decode_mean(total: Words, like: Mapping[str, Tensor], count: int) -> tuple[dict[str, Tensor], float]:
+    """Return the weighted mean of ``count`` uploads in float64, and the plain mean of their losses."""
+    scalar = torch.zeros((), dtype=torch.float64)
+    weight = decode(total[-2:-1], scalar)
+    mean, start = {}, 0
+    for name, value in like.items():
+        mean[name] = decode(total[start : start + value.numel()], value) / weight
+        start += value.numel()
+    return mean, float(decode(total[-1:], scalar)) / count
+
+
+def absurd(total: Words, like: Mapping[str, Tensor], count: int) -> str | None:
+    """Return what of an opened sum cannot come of so many sites that checked their numbers before they masked them.
+
+    Single uploads cannot be looked at, but what they came to can: what a site puts under its masks instead of numbers
+    is nearly always far outside.
+    """
+    scalar = torch.zeros((), dtype=torch.float64)
+    weight, slack = float(decode(total[-2:-1], scalar)), count * 2.0**-FRACTION
+    if not 0 < weight <= count + slack:
+        return f"the sites count {weight:.3g} in all"
+    if not abs(float(decode(total[-1:], scalar))) <= count * ABSURD:
+        return "the loss is beyond all bounds"
+    start = 0
+    for name, value in like.items():
+        low, high = -ABSURD * weight - slack, ABSURD * weight + slack
+        if not value.is_floating_point():
+            low, high = 0.0, MOST_COUNT * weight + count
+        elif name.endswith(VARIANCE):
+            low = -slack
+        part = decode(total[start : start + value.numel()], value)
+        if value.numel() and not (low <= float(part.min()) and float(part.max()) <= high):
+            return f"{name} is beyond all bounds"
+        start += value.numel()
+    return None
+
+
+def _fraction(dtype: torch.dtype) -> int:
+    return FRACTION if dtype.is_floating_point else COUNT_FRACTION
+
+
+# Keys that two sites agree on, streams of masks drawn from them, and envelopes that only the other can open.
+#
+# Key agreement is X25519 (RFC 7748), keys are derived by HKDF-SHA-256 (RFC 5869), streams are ChaCha20's and
+# envelopes
+# ChaCha20-Poly1305's (RFC 8439). Every key is used for one stream or one envelope only, so no nonce is needed.
+
+
+KEY, TAG = 32, 16
+"""Bytes of a key, and of what an envelope is longer than its content."""
+
+STRETCH = 1 << 15
+"""Numbers of a mask that are in memory at a time: few enough to stay in a processor's cache until they are added."""
+
+
+def public_of(private: bytes) -> bytes:
+    """Return the public half of a key."""
+    return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
+    """Return the key that both sides derive for a purpose; a public key of low order is a ``ValueError``."""
+    shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
+    return HKDF(algorithm=SHA256(), length=KEY, salt=None, info=b"fedvisage " + purpose).derive(shared)
+
+
+def add_stream(total: Words, key: bytes, *, subtract: bool = False) -> None:
+    """Add a key's stream of numbers to an array in place, modulo 2^64, or subtract it."""
+    start = 0
+    for stretch in _stream(key, len(total)):
+        part = total[start : start + len(stretch)]
+        if subtract:
+            np.subtract(part, stretch, out=part)
+        else:
+            np.add(part, stretch, out=part)
+        start += len(stretch)
+
+
+def seal(key: bytes, content: bytes) -> bytes:
+    """Return an envelope."""
+    return ChaCha20Poly1305(key).encrypt(bytes(12), content, None)
+
+
+def opened(key: bytes, envelope: bytes) -> bytes | None:
+    """Return an envelope's content, or None when it was not sealed with this key."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(bytes(12), envelope, None)
+    except InvalidTag:
+        return None
+
+
+def _stream(key: bytes, count: int) -> Iterator[Words]:
+    """Yield a key's numbers, a stretch at a time; each is gone when the next is drawn."""
+    encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+    zeros, drawn = memoryview(bytes(8 * STRETCH)), memoryview(bytearray(8 * STRETCH))
+    for start in range(0, count, STRETCH):
+        size = 8 * min(STRETCH, count - start)
+        encryptor.update_into(zeros[:size], drawn[:size])
+        yield np.frombuffer(drawn[:size], dtype="<u8").astype(np.uint64, copy=False)
+
+
+# Shamir's secret sharing: a secret in n shares of which any t give it back, and fewer say nothing about it.
+#
+# A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979. A secret of 32 bytes is the constant term
+# of a
+# random polynomial of degree t − 1 over the integers modulo the Mersenne prime 2^521 − 1; the share of holder i is
+# its
+# value at i + 1.
+
+
+PRIME = 2**521 - 1
+SECRET, SHARE = 32, 66
+"""Bytes of a secret and of a share."""
+
+Draw = Callable[[int], bytes]
+"""Returns so many random bytes."""
+
+
+def split(secret: bytes, threshold: int, count: int, draw: Draw) -> list[bytes]:
+    """Return one share for each of ``count`` holders, any ``threshold`` of which give the secret back."""
+    if not 1 <= threshold <= count:
+        raise ValueError(f"{count} holders cannot need {threshold} of their shares")
+    terms = [int.from_bytes(secret, "little"), *(_element(draw) for _ in range(threshold - 1))]
+    return [_value(terms, holder + 1).to_bytes(SHARE, "little") for holder in range(count)]
+
+
+def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
+    """Return the secret from shares by holder; of more than enough, those of the first holders are used."""
+    if len(shares) < threshold:
+        raise ValueError(f"{len(shares)} shares, {threshold} needed")
+    points = [(holder + 1, int.from_bytes(shares[holder], "little")) for holder in sorted(shares)[:threshold]]
+    total = 0
+    for x, y in points:
+        above = below = 1
+        for other, _ in points:
+            if other != x:
+                above = above * other % PRIME
+                below = below * (other - x) % PRIME
+        total += y * above * pow(below, -1, PRIME)
+    # Wrong shares give a number that no secret is; what is left of it fails the check of whoever uses it.
+    return int(total % PRIME % 2 ** (8 * SECRET)).to_bytes(SECRET, "little")
+
+
+def _element(draw: Draw) -> int:
+    """Return a number below the prime; modulo would favour small ones by less than 2^-128."""
+    return int.from_bytes(draw(SHARE + 16), "little") % PRIME
+
+
+def _value(terms: list[int], x: int) -> int:
+    total = 0
+    for term in reversed(terms):
+        total = (total * x + term) % PRIME
+    return total
+
+
+ENVELOPE = 2 * SHARE + TAG
 """Bytes of an envelope: a share of the mask key, a share of the seed."""
 
-NOTHING = bytes(shamir.SHARE)
+NOTHING = bytes(SHARE)
 """Stands for a share that its holder cannot give."""
 
 
@@ -35,7 +248,7 @@ class Secrets:
     seed: bytes
 
     @staticmethod
-    def drawn(draw: shamir.Draw) -> Secrets:
+    def drawn(draw: Draw) -> Secrets:
         """Draw all three."""
         return Secrets(draw(KEY), draw(KEY), draw(KEY))
 
@@ -56,11 +269,11 @@ class Public:
 Roster = Sequence[Public]
 
 
-def shares_of(secrets: Secrets, roster: Roster, own: int, threshold: int, draw: shamir.Draw) -> list[bytes]:
+def shares_of(secrets: Secrets, roster: Roster, own: int, threshold: int, draw: Draw) -> list[bytes]:
     """Return an envelope for each site of the roster, with its shares of the mask key and of the seed."""
     pairs = zip(
-        shamir.split(secrets.masking, threshold, len(roster), draw),
-        shamir.split(secrets.seed, threshold, len(roster), draw),
+        split(secrets.masking, threshold, len(roster), draw),
+        split(secrets.seed, threshold, len(roster), draw),
         strict=True,
     )
     return [seal(_envelope_key(secrets, roster, own, own, to), b"".join(pair)) for to, pair in enumerate(pairs)]
@@ -85,7 +298,7 @@ def revealed(
     for sender, envelope in envelopes.items():
         content = opened(_envelope_key(secrets, roster, own, sender, own), envelope)
         if content is not None:
-            shares[sender] = content[shamir.SHARE :] if sender in survivors else content[: shamir.SHARE]
+            shares[sender] = content[SHARE:] if sender in survivors else content[:SHARE]
     return shares
 
 
@@ -117,7 +330,7 @@ def _joined(given: Mapping[int, bytes], site: int, threshold: int) -> bytes:
     usable = {holder: share for holder, share in given.items() if share != NOTHING}
     if len(usable) < threshold:
         raise CannotOpen(f"{len(usable)} shares for site {site + 1} in the roster, {threshold} needed")
-    return shamir.join(usable, threshold)
+    return join(usable, threshold)
 
 
 def _envelope_key(secrets: Secrets, roster: Roster, own: int, sender: int, receiver: int) -> bytes:

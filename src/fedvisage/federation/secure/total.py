@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedvisage.errors import RunFailed
+from fedvisage.base.errors import RunFailed
 from fedvisage.federation.exchange import Exchange
-from fedvisage.federation.secure import fixed_point, protocol
+from fedvisage.federation.secure import protocol
 from fedvisage.federation.secure.calls import CONSISTENCY, KEYS, SHARES, UNMASK, Layout, roster_of, rows_to_bytes
-from fedvisage.federation.secure.fixed_point import Words
+from fedvisage.federation.secure.protocol import Words
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.upload import SUMMED
+from fedvisage.federation.wire.schema import SUMMED
 
 ALL = "all sites"
 """Under what the mean loss of a sum stands in a round's record; no site can be called so."""
@@ -45,7 +45,7 @@ def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -
     _need(len(sealed), threshold, "shared their keys")
     present = [index for index, name in enumerate(names) if name in sealed]
     envelopes = {names[to]: _addressed(sealed, names, present, to) for to in present}
-    total, survivors, failed = _sum(exchange, message, envelopes, fixed_point.size_of(like))
+    total, survivors, failed = _sum(exchange, message, envelopes, protocol.size_of(like))
     _need(len(survivors), threshold, "sent their numbers")
     kept = [index for index in present if names[index] in survivors]
     agreed = _agreed(exchange, names, kept)
@@ -57,9 +57,9 @@ def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -
         opened = protocol.opened_sum(total, roster_of(roster), present, kept, revealed, threshold)
     except protocol.CannotOpen as error:
         raise NoSum(f"the sum could not be opened: {error}") from error
-    if (wrong := fixed_point.absurd(opened, like, len(survivors))) is not None:
+    if (wrong := protocol.absurd(opened, like, len(survivors))) is not None:
         raise NoSum(f"{wrong}: one of {', '.join(survivors)} sent numbers that are none of training")
-    value, loss = fixed_point.decode_mean(opened, like, len(survivors))
+    value, loss = protocol.decode_mean(opened, like, len(survivors))
     exchange.record.loss[ALL] = loss
     return Summed(value, survivors, failed)
 

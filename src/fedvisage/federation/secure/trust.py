@@ -11,8 +11,8 @@ import hashlib
 from collections.abc import Sequence
 from typing import Protocol
 
+from fedvisage.base.files import json_key
 from fedvisage.federation.secure.protocol import Public
-from fedvisage.files import json_key
 
 CREDENTIAL = 2048
 """Bytes of a signature together with the certificate that verifies it, padded with zeros."""

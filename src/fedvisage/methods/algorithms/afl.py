@@ -21,8 +21,8 @@ from torch import Tensor
 
 from fedvisage.federation.method import Method
 from fedvisage.federation.server import Server
-from fedvisage.methods import averaging
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.model import Model
 from fedvisage.recipe import MethodOptions
 
 MIXTURE = "mixture"
@@ -87,9 +87,9 @@ def project(point: Tensor, total: float = 1.0) -> Tensor:
 
 def afl(model: Model) -> Method:
     """Return AFL on a model."""
-    plain = averaging.on_model(
+    plain = fedavg.on_model(
         model,
-        averaging.options_on(model, Step, weighs=False, last=True),
+        fedavg.options_on(model, Step, weighs=False, last=True),
         name="afl",
         title="AFL",
         paper="Mohri et al., Agnostic Federated Learning, 2019",

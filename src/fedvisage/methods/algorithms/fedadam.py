@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Literal
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Home, Method
 from fedvisage.federation.server import Server
-from fedvisage.methods import averaging
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.model import Model
 from fedvisage.recipe import Recipe, ServerOptimizer
 
 PAPER = "Reddi et al., Adaptive Federated Optimization, 2021"
@@ -32,7 +32,7 @@ def program(kind: Adaptive) -> Callable[[Server], Iterator[None]]:
 
     def server(s: Server) -> Iterator[None]:
         lent = s.method.parts_at(Home.LENT)
-        return averaging.average(s, *lent, otherwise=ServerOptimizer.model_validate({"name": kind}))
+        return fedavg.average(s, *lent, otherwise=ServerOptimizer.model_validate({"name": kind}))
 
     return server
 
@@ -48,8 +48,8 @@ def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
                 "recipe.training.server_optimizer.name", f"{name} steps by {kind}; set it, or use fedavg or fedpad"
             )
 
-    options = averaging.options_on(model)
-    plain = averaging.on_model(model, options, name=name, title=title, paper=PAPER, check=check)
+    options = fedavg.options_on(model)
+    plain = fedavg.on_model(model, options, name=name, title=title, paper=PAPER, check=check)
     return replace(plain, server=program(kind))
 
 

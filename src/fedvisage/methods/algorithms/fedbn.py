@@ -19,12 +19,12 @@ from typing import Literal
 
 from torch import nn
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.method import Call, Home, Method
 from fedvisage.federation.server import Server
-from fedvisage.methods import averaging
-from fedvisage.methods.model import Model
-from fedvisage.nn.norms import split
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.model import Model
+from fedvisage.nn.batchnorm import split
 from fedvisage.recipe import MethodOptions, Recipe
 
 PAPER = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, 2021"
@@ -69,7 +69,7 @@ def program(*parts: str) -> Callable[[Server], Iterator[None]]:
 
     def server(s: Server) -> Iterator[None]:
         shared = s.recipe.options(Norms).norms == "shared"
-        return averaging.average(s, *((*parts, "norms") if shared else parts))
+        return fedavg.average(s, *((*parts, "norms") if shared else parts))
 
     return server
 
@@ -77,15 +77,15 @@ def program(*parts: str) -> Callable[[Server], Iterator[None]]:
 def fedbn(model: Model) -> Method:
     """Return FedBN on a model."""
     parts = (*model.parts, "norms")
-    plain = averaging.on_model(
-        model, averaging.options_on(model, Norms, last=True), name="fedbn", title="FedBN", paper=PAPER, check=check
+    plain = fedavg.on_model(
+        model, fedavg.options_on(model, Norms, last=True), name="fedbn", title="FedBN", paper=PAPER, check=check
     )
-    turn = averaging.local_training(model.loss, *parts, fit=model.fit)
+    turn = fedavg.local_training(model.loss, *parts, fit=model.fit)
     return replace(
         plain,
         network=taken_apart(model),
         home={**plain.home, "norms": Home.SITE},
-        calls={"train": Call(turn, averaging.uploads_of(*parts))},
+        calls={"train": Call(turn, fedavg.uploads_of(*parts))},
         server=program(*model.parts),
         delivered=parts,
         pulls=False,

@@ -16,12 +16,13 @@ from dataclasses import replace
 
 import torch
 
-from fedvisage.errors import UserError
-from fedvisage.federation.method import Message, Method, Upload
+from fedvisage.base.errors import UserError
+from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Site
-from fedvisage.methods import averaging
-from fedvisage.methods.model import Model
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.model import Model
 from fedvisage.recipe import Recipe
 
 PAPER = "Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, 2020"
@@ -33,13 +34,13 @@ def length(steps: int, momentum: float) -> float:
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
-def normalised(turn: averaging.Turn) -> averaging.Turn:
+def normalised(turn: fedavg.Turn) -> fedavg.Turn:
     """Return a turn whose reply goes one step's length from what was lent, and says how many it went."""
 
     def train(site: Site, message: Message) -> Message:
         reply = turn(site, message)
         went = length(len(site.losses), site.recipe.training.optimizer.momentum)
-        for name in averaging.trained_tensors(site.net):
+        for name in fedavg.trained_tensors(site.net):
             lent = site.lent[name].cpu().double()
             reply[name] = (lent + (reply[name].double() - lent) / went).to(reply[name].dtype)
         return reply | {LENGTH.name: torch.tensor(went, dtype=torch.float64)}
@@ -52,9 +53,9 @@ def server(s: Server) -> Iterator[None]:
     for _ in s.rounds():
         with s.quorum():
             lent = s.lent()
-            mean = s.reduce("train", lent, weight=averaging.weight_of(s.recipe)).value
+            mean = s.reduce("train", lent, weight=fedavg.weight_of(s.recipe)).value
             effective = float(mean.pop(LENGTH.name))
-            for name in averaging.trained_tensors(s.net):
+            for name in fedavg.trained_tensors(s.net):
                 present = lent[name].double()
                 mean[name] = (present + effective * (mean[name].double() - present)).to(lent[name].dtype)
             s.load(mean)
@@ -76,8 +77,8 @@ def check(recipe: Recipe) -> None:
 
 def fednova(model: Model) -> Method:
     """Return FedNova on a model."""
-    options, more = averaging.options_on(model), (LENGTH,)
-    averaged = averaging.on_model(
+    options, more = fedavg.options_on(model), (LENGTH,)
+    averaged = fedavg.on_model(
         model, options, name="fednova", title="FedNova", paper=PAPER, around=normalised, more=more, check=check
     )
     return replace(averaged, server=server, averages=False, pulls=False, steps_at_server=False)

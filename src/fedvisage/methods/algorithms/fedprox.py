@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import averaging
-from fedvisage.methods.model import Loss, Model
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.model import Loss, Model
 from fedvisage.nn.losses.proximal import proximal
 from fedvisage.recipe import MethodOptions
 
@@ -45,9 +45,9 @@ def held_back(own: Loss) -> Loss:
 
 def fedprox(model: Model) -> Method:
     """Return FedProx on a model."""
-    return averaging.on_model(
+    return fedavg.on_model(
         model,
-        averaging.options_on(model, Pull),
+        fedavg.options_on(model, Pull),
         name="fedprox",
         title="FedProx",
         paper=PAPER,

@@ -17,11 +17,11 @@ from collections.abc import Callable
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedvisage.federation.method import Message, Method
+from fedvisage.federation.method import Method
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.wire.message import under
-from fedvisage.methods import averaging
-from fedvisage.methods.model import Loss, Model
+from fedvisage.federation.wire.message import Message, under
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.model import Loss, Model
 from fedvisage.nn.losses.contrastive import model_contrastive
 from fedvisage.recipe import MethodOptions
 
@@ -39,7 +39,7 @@ class Contrast(MethodOptions):
     """The contrast's temperature."""
 
 
-def remembering(minimise: averaging.Turn, *parts: str) -> averaging.Turn:
+def remembering(minimise: fedavg.Turn, *parts: str) -> fedavg.Turn:
     """Return a turn beside frozen copies of the global and the last local model; its result is kept for the next."""
 
     def train(site: Site, message: Message) -> Message:
@@ -79,9 +79,9 @@ def contrasting(model: Model) -> Loss:
 
 def moon(model: Model) -> Method:
     """Return MOON on a model."""
-    return averaging.on_model(
+    return fedavg.on_model(
         model,
-        averaging.options_on(model, Contrast),
+        fedavg.options_on(model, Contrast),
         name="moon",
         title="MOON",
         paper=PAPER,

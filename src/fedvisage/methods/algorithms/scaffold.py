@@ -22,13 +22,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedvisage.federation.method import Message, Method, Upload
+from fedvisage.federation.method import Method, Upload
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.federation.wire.message import plain, under
-from fedvisage.methods import averaging
-from fedvisage.methods.model import Loss, Model
-from fedvisage.nn.gradients import gathered
+from fedvisage.federation.wire.message import Message, plain, under
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.model import Loss, Model
+from fedvisage.nn.optimizers import gathered
 from fedvisage.recipe import MethodOptions
 
 PAPER = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020"
@@ -58,7 +58,7 @@ def corrected(own: Loss) -> Loss:
     return loss
 
 
-def controlled(turn: averaging.Turn) -> averaging.Turn:
+def controlled(turn: fedavg.Turn) -> fedavg.Turn:
     """Return a turn with the correction at hand, after which the site's variate is renewed."""
 
     def train(site: Site, message: Message) -> Message:
@@ -83,7 +83,7 @@ def server(s: Server) -> Iterator[None]:
     for _ in s.rounds():
         common = {name: s.kept.get(name, torch.zeros(shape)) for name, shape in shapes.items()}
         with s.quorum():
-            told = s.reduce("train", s.lent() | common, weight=averaging.weight_of(s.recipe))
+            told = s.reduce("train", s.lent() | common, weight=fedavg.weight_of(s.recipe))
             s.load(told.value)
             share = len(told.replied) / len(s.names)
             s.kept |= {name: value + share * told.value[name] for name, value in common.items()}
@@ -94,9 +94,9 @@ def scaffold(model: Model) -> Method:
     """Return SCAFFOLD on a model."""
     moved = "what the site's control variate moved by"
     control = Upload("control", "gradient", parts=model.parts, prefix=CONTROL, trained=True, guarantee=moved)
-    averaged = averaging.on_model(
+    averaged = fedavg.on_model(
         model,
-        averaging.options_on(model, Correction),
+        fedavg.options_on(model, Correction),
         name="scaffold",
         title="SCAFFOLD",
         paper=PAPER,

@@ -13,9 +13,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.federation.declared import Member
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods import unsent
-from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
+from fedvisage.methods.models import frozen_backbone
+from fedvisage.methods.models.model import Model
 from fedvisage.nn.adapters import AdaptedNetwork, adapted
 from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
@@ -77,7 +77,7 @@ MODEL = Model(
     user=user,
     features=features,
     check=check,
-    fix=unsent.fix,
-    beside=unsent.beside,
-    merged=unsent.merged,
+    fix=frozen_backbone.fix,
+    beside=frozen_backbone.beside,
+    merged=frozen_backbone.merged,
 )

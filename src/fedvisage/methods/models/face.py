@@ -9,7 +9,8 @@ it was lent (as FedFR's released code and FedFace do it) or at random, and stay 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal, get_args
 
@@ -18,21 +19,56 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
+from torch.optim import Optimizer
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
-from fedvisage.errors import UserError
 from fedvisage.federation.declared import Member, Personal
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import OWNED, Batch, Site
 from fedvisage.federation.wire.message import Message, under
-from fedvisage.methods import unsent
-from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.classes import classes_of, sampling
-from fedvisage.methods.model import Loss, Model
-from fedvisage.nn.embedder import Centres, FaceNetwork, NetworkName, face_network, load_backbone
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
+from fedvisage.methods.models import frozen_backbone
+from fedvisage.methods.models.model import Loss, Model
+from fedvisage.nn.face_networks import Centres, FaceNetwork, NetworkName, face_network, load_backbone
 from fedvisage.nn.losses.cosface import cosface
+from fedvisage.nn.partial import Classes, Sampler
 from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
+
+# The classes of recognition's softmax at a site: all of them, or with ``sampled_classes`` a sample for each batch.
+#
+# A sample is for sites with, or beside, very many identities, see :mod:`fedvisage.nn.partial`.
+
+
+SAMPLER = "classes"
+"""Where a visit holds what draws its classes."""
+
+
+@contextmanager
+def sampling(site: Site, optimizer: Optimizer, wanted: int | None, centres: list[nn.Parameter]) -> Iterator[None]:
+    """Train on samples of the classes for a while; with `wanted` None on all of them."""
+    if wanted is None:
+        yield
+        return
+    rng = numpy_rng(site.recipe.runtime.seed, site.name, site.round, SAMPLER)
+    sampler = site.held[SAMPLER] = Sampler(optimizer, centres, wanted, rng)
+    try:
+        yield
+    finally:
+        sampler.finish()
+        del site.held[SAMPLER]
+
+
+def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> Classes:
+    """Return the classes of a batch: all whose centres are given, or those of the batch's sample among them."""
+    assert batch.identities is not None
+    sampler: Sampler | None = site.held.get(SAMPLER)
+    if sampler is not None:
+        return sampler.of(batch.at_hand).of_first(sum(map(len, centres)))
+    return Classes(torch.cat([*centres]) if len(centres) > 1 else centres[0], batch.identities)
+
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
 LOCAL = "local/"
@@ -245,9 +281,9 @@ def model_named(name: NetworkName) -> Model:
         fit=fit,
         check=check_backbone,
         begin=begin,
-        fix=unsent.fix,
-        beside=unsent.beside,
-        merged=unsent.merged,
+        fix=frozen_backbone.fix,
+        beside=frozen_backbone.beside,
+        merged=frozen_backbone.merged,
         personal=LOCALLY,
         least_identities=lambda _: 2,
     )

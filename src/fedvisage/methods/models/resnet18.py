@@ -9,8 +9,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.federation.declared import Member
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
+from fedvisage.methods.models.model import Model
 from fedvisage.nn.resnet import ResNet18, pooled_features, resnet18
 from fedvisage.recipe import MethodOptions, Recipe
 

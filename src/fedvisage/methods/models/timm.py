@@ -7,12 +7,12 @@ safetensors file of its weights; nothing is ever fetched. Binary cross-entropy t
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.declared import Member
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
+from fedvisage.methods.models.model import Model
 from fedvisage.nn.timm_network import PLACE, TimmNetwork, Whole, check_architecture, load_weights, timm_network
 from fedvisage.recipe import MethodOptions, Recipe
 

@@ -5,8 +5,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from fedvisage.federation.declared import Member
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
+from fedvisage.methods.models.model import Model
 from fedvisage.nn.inputs import CHANNELS
 from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
 from fedvisage.recipe import MethodOptions, Recipe

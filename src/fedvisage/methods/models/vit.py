@@ -14,12 +14,12 @@ from typing import Literal
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedvisage.errors import UserError
+from fedvisage.base.errors import UserError
 from fedvisage.federation.declared import Member
 from fedvisage.federation.server import Server
 from fedvisage.federation.site import Batch, Site
-from fedvisage.methods.averaging import AveragingOptions
-from fedvisage.methods.model import Model
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
+from fedvisage.methods.models.model import Model
 from fedvisage.nn.pretrained import PLACE, load_pretrained
 from fedvisage.nn.vit import PATCH, Transformer, class_token, cut, live_logit
 from fedvisage.recipe import MethodOptions, Recipe

@@ -7,7 +7,7 @@ ViT's.
 from dataclasses import replace
 from typing import Literal
 
-from fedvisage.methods.averaging import AveragingOptions
+from fedvisage.methods.algorithms.fedavg import AveragingOptions
 from fedvisage.methods.models import vit
 from fedvisage.nn.vit import HybridTransformer
 

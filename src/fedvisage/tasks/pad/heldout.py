@@ -16,7 +16,7 @@ import torch
 from fedvisage.federation.declared import Call
 from fedvisage.federation.site import Site, TrainingBroke
 from fedvisage.federation.wire.message import Digests, Message
-from fedvisage.federation.wire.upload import Upload
+from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.threshold import BINS, ON_TRAINING, histogram
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.scoring import Logits, Scorer

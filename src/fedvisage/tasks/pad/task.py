@@ -2,32 +2,120 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedvisage.data.batches import View
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Say, counted, percent
+from fedvisage.data.batches import View, check_view
+from fedvisage.data.overlap import HELD_OUT, SITE, USER, Places
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
+from fedvisage.data.selection import Selection, select, splits_of, without_selection
 from fedvisage.federation.declared import Call, Declared, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.upload import Upload
+from fedvisage.federation.wire.schema import Upload
 from fedvisage.metrics.scores import write_scores
-from fedvisage.metrics.threshold import ON_TRAINING
-from fedvisage.nn.precision import Compute
-from fedvisage.progress import Say
+from fedvisage.metrics.threshold import ON_TRAINING, RATES
+from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
-from fedvisage.tasks.model import SavedModel
-from fedvisage.tasks.opened import Benchmark, Opened
-from fedvisage.tasks.pad import heldout, judge
-from fedvisage.tasks.pad.data import open_data
-from fedvisage.tasks.pad.features import write_features
-from fedvisage.tasks.pad.summary import summary_lines
+from fedvisage.tasks.opened import Benchmark, Opened, SiteData, merged, open_set
+from fedvisage.tasks.pad import evaluation, heldout
+from fedvisage.tasks.pad.evaluation import write_features
+from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Trained
+
+# From a recipe's data entries to views of prepared sets, with everything that can be wrong about them said first.
+
+
+def open_data(recipe: Recipe, method: Declared, cache: Path, say: Callable[[str], None]) -> Opened:
+    """Open (and, for ``synth:`` lines, make) the sets of a recipe and check them against it and each other."""
+    opened = {name: open_set(entry, f"data.sites.{name}", recipe, cache, say)
+              for name, entry in sorted(recipe.data.sites.items())}  # fmt: skip
+    meant = {name: without_selection(entry)[1] for name, entry in recipe.data.sites.items()}
+    rule = recipe.evaluation.threshold
+    sites = {name: _site(prepared, f"data.sites.{name}", meant[name], rule) for name, prepared in opened.items()}
+    user = _user(recipe, cache, say)
+    digests = {f"data.sites.{name}": prepared.digest for name, prepared in opened.items()}
+    crops = {f"data.sites.{name}": prepared.crop for name, prepared in opened.items()}
+    if user is not None:
+        crops["data.user"] = user.slices[0].set.crop
+    digests |= _digest_of(user)
+    apart = _places(sites, user)
+    return Opened(merged(sites) if method.pooled else sites, user, digests, crops=crops, places=apart)
+
+
+def _user(recipe: Recipe, cache: Path, say: Callable[[str], None]) -> View | None:
+    if recipe.data.user is None:
+        return None
+    prepared = open_set(recipe.data.user, "data.user", recipe, cache, say)
+    user = View.of(prepared, None if recipe.data.user_split == "all" else recipe.data.user_split)
+    user = select(user, without_selection(recipe.data.user)[1], "data.user")
+    if len(user) == 0:
+        raise UserError("data.user_split", f"the user's data has no images in split {recipe.data.user_split!r}")
+    return user
+
+
+def _site(prepared: PreparedSet, place: str, meant: Selection, rule: str) -> SiteData:
+    train, heldout = splits_of(prepared, meant, place)
+    check_view(train, place)
+    if rule == ON_TRAINING:
+        return SiteData(train, train)
+    if meant.heldout == ():
+        raise UserError(place, f"holds nothing out (heldout=none), and evaluation.threshold is {rule}; give "
+                        f"{ON_TRAINING}, which goes by the scores of training")  # fmt: skip
+    check_view(heldout, f"{place}{HELD_OUT}")
+    return SiteData(train, heldout)
+
+
+def _places(sites: dict[str, SiteData], user: View | None) -> Places:
+    places = {f"{SITE}{name}": (site.train,) for name, site in sites.items()}
+    places |= {f"{SITE}{name}{HELD_OUT}": (site.heldout,) for name, site in sites.items() if not site.all_trains}
+    return places if user is None else {**places, USER: (user,)}
+
+
+def _digest_of(user: View | None) -> dict[str, str]:
+    return {} if user is None else {"data.user": user.slices[0].set.digest}
+
+
+# The headline figures of an attack detector, as lines.
+
+
+def summary_lines(figures: Mapping[str, Any]) -> list[str]:
+    """Return error rates by level and by species, and what became of an adaptation."""
+    lines = [
+        f"{figures['method']} at user {figures['user']} ({figures['level']} level, threshold "
+        f"{figures['threshold']:.3f} by rule {figures['threshold_rule']})"
+    ]
+    for level in ("frame", "video"):
+        at_level = figures if level == figures["level"] else figures[level]
+        rates = [f"{name.upper():6}{percent(at_level[name])}" for name in ("hter", "eer", "auc", "acer")]
+        lines.append(f"  {level:6}" + "  ".join(rates) + f"  TPR@FPR=1% {percent(at_level['tpr_at_fpr_1pct'])}")
+    species = "  ".join(f"{name} {percent(value)}" for name, value in figures["apcer"].items())
+    lines.append(f"  APCER {species}  BPCER {percent(figures['bpcer'])}")
+    if figures.get("published"):
+        lines.append(f"  as papers work it out: {_published(figures['published'])}")
+    lines += [
+        f"  adaptation of {name}: {_adaptation(outcome)}" for name, outcome in figures.get("adaptation", {}).items()
+    ]
+    return lines
+
+
+def _published(rates: Mapping[str, Any]) -> str:
+    return "; ".join(f"{title} {percent(rates[name])}" for name, title in RATES.items() if name in rates)
+
+
+def _adaptation(adaptation: Mapping[str, Any]) -> str:
+    """Say what became of an adaptation, in images."""
+    said = [f"{counted(adaptation['adapted'], 'image')} adapted to"]
+    said += [f"{count} skipped ({reason})" for reason, count in adaptation["skipped"].items()]
+    said += [f"{count} taken back ({reason})" for reason, count in adaptation["taken_back"].items()]
+    return ", ".join(said)
+
 
 SCORES = "scores.csv"
 
@@ -74,16 +162,16 @@ class Pad:
     def settle(self, server: Server, finished: Message) -> Trained:
         """Choose thresholds by held-out scores, and ask for the scatter that adaptation takes for chance."""
         histograms = collect_histograms(server, finished)
-        thresholds = judge.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
-        scatter = judge.collect_scatter(server, finished)
+        thresholds = evaluation.choose_thresholds(server.method, server.recipe.evaluation.threshold, histograms)
+        scatter = evaluation.collect_scatter(server, finished)
         on_training = {}
         if heldout.counts_training(server.recipe):
             trained = collect_histograms(server, finished, heldout.TRAINING)
-            on_training = judge.choose_thresholds(server.method, ON_TRAINING, trained)
+            on_training = evaluation.choose_thresholds(server.method, ON_TRAINING, trained)
         saved = SavedModel(
             tree_of(server.recipe), finished, thresholds, scatter, self.name, on_training=on_training
         )  # fmt: skip
-        return Trained(saved, server.round, judge.heldout_table(histograms, thresholds), histograms)
+        return Trained(saved, server.round, evaluation.heldout_table(histograms, thresholds), histograms)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
         """Score the user's data, if there is a user."""
@@ -102,7 +190,7 @@ class Pad:
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
         """Score a view, and write a line a frame."""
-        judged = judge.judge(scorer, saved, view, name)
+        judged = evaluation.judge(scorer, saved, view, name)
         if out is not None:
             write_scores(out / SCORES, judged.scores)
         return judged.figures
@@ -111,7 +199,7 @@ class Pad:
         """Return the equal error rate and the area under the curve; the mean over members where there are several."""
         if data.user is None:
             return {}
-        figures = judge.judge(scorer, saved, data.user, scorer.recipe.data.user_name).figures
+        figures = evaluation.judge(scorer, saved, data.user, scorer.recipe.data.user_name).figures
         return {name: figures[name] for name in ("eer", "auc")}
 
     def open_benchmarks(

@@ -7,34 +7,352 @@ Lists of templates are those of IJB-B and IJB-C.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from fedvisage.base.errors import RunFailed, UserError
 from fedvisage.data.batches import View
-from fedvisage.data.beside import PAIRS, lists_beside
 from fedvisage.data.crops import CropRecord
-from fedvisage.data.templates import read_lists
-from fedvisage.datasets.sources import resolve, without_part
-from fedvisage.errors import RunFailed, UserError
-from fedvisage.federation.members import members_of
+from fedvisage.data.lists import (
+    COLUMNS,
+    CONFIDENCE,
+    MEDIA,
+    PAIR_LISTS,
+    TEMPLATE,
+    ListedPairs,
+    Table,
+    TemplateLists,
+    image_named,
+    lists_beside,
+    read_lists,
+    read_pairs,
+)
+from fedvisage.data.overlap import USER, Places, check_apart, look_for_overlap
+from fedvisage.datasets.sources import Part, resolve, without_part
+from fedvisage.federation.server import members_of
 from fedvisage.federation.wire.message import Message
-from fedvisage.metrics.listed_pairs import on_listed_pairs, pairs_among
-from fedvisage.metrics.similarity import labelled
-from fedvisage.metrics.spread import spread_of
-from fedvisage.metrics.threshold import Threshold
-from fedvisage.recipe import Recipe
+from fedvisage.metrics import generic
+from fedvisage.metrics.generic import tar_by_impostors, within_counts
+from fedvisage.metrics.identification import CONSERVATIVE, PUBLISHED, READINGS, identified, verified
+from fedvisage.metrics.scores import spread_of
+from fedvisage.metrics.similarity import Faces, Features, labelled, measurable, pair_similarity, templates, unit
+from fedvisage.metrics.threshold import Histogram, Threshold
+from fedvisage.metrics.verification import FARS, Folds, accuracy_by_fold, verify_pairs
+from fedvisage.recipe import Recipe, Recognition
 from fedvisage.tasks.checks import Checks
-from fedvisage.tasks.crops import check_for_model
-from fedvisage.tasks.opened import Benchmark, open_set
-from fedvisage.tasks.overlap import USER, Places, check_apart, look_for_overlap
-from fedvisage.tasks.recognition.benchmark import judge_generic, listed_figures
-from fedvisage.tasks.recognition.heldout import has_directions
-from fedvisage.tasks.recognition.rates import mean_of
-from fedvisage.tasks.recognition.shares import share_of
-from fedvisage.tasks.recognition.templates import are_templates, check_templates, judge_templates
+from fedvisage.tasks.opened import Benchmark, check_for_model, open_set
+from fedvisage.tasks.recognition.heldout import has_directions, mean_of, named, rates_of
 from fedvisage.tasks.scoring import Scorer
+
+# How well a model does on a published list of pairs, as LFW asks: accuracy on the list's folds, and TAR@FAR.
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """The pairs of a list whose images there are: their places, whether each is of one person, its fold."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    same: NDArray[np.bool_]
+    fold: NDArray[np.int64]
+    left_out: int
+
+    def __len__(self) -> int:
+        """Return the number of pairs."""
+        return len(self.same)
+
+
+@dataclass(frozen=True, eq=False)
+class OnPairs:
+    """What a model makes of the pairs; no folds where fewer than two have pairs, or pairs are of one kind."""
+
+    pairs: Found
+    similarity: Features
+    folds: Folds | None
+    tar: dict[float, float]
+
+
+def pairs_among(view: View, path: str) -> Found:
+    """Read a list of pairs and look up its images in a view."""
+    names = {image_named(str(item)): place for place, item in enumerate(view.items)}
+    identity = np.unique(view.subjects, return_inverse=True)[1].astype(np.int64)
+    return find_pairs(read_pairs(Path(path)), names, identity, path)
+
+
+def find_pairs(listed: ListedPairs, images: Mapping[str, int], identity: NDArray[np.int64], place: str) -> Found:
+    """Look up the images of a list; pairs of images that are not there are left out and counted.
+
+    A list that calls two people one, or one two, does not belong to these images and is refused.
+    """
+    first, second = (np.array([images.get(name, -1) for name in names]) for names in (listed.first, listed.second))
+    here = (first >= 0) & (second >= 0)
+    if not here.any():
+        raise UserError(place, f"none of its {len(listed)} pairs, such as {listed.first[0]} and {listed.second[0]}, is "
+                        "among the images; give the set that the list is about")  # fmt: skip
+    first, second, same = first[here], second[here], listed.same[here]
+    wrong = np.flatnonzero((identity[first] == identity[second]) != same)
+    if len(wrong):
+        at = int(np.flatnonzero(here)[wrong[0]])
+        said = "one person, and the set two" if listed.same[at] else "two people, and the set one"
+        raise UserError(place, f"says that {listed.first[at]} and {listed.second[at]} are {said}")
+    return Found(first, second, same, listed.fold[here], int((~here).sum()))
+
+
+def on_listed_pairs(faces: Faces, pairs: Found) -> OnPairs:
+    """Compare the faces of each pair."""
+    similarity = pair_similarity(faces.features, pairs.first, pairs.second)
+    both = all(len(np.unique(pairs.same[pairs.fold != one])) == 2 for one in np.unique(pairs.fold))
+    enough = both and len(np.unique(pairs.fold)) > 1
+    folds = accuracy_by_fold(similarity, pairs.same, pairs.fold) if enough else None
+    fars = measurable(FARS, int((~pairs.same).sum()))
+    tar = verify_pairs(similarity, pairs.same, fars).tar if fars and pairs.same.any() else {}
+    return OnPairs(pairs, similarity, folds, tar)
+
+
+# The generic benchmark: a finished model judged on an identity set, as a whole and by group.
+
+
+LEAST_GROUP = 2
+"""A group's own figures need so many people."""
+
+
+@dataclass(frozen=True, eq=False)
+class JudgedGeneric:
+    """The generic benchmark's figures, its fixed pairs with their images' names, and counts of all pairs by group."""
+
+    figures: dict[str, Any]
+    pairs: generic.FixedPairs
+    items: list[str]
+    counts: dict[str, Histogram]
+    listed: OnPairs | None = None
+
+
+def judge_generic(scorer: Scorer, finished: Message, view: View, thresholds: Mapping[str, Threshold]) -> JudgedGeneric:
+    """Judge the generic model on the user's identity set; of several members, the first one's pairs are kept."""
+    judged = []
+    for name, member in sorted(members_of(finished).items()):
+        scorer.load(member)
+        identity = np.unique(view.subjects, return_inverse=True)[1]
+        features = scorer.embeddings(view)
+        if not has_directions(features):
+            raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
+        faces = labelled(features.numpy(), identity)
+        judged.append(_judge_faces(faces, view, thresholds.get(name), scorer.recipe))
+    if len(judged) == 1:
+        return judged[0]
+    figures = {
+        **judged[0].figures,
+        "members": {name: one.figures for name, one in zip(sorted(members_of(finished)), judged, strict=True)},
+    }
+    for kind in ("tar_at_far", "tpir_at_fpir"):
+        figures[kind] = {rate: mean_of([one.figures[kind][rate] for one in judged]) for rate in judged[0].figures[kind]}
+    return JudgedGeneric(figures, judged[0].pairs, judged[0].items, judged[0].counts)
+
+
+def _judge_faces(faces: Faces, view: View, threshold: Threshold | None, recipe: Recipe) -> JudgedGeneric:
+    settings = recipe.evaluation.people
+    probe = np.concatenate([part.set.rows.split[part.indices] for part in view.slices]) == "test"
+    verified = generic.verification(faces, settings.far)
+    identified = generic.identification(faces, probe, settings.fpir, settings.counting)
+    pairs = generic.on_fixed_pairs(faces, settings.folds_of)
+    listed = on_listed_pairs(faces, pairs_among(view, settings.pairs)) if settings.pairs else None
+    counts, by_group = {"": within_counts(faces)}, {}
+    for group in np.unique(view.groups).tolist():
+        some = faces.take(view.groups == group)
+        if len(np.unique(some.identity)) >= LEAST_GROUP:
+            counts[group] = within_counts(some)
+            own = generic.verification(some, ())
+            by_group[group] = {
+                "tar_at_far": named(own.tar) if own else {},
+                "accuracy_on_ten_folds": _accuracy(some, settings),
+                "identities": len(np.unique(some.identity)),
+                "images": len(some),
+                **_decided(counts[group], threshold),
+            }
+    figures: dict[str, Any] = {
+        **rates_of(verified.tar if verified else {}, identified),
+        "accuracy_on_ten_folds": pairs.folds.mean if pairs.folds else None,
+        "accuracy_std": pairs.folds.std if pairs.folds else None,
+        "identities": len(np.unique(faces.identity)),
+        "images": len(faces),
+        "genuine_pairs": int(counts[""][1].sum()),
+        "impostor_pairs": int(counts[""][0].sum()),
+        "identities_without_pairs": int((np.unique(faces.identity, return_counts=True)[1] == 1).sum()),
+        "identities_not_searched": len(np.setdiff1d(faces.identity, generic.searched(faces, probe))),
+        "decision": _decided(counts[""], threshold),
+        "groups": by_group,
+    }
+    if by_group and len(np.unique(view.groups)) > 1:
+        inside = [counts[group] for group in by_group]
+        kinds = tar_by_impostors(counts[""], inside, sorted(verified.tar if verified else ()))
+        figures["tar_by_impostors"] = {kind: named(rates) for kind, rates in kinds.items()}
+    if listed is not None:
+        figures["listed_pairs"] = listed_figures(str(settings.pairs), listed)
+    return JudgedGeneric(figures, pairs, view.items.tolist(), counts, listed)
+
+
+def listed_figures(path: str, listed: OnPairs) -> dict[str, Any]:
+    """Return what metrics.json says of a list of pairs: its name, what there was of it, and the figures."""
+    return {
+        "list": Path(path).name,
+        "pairs": len(listed.pairs),
+        "left_out": listed.pairs.left_out,
+        "folds": len(listed.folds.accuracy) if listed.folds else 0,
+        "accuracy": listed.folds.mean if listed.folds else None,
+        "accuracy_std": listed.folds.std if listed.folds else None,
+        "tar_at_far": named(listed.tar),
+    }
+
+
+def _accuracy(faces: Faces, settings: Recognition) -> float | None:
+    """Return the accuracy on ten folds of fixed pairs, as RFW reports it for each group."""
+    folds = generic.on_fixed_pairs(faces, settings.folds_of).folds
+    return folds.mean if folds else None
+
+
+def _decided(counts: Histogram, threshold: Threshold | None) -> dict[str, float | None]:
+    """Return the error rates of a yes or no at the sites' threshold, which is an edge of the bins."""
+    if threshold is None:
+        return {"fmr": None, "fnmr": None}
+    edge = round((threshold.value + 1) * counts.shape[1] / 2)
+    impostor, genuine = (row.sum() for row in counts)
+    return {
+        "fmr": float(counts[0][edge:].sum() / impostor) if impostor else None,
+        "fnmr": float(counts[1][:edge].sum() / genuine) if genuine else None,
+    }
+
+
+# Shares of an identity set's people, so that one set serves many places.
+
+
+def share_of(view: View, part: Part | None) -> View:
+    """Return the images of a share of a set's people; which people follows from the whole set, not from a split."""
+    if part is None:
+        return view
+    everybody = np.unique(view.slices[0].set.rows.subject)
+    share = np.arange(len(everybody)) % part.of + 1
+    return view.of_people(everybody[(share >= part.number) & (share <= part.last)])
+
+
+# Judging a model on templates, as IJB-B and IJB-C ask: features portion by portion, and both readings of them.
+
+
+PORTION = 8192
+"""Images whose features are in memory together, but for a template that has more."""
+
+Numbers = NDArray[np.int64]
+
+
+def are_templates(view: View) -> bool:
+    """Tell whether images say which template they belong to."""
+    return all(name in view.columns for name in COLUMNS)
+
+
+def check_templates(view: View, lists: TemplateLists, place: str) -> None:
+    """Refuse images without a template or of no weight, and lists that are about other ones."""
+    template, _, confidence = _columns(view, place)
+    names, which = np.unique(template, return_inverse=True)
+    weight = np.bincount(which, weights=confidence)
+    if (weight <= 0).any():
+        raise UserError(place, f"has a template, {names[np.argmin(weight)]}, of whose images a detector was not sure at"
+                        " all; take it out of the set")  # fmt: skip
+    for name, table in lists.named.items():
+        if not _there(table, names, 1 + (table is lists.pairs)).any():
+            raise UserError(place, f"the list {name} beside it names none of its {len(names)} templates; import the set"
+                            " with its lists again")  # fmt: skip
+    if lists.galleries and lists.probes is None:
+        raise UserError(place, "has a gallery beside it and no list of probes; import the set with its lists again")
+
+
+def judge_templates(scorer: Scorer, view: View, lists: TemplateLists, place: str) -> dict[str, Any]:
+    """Return the figures of the weights that are loaded, in both readings."""
+    settings = scorer.recipe.evaluation.people
+    faces = template_faces(scorer, view, place)
+    names = faces[CONSERVATIVE].identity
+    figures: dict[str, Any] = {"templates": len(names), "flip": settings.flip}
+    pairs = None
+    if lists.pairs is not None:
+        pairs = lists.pairs[_there(lists.pairs, names, 2)]
+        figures |= {"pairs": len(pairs), "genuine_pairs": int(pairs[:, 2].sum()),
+                    "pairs_left_out": len(lists.pairs) - len(pairs)}  # fmt: skip
+    galleries = {name: table[_there(table, names, 1)] for name, table in lists.galleries.items()}
+    probes = None if lists.probes is None else lists.probes[_there(lists.probes, names, 1)]
+    if galleries and probes is not None and lists.probes is not None:
+        missing = sum(len(table) - len(galleries[name]) for name, table in lists.galleries.items())
+        figures |= {"galleries": {name: len(table) for name, table in galleries.items()}, "probes": len(probes),
+                    "searches_left_out": missing + len(lists.probes) - len(probes)}  # fmt: skip
+    readings = {}
+    for reading in READINGS:
+        tar = {} if pairs is None else _verified(faces[reading], pairs, settings, reading)
+        tpir: Mapping[float, float] = {}
+        rank: Mapping[int, float] = {}
+        if galleries and probes is not None and all(map(len, galleries.values())) and len(probes):
+            enrolled = [_of_people(faces[reading], table) for table in galleries.values()]
+            asked = _of_people(faces[reading], probes)
+            tpir, rank = identified(enrolled, asked, reading, settings.fpir)
+        readings[reading] = {**rates_of(tar, tpir), "rank": {str(most): value for most, value in rank.items()}}
+    return {**figures, "readings": readings}
+
+
+def template_faces(scorer: Scorer, view: View, place: str) -> dict[str, Faces]:
+    """Return the templates in each reading, labelled by their numbers."""
+    template, media, confidence = _columns(view, place)
+    order = np.argsort(template, kind="stable")
+    found: dict[str, list[Faces]] = {reading: [] for reading in READINGS}
+    for portion in _portions(template[order]):
+        at = order[portion]
+        values = scorer.embeddings(view.subset(at))
+        if not has_directions(values):
+            raise RunFailed("the model's features are zero or not finite: training diverged; lower the learning rate")
+        features = np.asarray(values.numpy(), np.float32)
+        whose = template[at], media[at]
+        found[PUBLISHED].append(templates(features, *whose, weight=confidence[at].astype(np.float32)))
+        found[CONSERVATIVE].append(templates(unit(features), *whose))
+    return {reading: Faces(np.concatenate([one.features for one in parts]),
+                           np.concatenate([one.identity for one in parts]))
+            for reading, parts in found.items()}  # fmt: skip
+
+
+def _portions(template: Numbers) -> list[slice]:
+    """Cut sorted images into portions that end where a template does."""
+    cuts = [0]
+    for begin in np.flatnonzero(np.diff(template)).tolist():
+        if begin + 1 - cuts[-1] >= PORTION:
+            cuts.append(begin + 1)
+    return [slice(begin, end) for begin, end in zip(cuts, [*cuts[1:], len(template)], strict=True)]
+
+
+def _columns(view: View, place: str) -> tuple[Numbers, Numbers, NDArray[np.float64]]:
+    try:
+        template, media = (view.column(name).astype(np.int64) for name in (TEMPLATE, MEDIA))
+        confidence = view.column(CONFIDENCE).astype(np.float64)
+    except ValueError as error:
+        raise UserError(place, f"has a template, a medium or a confidence that is no number: {error}") from None
+    if not np.isfinite(confidence).all() or (confidence < 0).any():
+        raise UserError(place, "has a confidence below 0, or one that is no number; import the set again")
+    return template, media, confidence
+
+
+def _there(table: Table, names: Numbers, columns: int) -> NDArray[np.bool_]:
+    """Tell which lines of a list name templates that there are."""
+    whole: NDArray[np.bool_] = np.logical_and.reduce(np.isin(table[:, :columns], names), axis=1)
+    return whole
+
+
+def _verified(faces: Faces, pairs: Table, settings: Recognition, reading: str) -> dict[float, float]:
+    places = [np.searchsorted(faces.identity, pairs[:, column]) for column in (0, 1)]
+    similarity, same = pair_similarity(faces.features, places[0], places[1]), pairs[:, 2] == 1
+    return verified(similarity, same, reading, settings.far)
+
+
+def _of_people(faces: Faces, table: Table) -> Faces:
+    """Return the templates of a list, labelled by their persons."""
+    return Faces(faces.features[np.searchsorted(faces.identity, table[:, 0])], table[:, 1].astype(np.int64))
+
 
 Say = Callable[[str], None]
 PLACE = "data.benchmarks."
@@ -62,7 +380,7 @@ def _opened(entry: str, place: str, recipe: Recipe, cache: Path, say: Say) -> Be
     one = Benchmark(entry, path, view, found.crop, found.digest + (f" {part}" if part else ""))
     if are_templates(view) and (lists := read_lists(path)).named:
         check_templates(view, lists, place)
-    for listed in lists_beside(path, PAIRS).values():
+    for listed in lists_beside(path, PAIR_LISTS).values():
         pairs_among(view, str(listed))
     return one
 
@@ -100,7 +418,7 @@ def judge_benchmarks(
 def _judged(scorer: Scorer, finished: Message, one: Benchmark, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
     """Judge each member; of several, means stand beside the members' own figures."""
     figures: dict[str, Any] = {"images": len(one.view), "identities": len(one.view.identities)}
-    pairs = lists_beside(one.path, PAIRS)
+    pairs = lists_beside(one.path, PAIR_LISTS)
     lists = read_lists(one.path) if are_templates(one.view) else None
     if not pairs and not (lists and lists.named):
         return {**figures, "generic": judge_generic(scorer, finished, one.view, thresholds).figures}

@@ -11,18 +11,16 @@ from pathlib import Path
 
 import numpy as np
 
+from fedvisage.base.errors import UserError
 from fedvisage.data.batches import View
+from fedvisage.data.overlap import PUBLIC, SITE, USER, Places
 from fedvisage.data.prepared import PreparedSet
 from fedvisage.datasets.sources import SYNTHETIC, resolve, without_part
-from fedvisage.errors import UserError
 from fedvisage.federation.declared import Declared
-from fedvisage.metrics.listed_pairs import pairs_among
 from fedvisage.metrics.similarity import require_measurable
 from fedvisage.recipe import Recipe
 from fedvisage.tasks.opened import Opened, People, SiteData, merged, open_set
-from fedvisage.tasks.overlap import PUBLIC, SITE, USER, Places
-from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks
-from fedvisage.tasks.recognition.shares import share_of
+from fedvisage.tasks.recognition.benchmarks import PLACE, open_benchmarks, pairs_among, share_of
 
 
 def check_recognition(recipe: Recipe, method: Declared) -> None:
@@ -71,7 +69,7 @@ def _public_identities(recipe: Recipe, entry: str, cache: Path, say: Callable[[s
     name, part = without_part(entry.strip())
     line = name.removeprefix(SYNTHETIC).split()
     if part is None and name.startswith(SYNTHETIC) and line[:1] == ["people"]:
-        from fedvisage.datasets.rendered.identities import parse_identities  # it loads the renderer
+        from fedvisage.render.identities import parse_identities  # it loads the renderer
 
         return parse_identities(line[1:]).trained_on
     view = View.of(PreparedSet.open(resolve(name, cache, workers=recipe.runtime.threads, say=say)), "train")

@@ -15,23 +15,20 @@ from torch import Generator, Tensor, nn
 from torch.optim import Optimizer
 
 from fedvisage import recipe as recipes
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import json_key, read_tensors, write_tensors
+from fedvisage.base.streams import numpy_rng, scoped, torch_rng
 from fedvisage.data.batches import Positions, View, order
-from fedvisage.errors import RunFailed
-from fedvisage.federation.method import Message
-from fedvisage.federation.wire.message import state_of
-from fedvisage.files import json_key, read_tensors, write_tensors
+from fedvisage.federation.wire.message import Message, state_of
 from fedvisage.methods.models.face import FaceOptions
 from fedvisage.nn import optimizers
-from fedvisage.nn.ahead import prepared
-from fedvisage.nn.augment import augment
-from fedvisage.nn.degrade import degrade
-from fedvisage.nn.embedder import Centres, face_network
+from fedvisage.nn.augment import augment, degrade
+from fedvisage.nn.compute import Compute, prepared
+from fedvisage.nn.face_networks import Centres, face_network
 from fedvisage.nn.inputs import as_float
 from fedvisage.nn.losses.cosface import cosface
 from fedvisage.nn.partial import Classes, Sampler
-from fedvisage.nn.precision import Compute
 from fedvisage.recipe import Pretrain, Recipe
-from fedvisage.streams import numpy_rng, scoped, torch_rng
 
 VERSION = 1
 """Changes whenever the same settings give other weights than before."""

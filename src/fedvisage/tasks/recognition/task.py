@@ -7,28 +7,73 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Say, percent
 from fedvisage.data.batches import View
+from fedvisage.data.overlap import PUBLIC
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
 from fedvisage.federation.declared import Call, Declared, TaskName
 from fedvisage.federation.server import Server
 from fedvisage.federation.wire.message import Message
-from fedvisage.federation.wire.upload import Upload
-from fedvisage.nn.precision import Compute
-from fedvisage.progress import Say
+from fedvisage.federation.wire.schema import Upload
+from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe, tree_of
 from fedvisage.tasks.asking import collect_histograms
-from fedvisage.tasks.model import SavedModel
 from fedvisage.tasks.opened import Benchmark, Opened
-from fedvisage.tasks.overlap import PUBLIC
-from fedvisage.tasks.recognition import heldout, judge
+from fedvisage.tasks.recognition import evaluation, heldout
 from fedvisage.tasks.recognition.benchmarks import judge_benchmarks, open_benchmarks
 from fedvisage.tasks.recognition.data import check_recognition, filled, open_data
-from fedvisage.tasks.recognition.personal import collect_personal
+from fedvisage.tasks.recognition.heldout import collect_personal
 from fedvisage.tasks.recognition.pretraining import pretrained
-from fedvisage.tasks.recognition.summary import summary_lines
+from fedvisage.tasks.saved_model import SavedModel
 from fedvisage.tasks.scoring import Scorer
 from fedvisage.tasks.task import Trained
+
+# The headline figures of a recognition model, as lines.
+
+
+def summary_lines(figures: Mapping[str, Any]) -> list[str]:
+    """Return verification and identification rates, generic and personal."""
+    generic, personal = figures.get("generic") or {}, figures.get("personalised") or {}
+    user = figures.get("user")
+    lines = [f"{figures['method']} on benchmark {user}" if user is not None else f"{figures['method']} on benchmarks"]
+    if figures.get("threshold") is not None:
+        lines[0] += f" (threshold {figures['threshold']:.4f} by rule {figures['threshold_rule']})"
+    for name, measured in (("generic", generic), (f"personal, {personal.get('model')} model", personal)):
+        for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR")):
+            rates = [
+                f"{rate} {percent(value)}" for rate, value in (measured.get(kind) or {}).items() if value is not None
+            ]
+            lines += [f"  {name}: {title} {'  '.join(rates)}"] if rates else []
+    if generic.get("accuracy_on_ten_folds") is not None:
+        lines.append(f"  ten folds: {percent(generic['accuracy_on_ten_folds'])}")
+    if (listed := generic.get("listed_pairs")) is not None:
+        said = f"{listed['pairs']} pairs of {listed['list']} ({listed['left_out']} left out: no such image)"
+        lines.append(f"  {said}: {percent(listed['accuracy'])} on {listed['folds']} folds")
+    for name, judged in (figures.get("benchmarks") or {}).items():
+        lines += [f"  {name}: {line}" for line in _benchmark_lines(judged)]
+    return lines
+
+
+def _benchmark_lines(judged: Mapping[str, Any]) -> list[str]:
+    """Return what there is to say of one benchmark."""
+    lines = []
+    for which, listed in (judged.get("lists") or {}).items():
+        said = f"{which}, {listed['pairs']} pairs ({listed['left_out']} left out)"
+        lines.append(f"{said}: {percent(listed['accuracy'])} on {listed['folds']} folds")
+    if (spread := judged.get("spread")) is not None:
+        ratio = (
+            "" if spread["skewed_error_ratio"] is None else f", skewed error ratio {spread['skewed_error_ratio']:.2f}"
+        )
+        lines.append(
+            f"mean of the groups {percent(spread['mean'])}, standard deviation {percent(spread['std'])}{ratio}"
+        )
+    tables = {**(judged.get("readings") or {}), **({"all images": judged["generic"]} if "generic" in judged else {})}
+    for reading, rates in tables.items():
+        for kind, title in (("tar_at_far", "TAR@FAR"), ("tpir_at_fpir", "TPIR@FPIR"), ("rank", "rank")):
+            known = [f"{rate} {percent(value)}" for rate, value in (rates.get(kind) or {}).items() if value is not None]
+            lines += [f"{reading}: {title} {'  '.join(known)}"] if known else []
+    return lines
 
 
 @dataclass(frozen=True)
@@ -77,15 +122,15 @@ class Recognising:
         """Choose the threshold of a yes or no, and ask sites about their own models if they have anybody to reject."""
         recipe, method = server.recipe, server.method
         histograms = collect_histograms(server, finished)
-        thresholds = judge.choose_thresholds(method, recipe, histograms)
+        thresholds = evaluation.choose_thresholds(method, recipe, histograms)
         saved = SavedModel(tree_of(recipe), finished, thresholds, {}, self.name)
         strangers = recipe.data.public is not None or recipe.evaluation.people.impostors == "pooled"
         personal = collect_personal(server, finished) if strangers and not method.pooled else {}
-        return Trained(saved, server.round, judge.heldout_table(histograms), histograms, personal)
+        return Trained(saved, server.round, evaluation.heldout_table(histograms), histograms, personal)
 
     def judge(self, scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
         """Judge the generic model on the benchmark, and put the sites' figures beside it."""
-        return judge.judge_run(scorer, trained, data, out)
+        return evaluation.judge_run(scorer, trained, data, out)
 
     def check_set(self, found: PreparedSet, recipe: Recipe, entry: str) -> None:
         """Refuse a set without identities, and adaptation."""
@@ -96,13 +141,13 @@ class Recognising:
 
     def rejudge(self, scorer: Scorer, saved: SavedModel, view: View, name: str, out: Path | None) -> dict[str, Any]:
         """Judge the generic model on another identity set."""
-        figures = {"task": self.name, **judge.threshold_figures(scorer.recipe, saved.thresholds)}
-        return figures | judge.judge(out, scorer, saved.finished, view, saved.thresholds)
+        figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
+        return figures | evaluation.judge(out, scorer, saved.finished, view, saved.thresholds)
 
     def without_threshold(self, scorer: Scorer, saved: SavedModel, data: Opened) -> dict[str, Any]:
         """Return the rates of verification and identification at the recipe's error rates, and those of benchmarks."""
-        generic = judge.judge(None, scorer, saved.finished, data.user, {}).get("generic") or {}
-        found: dict[str, Any] = {"generic": {key: generic[key] for key in judge.RATES if key in generic}}
+        generic = evaluation.judge(None, scorer, saved.finished, data.user, {}).get("generic") or {}
+        found: dict[str, Any] = {"generic": {key: generic[key] for key in evaluation.RATES if key in generic}}
         if data.benchmarks:
             found["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, {})
         return found
@@ -115,7 +160,7 @@ class Recognising:
 
     def on_benchmarks(self, scorer: Scorer, saved: SavedModel, benchmarks: Mapping[str, Benchmark]) -> dict[str, Any]:
         """Judge the generic model by the lists of each."""
-        figures = {"task": self.name, **judge.threshold_figures(scorer.recipe, saved.thresholds)}
+        figures = {"task": self.name, **evaluation.threshold_figures(scorer.recipe, saved.thresholds)}
         judged = judge_benchmarks(scorer, saved.finished, benchmarks, saved.thresholds)
         return figures | {"benchmarks": judged}
 

@@ -11,9 +11,9 @@ from tests.toy import recipe_of, tree
 from torch import nn
 
 from fedvisage.methods import METHODS
-from fedvisage.nn.precision import choose
+from fedvisage.nn.compute import choose
 from fedvisage.recipe import Adapt, Recipe
-from fedvisage.tasks.pad.adapt.user import Source
+from fedvisage.tasks.pad.adaptation import Source
 from fedvisage.tasks.scoring import Scorer
 
 PAPER = Adapt(loop="two-pass", gate=False, batch=8)

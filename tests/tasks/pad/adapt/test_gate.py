@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from fedvisage.tasks.pad.adapt.gate import Glimpse, closed, collapsed, rank_correlation, sampled
+from fedvisage.metrics.gate import Glimpse, closed, collapsed, rank_correlation, sampled
 
 SPREAD = np.linspace(-3, 3, 64)
 MOVED = 0.5

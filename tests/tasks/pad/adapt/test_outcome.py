@@ -14,12 +14,10 @@ from tests.tasks.pad.adapt.examples import DARK, FORMS, LIGHT, PAPER, RUINOUS, S
 
 from fedvisage.data.batches import Batch, Positions, View
 from fedvisage.data.prepared import PreparedSet
+from fedvisage.metrics import gate
 from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.recipe import Adapt
-from fedvisage.tasks.pad.adapt import gate
-from fedvisage.tasks.pad.adapt.learner import Learner
-from fedvisage.tasks.pad.adapt.loops import units_of
-from fedvisage.tasks.pad.adapt.user import adapted_logits
+from fedvisage.tasks.pad.adaptation import Learner, adapted_logits, units_of
 from fedvisage.tasks.scoring import Scorer
 
 

@@ -14,16 +14,14 @@ from tests.tasks.pad.adapt.examples import FORMS, PAPER
 from tests.toy import make_set, run_toy, scores_of, tree
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import numpy_rng
 from fedvisage.data.batches import View
 from fedvisage.data.prepared import PreparedSet
-from fedvisage.errors import UserError
 from fedvisage.nn.batchnorm import StatisticsMeter
 from fedvisage.recipe import Adapt
-from fedvisage.streams import numpy_rng
-from fedvisage.tasks.finished import open_model
-from fedvisage.tasks.pad.adapt.learner import Learner, affine
-from fedvisage.tasks.pad.adapt.loops import parts_of, units_of
-from fedvisage.tasks.pad.adapt.user import Source, adapted_logits, adapted_scores
+from fedvisage.tasks.finished_model import open_model
+from fedvisage.tasks.pad.adaptation import Learner, Source, adapted_logits, adapted_scores, affine, parts_of, units_of
 from fedvisage.tasks.scoring import Scorer
 
 ANYWHERE = Source(threshold=0.0, scatter=0.0)

@@ -1,0 +1,314 @@
+"""Exported directories from strangers, through all that opens them.
+
+An export is copied for each case and one thing is done to it; whoever changes a graph gives it the size and digest that
+it then has. A graph that names another file, runs what no exported network runs, or declares more than it holds must
+be refused. Of the rest, what opens must be the files of one export, with the graph that is reported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from campaigns.hostile.case import Admitted, Case, pick
+from campaigns.hostile.files import changed_json, odd_file, path_of_secret
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, SparseTensorProto, TensorProto, helper
+from tests.toy import SIZE, make_sets, run_toy, tree
+
+from fedvisage.device import Exported, Pipeline
+from fedvisage.runs.export.export import export
+from fedvisage.starts.files import read_graph
+from fedvisage.tasks.finished_model import open_model
+
+CONFIG, GRAPHS, WEIGHTS, PARITY = (
+    "config.json", ("onnx/model.onnx", "onnx/model_int8.onnx"), "model.safetensors", "parity.json",
+)  # fmt: skip
+ROUTES = ("open", "open", "pipeline", "convert")
+OPERATORS = (
+    *(("", name) for name in ("Loop", "Scan", "RandomNormal", "RandomUniformLike", "Bernoulli", "Multinomial")),
+    *(("", name) for name in ("SequenceEmpty", "SequenceMap", "Optional", "ImageDecoder", "StringConcat", "LSTM")),
+    *(("", name) for name in ("RegexFullMatch", "TfIdfVectorizer", "StringNormalizer", "Identity\x00", "identity")),
+    *(("com.microsoft", name) for name in ("EPContext", "FusedConv", "Tokenizer", "BeamSearch", "PyOp", "Gelu")),
+    *(("ai.onnx.ml", name) for name in ("TreeEnsemble", "LabelEncoder", "CategoryMapper")),
+    *((domain, "Identity") for domain in ("com.example", "ai.onnx.training", "ai.onnx ", "\x1b[2J", "x" * 5000)),
+)
+NUMBERS = (10**6, 2**31, 2**32, 10**10, 2**40, 2**62, 2**63 - 1, -1, -(2**63))
+
+
+class Exports:
+    """Two exports of runs that differ in their seed; the first has an int8 graph, too."""
+
+    def __init__(self, prepared: Path) -> None:
+        """Train and export both, once."""
+        sets = make_sets(prepared)
+        self.own, self.other = prepared / "own", prepared / "other"
+        for seed, out in enumerate((self.own, self.other)):
+            run = prepared / f"run-{seed}"
+            run_toy(tree(sets, training__rounds=1, runtime__seed=seed), run)
+            calibrate = str(sets["A"]) if out == self.own else None
+            export(open_model(run), out, cache=prepared / "cache", calibrate=calibrate)
+        self.crops = np.random.default_rng(0).integers(0, 255, (2, SIZE, SIZE, 3), dtype=np.uint8)
+        for int8 in (False, True):
+            Exported.open(self.own, int8=int8).run(self.crops)
+        Pipeline(self.own)
+
+    def case(self, draws: np.random.Generator, place: Path) -> Case:
+        """Copy an export and do one thing to it."""
+        deed = pick(draws, (self._external, self._operator, self._huge, self._threshold, self._swap, self._spoil))
+        directory = place / "export"
+        shutil.copytree(self.own, directory)
+        int8 = draws.random() < 0.3
+        return deed(directory, GRAPHS[int8], draws)
+
+    def _external(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Take the values of a tensor from a file beside the graph, above it, or anywhere."""
+        (directory / "keys.txt").write_text("the key of the service")
+        secret = path_of_secret(directory)
+        location = pick(draws, (
+            "keys.txt", "../keys.txt", "config.json", "pyproject.toml", "./pyproject.toml", str(secret), "",
+            os.path.relpath(secret), os.path.relpath(secret, directory / "onnx"), "/etc/passwd", "*/_ORT_MEM_ADDR_/*",
+        ))  # fmt: skip
+        tensor = TensorProto(name=pick(draws, ("hidden", "", "\x1b[2J")), data_type=TensorProto.UINT8, dims=[4])
+        if draws.random() < 0.8:
+            tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", location), ("offset", "0"), ("length", "4"))[: int(draws.integers(1, 4))]:
+            tensor.external_data.add(key=key, value=value)
+        where = pick(draws, HIDING)
+        model = onnx.load(directory / graph)
+        where(model, tensor)
+        return self._refused(directory, graph, model, ["external", where.__name__, repr(location)], draws)
+
+    def _operator(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Add a node that no exported network has, or put it in the place of one."""
+        model, (domain, name) = onnx.load(directory / graph), pick(draws, OPERATORS)
+        node = pick(draws, list(model.graph.node))
+        way = pick(draws, ("replaced", "added", "in a branch"))
+        if way == "replaced":
+            node.op_type, node.domain = name, domain
+        elif way == "added":
+            model.graph.node.append(NodeProto(op_type=name, domain=domain, input=node.input, output=["extra"]))
+        else:
+            branch = GraphProto(name="branch", node=[NodeProto(op_type=name, domain=domain, output=["z"])])
+            node.attribute.append(AttributeProto(name="then_branch", type=AttributeProto.GRAPH, g=branch))
+        return self._refused(directory, graph, model, ["operator", f"{domain[:20]}.{name}", way], draws)
+
+    def _huge(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Declare more elements than there are bytes for, or than there is memory for."""
+        model, way = onnx.load(directory / graph), pick(draws, sorted(HUGE))
+        HUGE[way](model, [int(pick(draws, NUMBERS)) for _ in range(int(draws.integers(1, 4)))])
+        route = "run" if way == "computed" else None  # which only an answer shows
+        return self._refused(directory, graph, model, ["huge", way], draws, route)
+
+    def _threshold(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Put another threshold in: into the description, into the graph, or into both."""
+        config = json.loads((directory / CONFIG).read_text())
+        key = "int8" if graph == GRAPHS[1] else "float32"
+        foreign = config["float32" if key == "int8" else "int8"]["description"]["threshold"]
+        value = pick(draws, (-0.99, 0.0, 99.0, float(draws.normal())))
+        point = foreign if draws.random() < 0.3 else {**foreign, "value": value}
+        way = pick(draws, ("description", "graph", "both"))
+        if way != "graph":
+            config[key]["description"]["threshold"] = point
+            (directory / CONFIG).write_text(json.dumps(config))
+        done = ["threshold", key, way]
+        if way == "description":
+            return Case(done, partial(self._must_refuse, directory, graph, "open"))
+        model = onnx.load(directory / graph)
+        for entry in model.metadata_props:
+            if entry.key == "fedvisage.threshold":
+                entry.value = json.dumps(point, sort_keys=True)
+        _put(directory, graph, model)
+        if way == "graph":
+            return Case(done, partial(self._must_refuse, directory, graph, "open"))
+        return Case(done, partial(self._look, directory, graph))
+
+    def _swap(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Replace some files, but not all that belong together, by those of the other export."""
+        names = [CONFIG, GRAPHS[0], WEIGHTS, PARITY]
+        foreign = [name for name in names if draws.random() < 0.5] or [WEIGHTS]
+        for name in foreign:
+            shutil.copy(self.other / name, directory / name)
+        take = self._look if len(foreign) == len(names) else partial(self._must_refuse, route="open")
+        return Case(["swapped", *foreign], partial(take, directory, GRAPHS[0]))
+
+    def _spoil(self, directory: Path, graph: str, draws: np.random.Generator) -> Case:
+        """Change the description, bytes of the graph, or how a file lies there."""
+        way = pick(draws, ("json", "json", "bytes", "bytes", "odd"))
+        if way == "json":
+            done, text = changed_json((directory / CONFIG).read_text(), draws)
+            (directory / CONFIG).write_bytes(text.encode("utf-8", "surrogatepass"))
+        elif way == "bytes":
+            raw = bytearray((directory / graph).read_bytes())
+            for _ in range(int(draws.integers(1, 8))):
+                raw[int(draws.integers(min(len(raw), 1 << int(draws.integers(4, 24)))))] = int(draws.integers(256))
+            done = "bytes"
+            _put(directory, graph, bytes(raw))
+        else:
+            done = odd_file(directory / pick(draws, (CONFIG, graph, WEIGHTS, PARITY)), draws)
+        return Case(["spoilt", way, done], partial(self._look, directory, graph), links=True)
+
+    def _refused(
+        self, directory: Path, graph: str, model: ModelProto, done: list[str], draws: np.random.Generator,
+        route: str | None = None,
+    ) -> Case:  # fmt: skip
+        route = route or pick(draws, ROUTES)
+        _put(directory, graph, model)
+        return Case([*done, route], partial(self._must_refuse, directory, graph, route))
+
+    def _must_refuse(self, directory: Path, graph: str, route: str) -> None:
+        if route == "convert":
+            read_graph(directory / graph)
+        else:
+            exported = Exported.open(directory, int8=graph == GRAPHS[1])
+            if route == "pipeline":
+                Pipeline(exported)
+            elif route == "run":
+                exported.run(self.crops)
+        raise Admitted("this export was opened")
+
+    def _look(self, directory: Path, graph: str) -> None:
+        """Open an export that may be harmless, and compare what it reports with what lies there."""
+        exported = Exported.open(directory, int8=graph == GRAPHS[1])
+        config = json.loads((directory / CONFIG).read_text())
+        said = config["int8" if graph == GRAPHS[1] else "float32"]
+        content = (directory / graph).read_bytes()
+        if exported.graph_digest != hashlib.sha256(content).hexdigest():
+            raise Admitted("the graph that is reported is not the one that lies there")
+        inside = {entry.key: entry.value for entry in onnx.load(directory / graph).metadata_props}
+        threshold = said["description"]["threshold"]
+        if threshold != json.loads(inside["fedvisage.threshold"]) or exported.threshold is None:
+            raise Admitted("the graph has another threshold than its description")
+        for name, entry in config.get("files", {}).items():
+            path = directory / name
+            if path.exists() and hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
+                raise Admitted(f"{name} is of another export")
+        if not np.isfinite(exported.run(self.crops)).all():
+            raise Admitted("an export that opened gives what is no number")
+
+
+def _put(directory: Path, graph: str, model: ModelProto | bytes) -> None:
+    """Write a graph, with the size and digest that it has."""
+    content = model if isinstance(model, bytes) else model.SerializeToString()
+    (directory / graph).write_bytes(content)
+    config = json.loads((directory / CONFIG).read_text())
+    entry = {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    config["int8" if graph == GRAPHS[1] else "float32"]["file"] = entry
+    (directory / CONFIG).write_text(json.dumps(config))
+
+
+def initialiser(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor among the weights."""
+    model.graph.initializer.append(tensor)
+
+
+def instead_of_weights(model: ModelProto, tensor: TensorProto) -> None:
+    """Take the values of a weight that is there from elsewhere."""
+    model.graph.initializer[0].external_data.extend(tensor.external_data)
+    model.graph.initializer[0].data_location = TensorProto.EXTERNAL
+
+
+def sparse_values(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor among sparse weights."""
+    model.graph.sparse_initializer.append(SparseTensorProto(values=tensor, dims=[4]))
+
+
+def sparse_indices(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor in the places of sparse weights."""
+    values = helper.make_tensor("values", TensorProto.FLOAT, [1], [1.0])
+    model.graph.sparse_initializer.append(SparseTensorProto(values=values, indices=tensor, dims=[4]))
+
+
+def attribute(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor in a node's attribute."""
+    held = AttributeProto(name="value", type=AttributeProto.TENSOR, t=tensor)
+    model.graph.node.append(NodeProto(op_type="Constant", output=["extra"], attribute=[held]))
+
+
+def attribute_list(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor in a list of tensors."""
+    held = AttributeProto(name="extra", type=AttributeProto.TENSORS, tensors=[tensor])
+    model.graph.node[0].attribute.append(held)
+
+
+def subgraph(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor among the weights of a branch of a branch."""
+    branch = GraphProto(name="branch", initializer=[tensor])
+    for _ in range(2):
+        held = AttributeProto(name="then_branch", type=AttributeProto.GRAPH, g=branch)
+        node = NodeProto(op_type="If", input=["yes"], output=["extra"], attribute=[held])
+        branch = GraphProto(name="branch", node=[node])
+    model.graph.node.extend(branch.node)
+
+
+def function(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor in a function."""
+    node = helper.make_node("Constant", [], ["y"], value=tensor)
+    model.functions.append(helper.make_function("own", "read", [], ["y"], [node], [helper.make_opsetid("", 18)]))
+
+
+def training_steps(model: ModelProto, tensor: TensorProto) -> None:
+    """Hide a tensor in training steps."""
+    model.training_info.add().algorithm.initializer.append(tensor)
+
+
+HIDING = (
+    *(initialiser, instead_of_weights, sparse_values, sparse_indices, attribute, attribute_list, subgraph, function),
+    training_steps,
+)
+
+
+def _weights(model: ModelProto, dims: list[int]) -> None:
+    model.graph.initializer.append(TensorProto(name="much", data_type=TensorProto.FLOAT, dims=[10**7, *dims]))
+
+
+def _stretched(model: ModelProto, dims: list[int]) -> None:
+    model.graph.initializer[0].dims.append(10**4)
+
+
+def _sparse(model: ModelProto, dims: list[int]) -> None:
+    values = helper.make_tensor("much", TensorProto.FLOAT, [1], [1.0])
+    indices = helper.make_tensor("where", TensorProto.INT64, [1], [0])
+    model.graph.sparse_initializer.append(SparseTensorProto(values=values, indices=indices, dims=dims))
+
+
+def _declared(model: ModelProto, dims: list[int]) -> None:
+    shape = [2**29, abs(dims[0]) % 2**62]
+    model.graph.value_info.append(helper.make_tensor_value_info("much", TensorProto.FLOAT, shape))
+
+
+def _attribute(model: ModelProto, dims: list[int]) -> None:
+    much = TensorProto(name="much", data_type=TensorProto.INT8, dims=[10**7, *dims])
+    model.graph.node.append(helper.make_node("Constant", [], ["much"], value=much))
+
+
+def _computed(model: ModelProto, dims: list[int]) -> None:
+    """Let the answer be a mean over a tensor that is as large as a constant says."""
+    size = helper.make_tensor("size", TensorProto.INT64, [1], [max([2**36, *dims])])
+    model.graph.initializer.append(size)
+    last = next(node for node in model.graph.node if "logit" in node.output)
+    last.output[list(last.output).index("logit")] = "plain"
+    for node in model.graph.node:
+        node.input[:] = ["plain" if name == "logit" else name for name in node.input]
+    model.graph.node.append(helper.make_node("ConstantOfShape", ["size"], ["much"]))
+    model.graph.node.append(helper.make_node("ReduceMax", ["much"], ["most"], keepdims=0))
+    model.graph.node.append(helper.make_node("Add", ["plain", "most"], ["logit"]))
+
+
+def _functions(model: ModelProto, dims: list[int]) -> None:
+    for level in range(40):
+        nodes = [helper.make_node(f"f{level + 1}", [], [name], domain="own") for name in "ab"]
+        model.functions.append(helper.make_function("own", f"f{level}", [], ["a"], nodes, []))
+
+
+HUGE: dict[str, Callable[[ModelProto, list[int]], Any]] = {
+    "weights": _weights, "stretched weights": _stretched, "sparse": _sparse, "declared": _declared,
+    "attribute": _attribute, "computed": _computed, "functions": _functions,
+}  # fmt: skip

@@ -1,0 +1,39 @@
+"""The kinds of hostile input, with how many cases a whole campaign has of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+
+from campaigns.hostile.case import Kind
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A kind, whose module is read when it is made."""
+
+    what: str
+    count: int
+    where: str
+
+    def make(self, prepared: Path) -> Kind:
+        """Prepare it."""
+        module, _, name = self.where.partition(":")
+        made: Callable[[Path], Kind] = getattr(import_module(f"campaigns.hostile.{module}"), name)
+        return made(prepared)
+
+
+KINDS: Mapping[str, Entry] = {
+    "uploads": Entry("uploads of a hostile site", 10_000, "uploads:Uploads"),
+    "recipes": Entry("recipes, studies, federation files", 2_000, "recipes:Recipes"),
+    "runs": Entry("models and run directories", 2_000, "runs:Runs"),
+    "run-files": Entry("files of two runs exchanged one by one", 2_000, "run_files:RunFiles"),
+    "sets": Entry("prepared sets and folders to import", 2_000, "sets:Sets"),
+    "exports": Entry("exported directories", 2_000, "exports:Exports"),
+    "galleries": Entry("galleries edited without their key", 2_000, "galleries:Galleries"),
+    "kits": Entry("kits", 500, "kits:Kits"),
+    "wire": Entry("messages on the wire: depth, count, size", 2_000, "wire:Wire"),
+    "orders": Entry("orders at a site: undeclared, repeated, out of range", 2_000, "orders:Orders"),
+}

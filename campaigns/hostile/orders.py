@@ -1,0 +1,142 @@
+"""Orders of a hostile server at a site that trains: undeclared, repeated, out of range.
+
+A case is a sequence of orders at one site's end. What the site may carry out is worked out here from the recipe, and
+from what it has carried out before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from campaigns.hostile.case import Admitted, Case, Turned, pick
+from campaigns.hostile.twists import MESSAGE, ODD_NAMES
+from campaigns.hostile.uploads import reply_of
+from tests.toy import make_sets, recipe_of, silent, tree
+
+from fedvisage.base.errors import RunFailed
+from fedvisage.federation.method import Call
+from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.site import Site
+from fedvisage.federation.site_worker import SiteDesk, Workspace
+from fedvisage.federation.wire.message import Message
+from fedvisage.federation.wire.schema import Refused, Schema
+from fedvisage.federation.wire.transport import Order
+from fedvisage.methods import METHODS
+from fedvisage.tasks.catalogue import set_up, task_of
+
+TRIED = ("fedpad", "scaffold", "fedsis", "fedface", "privacyface", "fedstackfpad", "single")
+ROUNDS = 3
+
+
+class Orders:
+    """One site for each of some methods, whose calls answer at once with what they declare."""
+
+    def __init__(self, prepared: Path) -> None:
+        """Open the site's data and build the networks, once."""
+        sets, self.places = make_sets(prepared), list[tuple[Workspace, Any]]()
+        for name in TRIED:
+            method = METHODS[name]
+            recipe = task_of(method).filled(recipe_of(tree(sets, name)), prepared / "cache", silent().say)
+            workspace = set_up(recipe, method).workspace()
+            workspace.calls = {
+                call: answering(whole, workspace.schemas[call]) for call, whole in workspace.calls.items()
+            }
+            site = task_of(method).open(recipe, method, prepared / "cache", silent().say).sites["A"]
+            self.places.append((workspace, site))
+
+    def case(self, draws: np.random.Generator, place: Path) -> Case:
+        """Make a sequence of orders."""
+        workspace, site = pick(draws, self.places)
+        workspace.guest = None
+        desk = SiteDesk("A", site.train, site.heldout, SiteStore(place / "A"), workspace)
+        orders = list(_orders(workspace, draws))
+        return Case([workspace.method.name, *(str(order.call)[:20] for order in orders)], lambda: _take(desk, orders))
+
+
+def answering(call: Call, schema: Schema) -> Call:
+    """Return a call that computes nothing: whether it is carried out at all is what is tried."""
+
+    def run(site: Site, message: Message) -> Message:
+        return reply_of(schema, np.random.default_rng(0))
+
+    return replace(call, run=run)
+
+
+def _orders(workspace: Workspace, draws: np.random.Generator) -> Iterator[Order]:
+    calls = list(workspace.calls)
+    for _ in range(int(draws.integers(1, 9))):
+        call = pick(draws, calls)
+        message = _message(workspace, call, draws)
+        number: Any = pick(draws, (1, 1, 2, 2, 3, 0, -1, ROUNDS + 1, 10**30))
+        if draws.random() < 0.3:
+            pick(draws, MESSAGE)(message, draws)
+        if draws.random() < 0.1:
+            call = pick(draws, (*ODD_NAMES, "sec" + call, call.upper()))
+        yield Order(call, number, message, int(draws.integers(1, 4)), pick(draws, ("t", "round 1, train 1", "")))
+
+
+def _message(workspace: Workspace, call: str, draws: np.random.Generator) -> Message:
+    """Return some of what an order may hold."""
+    accepted = workspace.accepted[call].tensors
+    names = [name for name in accepted if draws.random() < 0.3]
+    shapes = {name: tuple(3 if size == -1 else size for size in accepted[name].shape) for name in names}
+    return {name: torch.zeros(shapes[name], dtype=accepted[name].dtype) for name in names}
+
+
+def _take(desk: SiteDesk, orders: list[Order]) -> None:
+    """Give the orders one after another; what is carried out must be what the recipe provides for."""
+    done, asked, refused = list[tuple[str, int, int]](), dict[str, set[str]](), ""
+    last = 0
+    for order in orders:
+        try:
+            desk.carry_out(order)
+        except (Refused, RunFailed) as error:
+            refused = str(error).encode("ascii", "replace").decode()
+            continue
+        if (why := _wrong(desk.workspace, order, done, asked, last)) is not None:
+            raise Admitted(why)
+        if order.call not in desk.workspace.about_finished:
+            done.append((order.call, order.round, order.visit))
+            last = order.round
+    if refused:
+        raise Turned(refused)
+
+
+def _wrong(
+    workspace: Workspace, order: Order, done: list[tuple[str, int, int]], asked: dict[str, set[str]], last: int
+) -> str | None:
+    """Return what of an order that was carried out the recipe does not provide for."""
+    recipe, call = workspace.recipe, workspace.calls.get(order.call)
+    if call is None:
+        return f"a call that nobody has: {order.call!r:.40}"
+    if not 1 <= order.round <= recipe.training.rounds:
+        return f"round {order.round}"
+    accepted = workspace.accepted[order.call].tensors
+    for name, value in order.message.items():
+        member, _, rest = name.partition("/")
+        expected = accepted.get(name) or (accepted.get(rest) if member in recipe.data.sites else None)
+        if expected is None or len(value.shape) != len(expected.shape):
+            return f"{name!r:.40} is not declared so"
+        if any(want not in (-1, size) for size, want in zip(value.shape, expected.shape, strict=True)):
+            return f"{name} has shape {tuple(value.shape)}"
+        if -1 in expected.shape and value.numel() > expected.most:
+            return f"{name} has {value.numel()} elements"
+    if order.call in workspace.about_finished:
+        asked.setdefault(order.call, set()).add(
+            str(sorted((n, v.sum().item(), tuple(v.shape)) for n, v in order.message.items()))
+        )
+        most = recipe.training.rounds + 2
+        return f"{len(asked[order.call])} questions" if len(asked[order.call]) > most else None
+    if order.round < last:
+        return f"round {order.round} after round {last}"
+    earlier = [visit for name, number, visit in done if (name, number) == (order.call, order.round)]
+    if earlier and not call.repeats:
+        return f"{order.call} twice in round {order.round}"
+    if set(earlier) - {order.visit}:
+        return f"{order.call} in a second visit of round {order.round}"
+    return None

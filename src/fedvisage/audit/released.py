@@ -1,0 +1,195 @@
+"""What the attacks of PrivacyFace are tried on: class centres W, means of clusters p, and noisy ones p̂ at several ε.
+
+They are made anew from the finished model, which everybody has, and from the sites' images, which only a simulation
+has: W are the mean features of each identity. So one run shows what each of them would have told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedvisage.audit.finding import Subject
+from fedvisage.base.streams import torch_rng
+from fedvisage.data.batches import View
+from fedvisage.federation.privacy.clustering import Clustering, Privately, densest, directions, release, sanitised
+from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, principal_directions
+from fedvisage.federation.server import members_of
+from fedvisage.methods.models.face import means_of
+from fedvisage.methods.recognition.privacyface import Options
+from fedvisage.methods.recognition.privacyface_loss import ClusterOptions
+from fedvisage.metrics.similarity import Faces
+from fedvisage.nn.inputs import as_float
+from fedvisage.tasks.scoring import Scorer
+
+EPSILONS = (0.3, 1.0, 8.0)
+CENTRES, MEANS = "class centres W", "clusters without noise p"
+BATCH = 256
+DRAWS = 20
+"""Noisy clusters of each kind and site, for figures that do not hang on one draw."""
+
+
+@dataclass(frozen=True, eq=False)
+class Told:
+    """Vectors of one kind from one site, and for each the identities that it stands for."""
+
+    kind: str
+    site: str
+    vectors: NDArray[np.float32]
+    right: list[frozenset[int]]
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The people of a simulation as the finished model sees them."""
+
+    scorer: Scorer
+    names: list[str]
+
+    def faces(self, view: View) -> Faces:
+        """Return the features of a view at unit length, with the numbers of the identities."""
+        features = normalize(self.scorer.embeddings(view).float()).numpy()
+        return Faces(features, np.searchsorted(self.names, view.subjects).astype(np.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class Photographed:
+    """The people of a site: their class centres, their mean photographs, and the cosine at a cluster's margin."""
+
+    centres: Tensor
+    means: Tensor
+    cosine: float
+
+    def behind(self, one: Told) -> Tensor:
+        """Return the mean photograph behind each vector, black where there is nobody.
+
+        Behind a class centre stands its person, behind a cluster whoever of the site lies within its margin.
+        """
+        within = torch.eye(len(self.centres))
+        if one.kind != CENTRES:
+            within = (torch.from_numpy(one.vectors).to(self.centres) @ self.centres.T >= self.cosine).float()
+        faces = within @ self.means.flatten(1) / within.sum(1, keepdim=True).clamp(min=1)
+        return faces.reshape(-1, *self.means.shape[1:])
+
+
+def obstacle(subject: Subject) -> str:
+    """Name what a run lacks for these attacks."""
+    if subject.data.people is None:
+        return "nobody's identity is learned"
+    if subject.data.people.public is None:
+        return "there are no public people, from whom an attacker would learn"
+    return ""
+
+
+def sent_here(subject: Subject) -> str:
+    """Say which of the vectors the run's sites do send, as its method declares; the others stay where they are."""
+    declared = {upload.name for call in subject.method.calls.values() for upload in call.uploads}
+    sent = [name for upload, name in (("centres", "class centres"), ("clusters", "clusters")) if upload in declared]
+    if sent:
+        return f"In this run sites send {' and '.join(sent)}."
+    return "In this run sites send none of these: the figures are of what they would tell."
+
+
+def seen(subject: Subject) -> Seen:
+    """Open the finished model, the first member's where there are several."""
+    scorer = subject.setup.scorer()
+    scorer.load(next(iter(members_of(subject.saved.finished).values())))
+    return Seen(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
+
+
+def all_views(subject: Subject) -> list[View]:
+    """Return everybody's images: the sites', the public ones, the benchmark's."""
+    people = subject.data.people
+    assert people is not None
+    assert people.public is not None
+    sites = [view for site in people.apart.values() for view in (site.train, site.heldout)]
+    others = [view for view in (*people.strangers.values(), subject.data.user) if view is not None]
+    return [*sites, people.public, *others]
+
+
+def told(subject: Subject, model: Seen) -> Iterator[Told]:
+    """Return what each site would tell, kind by kind."""
+    people = subject.data.people
+    assert people is not None
+    assert people.public is not None
+    features = torch.from_numpy(model.faces(people.public).features)
+    candidates, basis = means_of(features, people.public), basis_of(subject, features)
+    for site, data in sorted(people.apart.items()):
+        faces = model.faces(data.train)
+        numbers = np.unique(faces.identity).tolist()
+        centres = means_of(torch.from_numpy(faces.features), data.train)
+        yield Told(CENTRES, site, centres.numpy(), [frozenset({int(one)}) for one in numbers])
+        everybody = frozenset(int(one) for one in numbers)
+        for kind, rows in clusters_of(subject, site, centres, candidates, basis):
+            yield Told(kind, site, rows.numpy(), [everybody] * len(rows))
+
+
+def people_of(subject: Subject, model: Seen, site: str) -> Photographed:
+    """Return the people of a site with their mean photographs, batch by batch: a site may have many images."""
+    people = subject.data.people
+    assert people is not None
+    view, size = people.apart[site].train, subject.recipe.input.size
+    faces = model.faces(view)
+    numbers, person, counts = np.unique(faces.identity, return_inverse=True, return_counts=True)
+    sums = torch.zeros(len(numbers), 3 * size * size)
+    for rows in np.array_split(np.arange(len(view)), 1 + len(view) // BATCH):
+        sums.index_add_(0, torch.from_numpy(person[rows]), as_float(view.batch(rows).images).flatten(1))
+    means = (sums / torch.from_numpy(counts)[:, None]).reshape(-1, 3, size, size)
+    centres = means_of(torch.from_numpy(faces.features), view)
+    return Photographed(centres, means, asked_of(subject, len(centres))[0].cosine)
+
+
+def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tensor]:
+    """Return a site's name, its class centres, the public candidates, and the public features."""
+    people = subject.data.people
+    assert people is not None
+    assert people.public is not None
+    site, data = min(people.apart.items())
+    own, public = (torch.from_numpy(model.faces(one).features) for one in (data.train, people.public))
+    return site, means_of(own, data.train), means_of(public, people.public), public
+
+
+def basis_of(subject: Subject, features: Tensor) -> Tensor | None:
+    """Return the public directions in which the run clusters, where it does not in all dimensions."""
+    options = subject.recipe.method
+    number = options.project if isinstance(options, Options) else None
+    return None if number is None else principal_directions(features, number)
+
+
+def clusters_of(
+    subject: Subject, site: str, centres: Tensor, candidates: Tensor, basis: Tensor | None
+) -> Iterator[tuple[str, Tensor]]:
+    """Return clusters without noise, then noisy ones by Algorithm 1 and by the private mechanism."""
+    asked, how = asked_of(subject, len(centres))
+    clusters = densest(centres, asked)
+    if clusters:
+        yield MEANS, directions(torch.stack([one.mean for one in clusters]))
+    for epsilon in EPSILONS:
+        one = replace(asked, budget=Budget(epsilon, asked.budget.delta))
+        draws = DerivedDraws(torch_rng(subject.recipe.runtime.seed, "audit", site, str(epsilon)))
+        if clusters:
+            rows = [sanitised(clusters, one, centres.shape[1], draws) for _ in range(DRAWS)]
+            yield f"p̂ of Algorithm 1, ε {epsilon:g}", torch.cat(rows)
+        rows = [release(centres, candidates, one, how, draws, basis).centres for _ in range(DRAWS)]
+        drawn = torch.cat(rows)
+        if bool((kept := drawn.any(dim=1)).any()):
+            yield f"p̂, private, ε {epsilon:g}", drawn[kept]
+
+
+def asked_of(subject: Subject, people: int) -> tuple[Clustering, Privately]:
+    """Return the run's own clustering, or the paper's where the method has none, with a T that the site can meet."""
+    options = subject.recipe.method
+    clusters = options if isinstance(options, ClusterOptions) else ClusterOptions(name=options.name)
+    least = min(clusters.minimum, max(1, people // 4)) if clusters is not options else clusters.minimum
+    budget = Budget(1.0, people**-1.1 if people > 1 else 0.5)
+    how = Privately()
+    if isinstance(options, Options):
+        how = Privately(**options.private.model_dump())
+        budget = Budget(options.epsilon, options.delta or budget.delta)
+    return Clustering(clusters.rho, clusters.queries, min(least, people), budget), how

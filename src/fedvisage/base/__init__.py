@@ -1,0 +1,1 @@
+"""Code that everything else may use: errors, files, random streams, progress, processes and extensions."""

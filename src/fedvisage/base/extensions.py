@@ -1,0 +1,37 @@
+"""What other packages add by entry points: ``fedvisage.methods``, ``.models``, ``.datasets`` and ``.trackers``.
+
+An entry is looked up by name and loaded when it is first asked for, so that listing costs no import of anybody's code.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from fedvisage.base.errors import UserError
+
+
+@cache
+def _entries(group: str) -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group=f"fedvisage.{group}")}
+
+
+def names(group: str) -> list[str]:
+    """Return the names that other packages add to a group."""
+    return sorted(_entries(group))
+
+
+def load(group: str, name: str, kind: type[Any] | None = None) -> Any:
+    """Return what another package adds under a name; None if nobody does."""
+    entry = _entries(group).get(name)
+    if entry is None:
+        return None
+    place = f"entry point fedvisage.{group}: {name}"
+    try:
+        value = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise UserError(place, f"{entry.value} cannot be loaded: {error}") from error
+    if kind is not None and not isinstance(value, kind):
+        raise UserError(place, f"{entry.value} is no {kind.__name__}")
+    return value

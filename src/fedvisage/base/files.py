@@ -1,0 +1,311 @@
+"""Files, written so that a reader, or a killed process's successor, sees the old content or the new, never half.
+
+They are read as what a stranger may have written. All JSON of this project is written and read here.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import math
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedvisage.base.errors import RunFailed, UserError
+
+if TYPE_CHECKING:  # a device reads JSON, and has no torch
+    from torch import Tensor
+
+# Where rendered sets and pre-trained models are kept for the next run, unless somebody says otherwise.
+
+
+def cache_directory(environment: Mapping[str, str]) -> Path:
+    """Return the directory that FEDVISAGE_CACHE names, or our own where the user keeps what can be made again.
+
+    A relative path in XDG_CACHE_HOME does not count, as its specification says.
+    """
+    if named := environment.get("FEDVISAGE_CACHE"):
+        return Path(named).expanduser()
+    home = Path(environment.get("XDG_CACHE_HOME", ""))
+    return (home if home.is_absolute() else Path("~/.cache").expanduser()) / "fedvisage"
+
+
+CACHE = cache_directory(os.environ)
+
+
+PART = ".part"
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+META = "fedvisage"
+"""The single metadata key in use: with two, their order in the header would change from process to process."""
+
+LARGEST_TEXT = 1 << 30
+"""Bytes of a text file of a run: the longest ledgers, of split learning, have a tenth of that."""
+
+PIECE = 1 << 24
+"""Bytes that are read at once."""
+
+DEEPEST = 64
+"""Levels of a JSON file; none of this project has ten."""
+
+TOO_DEEP = f"nested deeper than {DEEPEST} levels"
+
+
+@contextmanager
+def needing_room(place: Path) -> Iterator[None]:
+    """Say plainly that the disk is full, whichever file it was that did not fit."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise RunFailed(f"{place}: the disk is full; free some space and continue with --resume") from error
+
+
+@contextmanager
+def locked(directory: Path, patience: float = 0.0) -> Iterator[None]:
+    """Hold a directory, so that a process that outlived its run cannot write into it beside another.
+
+    Waits up to ``patience`` seconds for such a process to end.
+    """
+    until = time.monotonic() + patience
+    with (directory / ".lock").open("a+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() >= until:
+                    file.seek(0)
+                    holder = file.read().strip() or "of which nothing is known"
+                    raise UserError(str(directory), f"is in use by another process, {holder}; end it first") from error
+                time.sleep(0.1)
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+def json_text(value: Any) -> str:
+    """Return a value as this project's files hold it: indented, in plain letters, with an end of line."""
+    return _strict(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def json_line(value: Any) -> str:
+    """Return a value on one line, for files that have one a line."""
+    return _strict(value, ensure_ascii=False) + "\n"
+
+
+def json_key(value: Any) -> str:
+    """Return a value as text that is the same for equal values, for digests."""
+    return _strict(value, sort_keys=True)
+
+
+def _strict(value: Any, **layout: Any) -> str:
+    """Write JSON that every program reads: a number that is none, or is infinite, is null."""
+    try:
+        return json.dumps(value, allow_nan=False, **layout)
+    except ValueError:
+        return json.dumps(_finite(value), allow_nan=False, **layout)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Read JSON; what is none, or would break whoever walks through it or prints it, raises :class:`ValueError`."""
+    try:
+        value = json.loads(text, parse_constant=lambda _: None, parse_float=_number)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    level, depth = [value], 0
+    while level := [one for node in level if isinstance(node, dict | list) for one in _inside(node)]:
+        if (depth := depth + 1) > DEEPEST:
+            raise ValueError(TOO_DEEP)
+    if rb"\ud" in (text if isinstance(text, bytes) else text.encode()).lower():
+        json.dumps(value, ensure_ascii=False).encode()  # half of a letter cannot be printed
+    return value
+
+
+def _inside(node: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return node.values() if isinstance(node, dict) else node
+
+
+def _number(text: str) -> float | None:
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def read_json(path: Path, advice: str = "put it back as it was") -> dict[str, Any]:
+    """Read a JSON file that holds a mapping; what cannot be read is the user's to know about, with some advice."""
+    try:
+        value = parse_json(read_text(path))
+    except ValueError as error:
+        raise UserError(str(path), f"is not whole JSON ({_short(error)}); {advice}") from None
+    if not isinstance(value, dict):
+        raise UserError(str(path), f"holds no mapping; {advice}")
+    return value
+
+
+def read_text(path: Path, most: int = LARGEST_TEXT) -> str:
+    """Read a text file of a bounded size."""
+    try:
+        return read_plain(path, most).decode()
+    except UnicodeDecodeError as error:
+        raise UserError(str(path), f"is not text in UTF-8 ({error.reason} at byte {error.start})") from None
+
+
+def read_plain(path: Path, most: int = LARGEST_TEXT) -> bytes:
+    """Read a plain file of a bounded size."""
+    return b"".join(pieces_of(path, most))
+
+
+def pieces_of(path: Path, most: int = LARGEST_TEXT) -> Iterator[bytes]:
+    """Read a plain file of a bounded size in pieces: a pipe would never end, and neither do some devices."""
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(str(path), "is no plain file")
+        with path.open("rb") as file:
+            size, read = status.st_size, 0
+            while size <= most and (part := file.read(PIECE)):
+                yield part
+                read += len(part)
+                size = max(size, read)
+        if size > most:
+            raise UserError(str(path), f"has {size:,} bytes; no such file has more than {most:,}")
+    except FileNotFoundError:
+        raise UserError(str(path), "does not exist") from None
+    except OSError as error:
+        raise UserError(str(path), f"cannot be read ({error.strerror})") from None
+
+
+def _short(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a value as JSON, whole or not at all."""
+    write_atomically(path, json_text(value).encode())
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside, make durable, then rename over."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}{PART}")
+    try:
+        with needing_room(path), beside.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    sync_directory(path.parent)
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a killed process had not finished writing; only for whoever holds the directory alone."""
+    for path in directory.rglob(f".*{PART}"):
+        path.unlink(missing_ok=True)
+
+
+def settle(beside: Path, path: Path) -> None:
+    """Make a file that is whole durable, and give it its name."""
+    with beside.open("rb+") as file:
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    sync_directory(path.parent)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: str = "") -> None:
+    """Write a safetensors file atomically, with one text beside the tensors."""
+    write_atomically(path, tensor_bytes(tensors, meta))
+
+
+def tensor_bytes(tensors: Mapping[str, Tensor], meta: str = "") -> bytes:
+    """Return a safetensors file's bytes, with one text beside the tensors."""
+    from safetensors.torch import save as to_bytes  # which loads torch
+
+    return to_bytes({name: tensor.contiguous() for name, tensor in tensors.items()}, {META: meta} if meta else None)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Read a safetensors file and its text; a damaged file is the user's to know about."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise UserError(str(path), "is no plain file")
+        if (size := status.st_size) > (memory := _memory()):
+            raise UserError(str(path), f"has {size:,} bytes, more than this machine has memory ({memory:,})")
+        with safe_open(path, framework="pt") as file:
+            meta = (file.metadata() or {}).get(META, "")
+            return {name: file.get_tensor(name) for name in file.keys()}, meta  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise UserError(str(path), "does not exist") from error
+    except MemoryError as error:
+        raise UserError(str(path), "is larger than the memory that there is") from error
+    except (SafetensorError, OSError, ValueError) as error:
+        if (format := _other_format(path)) is not None:
+            raise UserError(
+                str(path),
+                f"is {format}, which is not read here; weights are safetensors, and docs/recipes.md shows in three"
+                " lines how to convert them",
+            ) from error
+        raise UserError(str(path), f"is not a whole safetensors file ({error})") from error
+
+
+def check_weights(path: Path, place: str) -> None:
+    """Refuse a file of weights that is not there, or in another format, by the place that names it."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="pt"):
+            return
+    except (SafetensorError, OSError, ValueError):
+        pass
+    if not path.exists():
+        raise UserError(place, f"{path} does not exist; give a safetensors file")
+    try:
+        read_tensors(path)
+    except UserError as error:
+        raise UserError(place, str(error)) from error
+
+
+def _other_format(path: Path) -> str | None:
+    """Return what a file of weights is that is no safetensors, by its name or its first bytes."""
+    ending = path.suffix.lower()
+    try:
+        with path.open("rb") as file:
+            start = file.read(4)
+    except OSError:
+        return None
+    if ending == ".onnx":
+        return "an ONNX graph"
+    if start.startswith((b"PK\3\4", b"\x80\2")) or ending in (".pt", ".pth", ".bin", ".ckpt", ".pkl"):
+        return "a checkpoint of torch's, whose reading could run what it holds"
+    return None
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a directory's entries durable."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

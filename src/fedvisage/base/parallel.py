@@ -1,0 +1,133 @@
+"""Work for many items, here or in other processes, with the results in order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from itertools import islice
+from multiprocessing import active_children, get_context
+from typing import ParamSpec, TypeVar
+
+import cv2
+
+from fedvisage.base.processes import begin_worker, starting, worker_processes
+
+# A process that keeps what it works on from job to job, and is replaced when something ends it.
+
+
+Given = ParamSpec("Given")
+
+
+class LastingProcess:
+    """One fresh process that does jobs in their order; like any worker it takes no signals and never outlives us.
+
+    When it is killed its jobs raise :class:`BrokenProcessPool`, also those that are handed in afterwards, until it is
+    replaced. Whatever it remembers is gone then.
+    """
+
+    def __init__(self, begin: Callable[[], None] | None = None) -> None:
+        """Start it: it calls ``begin``, if there is one, which must be importable, and waits for jobs."""
+        self._begin = begin
+        self.replace()
+
+    def replace(self) -> None:
+        """Start another one; the last one must have been ended, by whomever."""
+        others = {child.pid for child in active_children()}
+        with starting():
+            self._pool = ProcessPoolExecutor(
+                1, mp_context=get_context("spawn"), initializer=begin_worker, initargs=(self._begin,)
+            )
+            self._pool.submit(os.getpid)
+        self._child = next(child for child in active_children() if child.pid not in others)
+
+    @property
+    def pid(self) -> int:
+        """The process, as the system numbers it."""
+        assert self._child.pid is not None, "it was started"
+        return self._child.pid
+
+    def submit(self, job: Callable[Given, Result], /, *args: Given.args, **kwargs: Given.kwargs) -> Future[Result]:
+        """Hand in a job."""
+        with starting():
+            return self._pool.submit(job, *args, **kwargs)
+
+    def end(self) -> None:
+        """End it at once, whatever it does; it holds nothing that anybody needs."""
+        self._child.kill()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+
+Progress = Callable[[int, int], None]
+Work = TypeVar("Work")
+Result = TypeVar("Result")
+
+_AHEAD = 4
+"""Results a process that may wait to be taken: more would only fill memory."""
+
+
+def spread(
+    work: Callable[[Work], Result], items: Iterable[Work], workers: int, *, torch: bool = True
+) -> Generator[Result, None, None]:
+    """Do the work for every item, here or in other processes, one thread each; results come in order.
+
+    Whoever stops taking results before the end closes it, which ends the processes. Work that does not compute with
+    torch says so: loading it takes each process seconds.
+    """
+    if workers > 1:
+        with worker_processes(workers, _use_one_thread_of_torch if torch else _use_one_thread) as pool:
+            yield from _in_order(pool, work, iter(items), _AHEAD * workers)
+        return
+    for item in items:
+        with _one_thread_of_torch() if torch else _one_thread():
+            result = work(item)
+        yield result
+
+
+def _in_order(
+    pool: ProcessPoolExecutor, work: Callable[[Work], Result], items: Iterator[Work], ahead: int
+) -> Generator[Result, None, None]:
+    """Keep a few items in work; yield the results in the order of the items."""
+    with starting():
+        waiting = deque(pool.submit(work, item) for item in islice(items, ahead))
+    while waiting:
+        yield waiting.popleft().result()
+        with starting():
+            waiting.extend(pool.submit(work, item) for item in islice(items, 1))
+
+
+def _use_one_thread() -> None:
+    cv2.setNumThreads(1)
+
+
+def _use_one_thread_of_torch() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    _use_one_thread()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Work as a worker process does: sums over several threads may round otherwise."""
+    before = cv2.getNumThreads()
+    _use_one_thread()
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(before)
+
+
+@contextmanager
+def _one_thread_of_torch() -> Iterator[None]:
+    import torch
+
+    before = torch.get_num_threads()
+    with _one_thread():
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)

@@ -1,0 +1,450 @@
+"""The verb that serves finished models over HTTP."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedvisage.base.errors import RunFailed, Terminated, UserError, plain_line
+from fedvisage.cli.options import NOTHING, AsJson, Out, interruptible, note, print_json, say
+
+if TYPE_CHECKING:
+    from fedvisage.device.gallery.enrolment import Engine, Image, Match
+    from fedvisage.device.gallery.search import Gallery
+    from fedvisage.metrics.similarity import Features
+if TYPE_CHECKING:
+    from fedvisage.device import Exported
+    from fedvisage.device.web.site import Entry
+
+# The verbs of a gallery: who is enrolled, searched for, verified, and gone.
+
+
+gallery_app = typer.Typer()
+
+At = Annotated[Path, typer.Argument(metavar="GALLERY", help="The gallery's file.")]
+Key = Annotated[
+    Path | None,
+    typer.Option("--key", help="The file of its key; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
+]
+Counters = Annotated[
+    Path | None,
+    typer.Option(
+        "--counters",
+        help="The folder of counters, by which an older copy of the file is noticed; default: the variable "
+        "FEDVISAGE_GALLERY_COUNTERS, or KEY.counters beside the key.",
+        show_default=False,
+    ),
+]
+In = Annotated[str, typer.Option("--collection", help="The collection of people.")]
+Pad = Annotated[Path, typer.Option("--pad", help="An exported model that tells attacks.", show_default=False)]
+Recognition = Annotated[
+    Path, typer.Option("--recognition", help="An exported model that recognises people.", show_default=False)
+]
+Picture = Annotated[Path, typer.Argument(metavar="IMAGE", help="A picture of one face.")]
+COLLECTION = "default"
+
+
+@gallery_app.command()
+def create(
+    gallery: At,
+    key: Key = None,
+    counters: Counters = None,
+    collection: In = COLLECTION,
+    renewable: Annotated[
+        bool,
+        typer.Option("--renewable", help="Keep revocable signs of a keyed projection instead of embeddings."),
+    ] = False,
+) -> None:
+    """Make an empty gallery with one collection, or add a collection to one; a key that is not there is drawn."""
+    from fedvisage.device.gallery.counter import counters_of
+    from fedvisage.device.gallery.file import make_key_file
+    from fedvisage.device.gallery.search import Gallery
+
+    if key is not None and not key.exists() and not gallery.exists():
+        make_key_file(key)
+        say(f"drew the key {key}: keep a copy elsewhere, for without it the gallery cannot be opened")
+    if not gallery.exists():
+        Gallery.create(gallery, _key(key), counters=counters_of(key, counters)).close()
+    with _opened(gallery, key, counters) as opened:
+        opened.add_collection(collection, renewable=renewable)
+    say(f"{gallery}: collection {collection} is ready")
+
+
+@gallery_app.command("list")
+def list_people(gallery: At, key: Key = None, counters: Counters = None, as_json: AsJson = False) -> None:
+    """List collections and who is enrolled in them."""
+    from dataclasses import asdict
+
+    with _opened(gallery, key, counters) as opened:
+        found = [(one, opened.people(one.name)) for one in opened.collections()]
+    if as_json:
+        print_json([{**asdict(one), "people": [asdict(person) for person in people]} for one, people in found])
+        return
+    for one, people in found:
+        say(f"{one.name}: {len(people)} people{', renewable templates' if one.renewable else ''}")
+        say(*(f"  {person.name}  {person.id}  since {person.created}" for person in people))
+
+
+@gallery_app.command()
+def enrol(
+    gallery: At,
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name.")],
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Pictures, or folders of them.")],
+    pad: Pad,
+    recognition: Recognition,
+    key: Key = None,
+    counters: Counters = None,
+    collection: In = COLLECTION,
+) -> None:
+    """Enrol a person with those pictures that show one living face well; templates of another model are replaced."""
+    from fedvisage.device.gallery import enrolment
+
+    with _opened(gallery, key, counters) as opened:
+        engine = _engine(pad, recognition)
+        done = enrolment.enrol(opened, engine, collection, person, _pictures(images))
+    note(*(plain_line(f"{name}: not taken: {reason}") for name, reason in done.refused))
+    replaced = f"; {done.replaced} templates of another model are gone" if done.replaced else ""
+    say(f"{done.person.name} ({done.person.id}): {len(done.faces)} faces enrolled{replaced}")
+
+
+@gallery_app.command()
+def search(
+    gallery: At,
+    image: Picture,
+    pad: Pad,
+    recognition: Recognition,
+    key: Key = None,
+    counters: Counters = None,
+    collection: In = COLLECTION,
+    limit: Annotated[int, typer.Option(help="The most people who are named.", min=1, max=1000)] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Say who is on a picture, the most similar first; a face that is an attack is not searched for."""
+    from fedvisage.device.gallery import enrolment
+
+    with _opened(gallery, key, counters) as opened:
+        engine = _engine(pad, recognition)
+        _shown(enrolment.search(opened, engine, collection, _face(engine, image), limit), as_json)
+
+
+@gallery_app.command()
+def verify(
+    gallery: At,
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name, or id.")],
+    image: Picture,
+    pad: Pad,
+    recognition: Recognition,
+    key: Key = None,
+    counters: Counters = None,
+    collection: In = COLLECTION,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="End with 0 if it is the person, 1 if not.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Say whether it is one person who is on a picture."""
+    from fedvisage.device.gallery import enrolment
+    from fedvisage.device.pipeline import MATCH
+
+    with _opened(gallery, key, counters) as opened:
+        engine = _engine(pad, recognition)
+        match = enrolment.verify(opened, engine, collection, person, _face(engine, image))
+    _shown([match], as_json)
+    if exit_code:
+        raise typer.Exit(int(match.decision != MATCH))
+
+
+@gallery_app.command()
+def remove(
+    gallery: At,
+    person: Annotated[str, typer.Argument(metavar="PERSON", help="The person's name, or id.")],
+    key: Key = None,
+    counters: Counters = None,
+    collection: In = COLLECTION,
+) -> None:
+    """Delete a person: nothing of them stays in the file."""
+    with _opened(gallery, key, counters) as opened:
+        gone = opened.remove(collection, person)
+        opened.compact()
+    say(f"{gone.name} ({gone.id}): deleted; copies of the file that were made before still hold them")
+
+
+@gallery_app.command("rotate-key")
+def rotate_key(
+    gallery: At,
+    new_key: Annotated[Path, typer.Option("--new-key", help="The file of the new key; drawn if it is not there.")],
+    key: Key = None,
+    counters: Counters = None,
+) -> None:
+    """Turn a gallery to a new key: everybody's key is wrapped again, templates stay as they are."""
+    from fedvisage.device.gallery.counter import counters_of
+    from fedvisage.device.gallery.file import key_from, make_key_file
+
+    with _opened(gallery, key, counters) as opened:
+        if not new_key.exists():
+            make_key_file(new_key)
+        people = opened.turn_key(key_from(new_key), counters_of(new_key, counters))
+    say(f"{gallery}: {people} people are under the key {new_key}; the old key opens copies that were made before")
+
+
+@gallery_app.command("accept-state")
+def accept_state(gallery: At, key: Key = None, counters: Counters = None) -> None:
+    """Accept the file as it is, after an older copy was put back on purpose or the counter was lost."""
+    from fedvisage.device.gallery.counter import counters_of
+    from fedvisage.device.gallery.search import Gallery
+
+    with Gallery(gallery, _key(key)) as opened:
+        number = opened.accept_state(counters_of(key, counters))
+        people = sum(one.people for one in opened.collections())
+    say(f"{gallery}: accepted with {people} people as change {number}; every other copy is refused from now on")
+
+
+@gallery_app.command()
+def migrate(gallery: At, key: Key = None, counters: Counters = None) -> None:
+    """Bring a gallery of an earlier version to this one; a backup of the file is kept beside it."""
+    from fedvisage.device.gallery.counter import counters_of
+    from fedvisage.device.gallery.migration import migrate as bring
+
+    backup, people = bring(gallery, _key(key), counters_of(key, counters))
+    say(f"{gallery}: migrated with {people} people, taken as they stood in the file; the backup is {backup}, which "
+        "keeps people who are removed later until you delete it")  # fmt: skip
+
+
+@gallery_app.command()
+def evaluate(
+    gallery: At,
+    probes: Annotated[Path, typer.Argument(metavar="PROBES", help="A folder with a folder of pictures a person.")],
+    pad: Pad,
+    recognition: Recognition,
+    key: Key = None,
+    counters: Counters = None,
+    collection: In = COLLECTION,
+    as_json: AsJson = False,
+) -> None:
+    """Say how often enrolled people are found and strangers are taken for somebody: TPIR at stated FPIR.
+
+    A folder that has no enrolled person's name is a stranger's.
+    """
+    from fedvisage.device.gallery.enrolment import evaluate as judge
+
+    folders = sorted(one for one in probes.iterdir() if one.is_dir()) if probes.is_dir() else []
+    if not folders:
+        raise UserError(str(probes), "has no folders of pictures; make one for each person")
+    with _opened(gallery, key, counters) as opened:
+        labelled = ((one.name, image) for one in folders for _, image in _pictures([one]))
+        figures = judge(opened, _engine(pad, recognition), collection, labelled)
+    if as_json:
+        print_json(figures.as_values())
+    else:
+        say(*figures.lines())
+
+
+def _key(path: Path | None) -> bytes:
+    from fedvisage.device.gallery.file import key_from, open_to_others
+
+    key = key_from(path)
+    if open_to_others(path):
+        note(f"{path} can be read by others than its owner; chmod 600 would keep it to you")
+    return key
+
+
+@contextmanager
+def _opened(path: Path, key: Path | None, counters: Path | None) -> Iterator[Gallery]:
+    from fedvisage.device.gallery.counter import counters_of
+    from fedvisage.device.gallery.search import Gallery
+
+    with Gallery(path, _key(key), counters=counters_of(key, counters)) as opened:
+        yield opened
+
+
+def _engine(pad: Path, recognition: Path) -> Engine:
+    from fedvisage.device.service.app import open_engine
+
+    return open_engine(pad, recognition)
+
+
+def _pictures(paths: list[Path]) -> Iterator[tuple[str, Image]]:
+    from fedvisage.base.errors import BadFile
+    from fedvisage.device.predict import asked_for
+
+    for picture in asked_for(paths).pictures:
+        try:
+            image = picture.read()
+        except BadFile as bad:
+            note(plain_line(f"{picture.name}: not taken: {bad}"))
+            continue
+        yield picture.name, image
+
+
+def _face(engine: Engine, path: Path) -> Features:
+    from fedvisage.device.gallery.enrolment import face_to_enrol
+
+    for _, image in _pictures([path]):
+        found = face_to_enrol(engine, image)
+        if isinstance(found, str):
+            raise UserError(str(path), f"{found}; nobody was searched for")
+        if found.embedding is not None:
+            return found.embedding
+    raise UserError(str(path), "holds no picture that can be read")
+
+
+def _shown(matches: list[Match], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    if as_json:
+        print_json([asdict(one) for one in matches])
+    elif not matches:
+        say("nobody is enrolled")
+    else:
+        one = matches[0]
+        say(f"threshold: similarity {one.threshold:+.4f}, {one.operating_point}")
+        say(*(f"{one.decision:9}{one.similarity:+.4f}  {one.name}  {one.person}" for one in matches))
+
+
+# The verbs of the browser page: what computes in it, and the page itself as a folder.
+
+
+web_app = typer.Typer()
+
+
+@web_app.command()
+def fetch(
+    out: Out = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(help="The package's archive, if it was fetched elsewhere (npm pack).", show_default=False),
+    ] = None,
+    registry: Annotated[str, typer.Option(help="The registry of npm packages.")] = "https://registry.npmjs.org",
+) -> None:
+    """Fetch the three files of onnxruntime-web that compute in a page: one version, whose bytes are known."""
+    from fedvisage.device.web.site import Runtime
+
+    runtime = Runtime() if out is None else Runtime(out)
+    with interruptible(NOTHING):
+        runtime.fetch(archive, registry)
+    say(f"{runtime.folder}: the files of {runtime}")
+
+
+@web_app.command()
+def build(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory for the page, a new one.")],
+    pad: Annotated[Path, typer.Option(help="An exported model that tells attacks.", show_default=False)],
+    recognition: Annotated[
+        Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)
+    ] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Take the exported directories' graphs in 8 bits.")] = False,
+    runtime: Annotated[
+        Path | None,
+        typer.Option(help="Where the files of `web fetch` are; default: where it puts them.", show_default=False),
+    ] = None,
+) -> None:
+    """Write a page that checks faces in the browser, as a folder for any web server; no picture leaves it."""
+    from fedvisage.device import Exported
+    from fedvisage.device.web.site import Runtime
+    from fedvisage.device.web.site import build as build_folder
+
+    tells = Exported.open(pad, int8=int8)
+    knows = None if recognition is None else Exported.open(recognition, int8=int8)
+    with interruptible(NOTHING):
+        built = build_folder(directory, tells, knows, runtime=None if runtime is None else Runtime(runtime))
+    say(*built.lines())
+
+
+app = typer.Typer()
+
+
+@app.command()
+def serve(
+    pad: Annotated[Path, typer.Option(help="An exported model that tells attacks.", show_default=False)],
+    recognition: Annotated[
+        Path | None, typer.Option(help="An exported model that recognises people.", show_default=False)
+    ] = None,
+    gallery: Annotated[
+        Path | None, typer.Option(help="A gallery's file; see `fedvisage gallery create`.", show_default=False)
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(help="The gallery's key; default: the variable FEDVISAGE_GALLERY_KEY.", show_default=False),
+    ] = None,
+    counters: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of its counter; default: the variable FEDVISAGE_GALLERY_COUNTERS, or KEY.counters.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="The address to listen at.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="The port.", min=0, max=65535)] = 8080,
+    api_keys: Annotated[
+        Path | None, typer.Option(help="A file with the keys of those who may ask, one a line.", show_default=False)
+    ] = None,
+    without_keys: Annotated[
+        bool, typer.Option("--without-keys", help="Answer everybody who reaches this machine.")
+    ] = False,
+    tls_cert: Annotated[Path | None, typer.Option(help="A certificate (PEM): serve HTTPS.", show_default=False)] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's key (PEM).", show_default=False)] = None,
+    rate: Annotated[float, typer.Option(help="Requests a second of one key; 0: no limit.", min=0.0)] = 20.0,
+    burst: Annotated[int, typer.Option(help="Requests of one key that may come at once.", min=1)] = 100,
+    max_body: Annotated[int, typer.Option(help="Bytes of a request.", min=1)] = 10_000_000,
+    max_pixels: Annotated[int, typer.Option(help="Pixels of a picture.", min=1)] = 50_000_000,
+    timeout: Annotated[float, typer.Option(help="Seconds for a request.", min=0.1)] = 30.0,
+    workers: Annotated[int, typer.Option(help="Requests that are computed at a time.", min=1)] = 2,
+    threads: Annotated[int, typer.Option(help="Threads that compute one request.", min=1)] = 1,
+    page: Annotated[
+        bool, typer.Option(help="Deliver the page that checks faces in the browser, and the models to it.")
+    ] = True,
+) -> None:
+    """Answer over HTTP what finished models and a gallery say of pictures; docs/api.md lists the routes.
+
+    SIGTERM and Ctrl-C end it when the requests at hand are answered.
+    """
+    try:
+        from fedvisage.device.service.app import build, check_open, server_of
+    except ModuleNotFoundError as error:
+        raise UserError("serve", f'{error.name} is not installed; install "fedvisage[serve]"') from None
+    from fedvisage.device import Exported
+    from fedvisage.device.gallery.counter import counters_of
+    from fedvisage.device.gallery.file import key_from
+    from fedvisage.device.gallery.search import Gallery
+    from fedvisage.device.service.app import open_engine
+    from fedvisage.device.service.limits import Keys, Limits, read_keys
+
+    keys = Keys() if api_keys is None else read_keys(api_keys)
+    check_open(host, keys, without_keys)
+    limits = Limits(max_body, max_pixels, timeout, rate, burst, workers)
+    with ExitStack() as stack:
+        people = None
+        if gallery is not None:
+            people = stack.enter_context(Gallery(gallery, key_from(key), counters=counters_of(key, counters)))
+        tells = Exported.open(pad, threads=threads)
+        knows = None if recognition is None else Exported.open(recognition, threads=threads)
+        engine = open_engine(tells, knows, threads)
+        if people is not None and engine.model is not None:
+            note(*people.warm(engine.model.digest))
+        files = _page(tells, knows, keys=bool(keys)) if page else None
+        guard = build(engine, people, keys=keys, limits=limits, page=files, log=_log)
+        server = server_of(guard, host, port, certificate=tls_cert, key=tls_key)
+        say(f"answering at http{'s' if tls_cert else ''}://{host}:{port}; end it with Ctrl-C")
+        try:
+            server.run()
+        except (KeyboardInterrupt, Terminated):
+            pass  # the server was told so as well, and has ended
+        except SystemExit:
+            raise RunFailed(f"{host}:{port} cannot be listened at; is another service there?") from None
+    say("stopped")
+
+
+def _page(pad: Exported, recognition: Exported | None, *, keys: bool) -> Mapping[str, Entry]:
+    """Return the files of the browser page, and say so if it has to ask the service for every picture."""
+    from fedvisage.device.web.site import ADVICE, Runtime, contents
+
+    if not Runtime().is_there:
+        note(f"the page cannot compute in browsers and asks this service instead; to change that, {ADVICE}")
+    return contents(pad, recognition, service={"keys": keys})
+
+
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,150 @@
+"""Which kinds of datasets there are, by name: what each expects, and small copies to see it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from fedvisage.base import extensions
+from fedvisage.base.errors import UserError
+from fedvisage.base.parallel import Progress
+from fedvisage.base.progress import counted
+from fedvisage.datasets.import_people import import_identities
+from fedvisage.datasets.pad import (
+    casia_fasd,
+    casia_surf,
+    casia_surf_3dmask,
+    cefa,
+    celeba_spoof,
+    fedgpad,
+    folder,
+    hifimask,
+    hkbu_mars_v2,
+    hq_wmca,
+    lcc_fasd,
+    msu_mfsd,
+    oulu_npu,
+    precropped,
+    replay_attack,
+    rose_youtu,
+    siw,
+    siw_mv2,
+    three_dmad,
+    wmca,
+)
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.people import benchmarks, bin, folders, ijb, nist, recordio
+from fedvisage.datasets.people.layout import Layout
+from fedvisage.datasets.report import ImportReport
+from fedvisage.faces.cropping import Crop
+
+# The list of datasets of people that can be read as they are distributed.
+
+
+LAYOUTS: dict[str, Layout] = {
+    layout.kind: layout
+    for layout in (
+        recordio.LAYOUT,
+        folders.VGGFACE2,
+        folders.BUPT,
+        folders.DIGIFACE,
+        bin.LAYOUT,
+        benchmarks.LFW,
+        benchmarks.CALFW,
+        benchmarks.CPLFW,
+        benchmarks.CFP,
+        benchmarks.AGEDB,
+        benchmarks.LAYOUT,
+        ijb.B,
+        ijb.C,
+        nist.B,
+        nist.C,
+    )
+}
+
+
+# The list of datasets that can be read as they are distributed.
+
+
+SCANNERS: dict[str, Scanner] = {
+    scanner.kind: scanner
+    for scanner in (
+        folder.SCANNER,
+        oulu_npu.SCANNER,
+        casia_fasd.SCANNER,
+        replay_attack.SCANNER,
+        msu_mfsd.SCANNER,
+        siw.SCANNER,
+        rose_youtu.SCANNER,
+        hkbu_mars_v2.SCANNER,
+        casia_surf.SCANNER,
+        casia_surf_3dmask.SCANNER,
+        hifimask.SCANNER,
+        siw_mv2.SCANNER,
+        lcc_fasd.SCANNER,
+        celeba_spoof.SCANNER,
+        cefa.SCANNER,
+        three_dmad.SCANNER,
+        wmca.SCANNER,
+        hq_wmca.SCANNER,
+        precropped.SCANNER,
+        fedgpad.SCANNER,
+    )
+}
+
+
+class Importer(Protocol):
+    """Imports a directory into a prepared set; what does not apply to its layout an importer ignores."""
+
+    def __call__(  # noqa: D102
+        self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, depth: str,
+        heldout: float, test: float, least: int, max_bad: float, seed: int, workers: int, progress: Progress,
+    ) -> ImportReport: ...  # fmt: skip
+
+
+IMPORTERS: dict[str, Importer] = {"identities": import_identities}
+"""Layouts that are no scanner's, with what imports them."""
+
+
+def all_kinds() -> list[str]:
+    """Return the name of every layout that can be imported."""
+    return [*SCANNERS, *LAYOUTS, *IMPORTERS, *extensions.names("datasets")]
+
+
+def describe_kinds(kind: str) -> list[str]:
+    """Return what each dataset expects, or one of them."""
+    if kind in IMPORTERS or kind in extensions.names("datasets"):
+        return [f"{kind}: an importer of its own; see its documentation"]
+    lines = []
+    everything: list[Scanner | Layout] = [*SCANNERS.values(), *LAYOUTS.values()]
+    for one in [dataset_of(kind)] if kind else everything:
+        lines += [f"{one.kind}: {one.title}", *(f"    {line}" for line in one.expects.splitlines())]
+        lines += [f"    {line}" for line in one.whole_copy]
+        lines += [f"    asked for at {one.page}"] if one.page else []
+    others = [name for name in all_kinds() if name not in SCANNERS and name not in LAYOUTS]
+    return lines + ([] if kind else [f"also: {', '.join(others)}"])
+
+
+def dataset_of(kind: str) -> Scanner | Layout:
+    """Return the dataset that is called so."""
+    dataset: Scanner | Layout | None = SCANNERS.get(kind) or LAYOUTS.get(kind)
+    if dataset is None:
+        raise UserError("KIND", f"{kind!r} is no known dataset; choose one of {', '.join([*SCANNERS, *LAYOUTS])}")
+    return dataset
+
+
+def pretend_dataset(kind: str, directory: Path, subjects: int = 0, people: int = 0) -> list[str]:
+    """Write a small copy of a dataset with rendered faces, with more subjects than it needs, or with so many people."""
+    from fedvisage.datasets.small_copies import pretend  # which needs the renderer
+
+    dataset = dataset_of(kind)
+    count = pretend(dataset, directory, subjects, people)
+    return [f"{counted(count, 'file')} in the layout of {dataset.title}: fedvisage data import {kind} {directory} SET"]
+
+
+def importer_of(kind: str) -> Importer:
+    """Return what imports a layout that is no scanner's."""
+    importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
+    if importer is None:
+        raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(all_kinds())}")
+    return importer

@@ -1,0 +1,102 @@
+"""Depth maps of imported images: none, the average face fitted to five points, or maps that were made before.
+
+Attacks are flat: their map is zero whatever is chosen, and none is looked for. 3-D masks are not flat and count as flat
+here all the same, as in the papers; FedGPAD's option ``without_depth`` leaves their species out of the depth loss.
+
+A map that was made before lies where its image lies, below the directory of maps instead: ``real/ann/1.png`` has
+``real/ann/1_depth.jpg`` (or ``.png``), and the frame of ``real/ann/clip.avi`` with the number 12, counted from 0, has
+``real/ann/clip.avi/000012_depth.jpg``. It shows what the whole image shows, at any resolution, and is cut where the
+image is cut.
+"""
+
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from fedvisage.base.errors import BadFile, UserError
+from fedvisage.data.prepared import DEPTH_SIZE
+from fedvisage.datasets.pad.tree import unusable
+from fedvisage.faces.cropping import Crop, Cropped, Image, Place
+from fedvisage.faces.pictures import ENDINGS, open_picture
+
+Map = npt.NDArray[np.uint8]
+DepthMaker = Callable[[int, tuple[str, ...], Cropped], Map]
+"""From an image's label, the names at which its map may lie and its crop to its map; raises BadFile if it has none."""
+
+WORDS = ("auto", "none", "canonical")
+MAP_ENDINGS = (".jpg", ".png")
+_PROPORTIONS = 0.02  # how far width over height of a map may be from that of its image: sizes are rounded
+_COLOURED = 16  # how far the channels of a grey picture may differ: JPEG rounds its colours
+
+
+def make_depth(choice: str, crop: Crop, size: int) -> DepthMaker | None:
+    """Return what makes the maps: `auto`, `none`, `canonical`, or the directory of maps that were made before."""
+    if choice == "auto":
+        choice = "canonical" if crop == "face" else "none"
+    if choice == "none":
+        return None
+    if choice == "canonical":
+        if crop != "face":
+            message = f"canonical needs the five points that crop=face finds, got crop={crop}; give a directory of maps"
+            raise UserError("depth", message)
+        return lambda label, _, cropped: _fitted(cropped, size) if label else flat()
+    root = directory_of_maps(choice)
+    if root is None or not root.is_dir():
+        raise UserError("depth", f"must be {', '.join(WORDS)} or a directory of maps, got {choice!r}")
+    return lambda label, names, cropped: _made_before(root, names, cropped.place) if label else flat()
+
+
+def directory_of_maps(choice: str) -> Path | None:
+    """Return the directory that the choice names, which may be a part of the dataset, or None if it is a word."""
+    return None if choice in WORDS else Path(choice)
+
+
+def flat() -> Map:
+    """Return the map of an attack."""
+    return np.zeros((DEPTH_SIZE, DEPTH_SIZE), np.uint8)
+
+
+def _fitted(cropped: Cropped, size: int) -> Map:
+    # Here, because imports without depth need no renderer.
+    from fedvisage.render.depth import canonical_depth
+
+    assert cropped.points is not None, "faces are cropped with their points"
+    try:
+        return canonical_depth(cropped.points, size)
+    except ValueError as error:
+        raise BadFile(str(error)) from None
+
+
+def _made_before(root: Path, names: tuple[str, ...], place: Place) -> Map:
+    """Read the map of an image and cut it where the image was cut."""
+    image = _grey(open_picture(_find(root, names)))
+    height, width = image.shape
+    if abs(width * place.height / (height * place.width) - 1) > _PROPORTIONS:
+        shapes = f"{width}×{height} and {place.width}×{place.height}"
+        raise BadFile(f"its depth map has other proportions than the image ({shapes}); it must show the whole image")
+    scale = width / place.width
+    left, top, side = (round(scale * length) for length in (place.left, place.top, place.side))
+    square = image[top : top + max(1, side), left : left + max(1, side)]
+    how = cv2.INTER_AREA if min(square.shape) > DEPTH_SIZE else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(square, (DEPTH_SIZE, DEPTH_SIZE), interpolation=how), np.uint8)
+
+
+def _find(root: Path, names: tuple[str, ...]) -> Path:
+    stems = [name.with_suffix("") if name.suffix.lower() in ENDINGS else name for name in map(PurePosixPath, names)]
+    for stem in stems:
+        for ending in MAP_ENDINGS:
+            path = root / f"{stem}_depth{ending}"
+            if path.exists():
+                if fault := unusable(path, path.relative_to(root).as_posix(), root, MAP_ENDINGS):
+                    raise BadFile(f"its depth map is {fault}")
+                return path
+    raise BadFile(f"no {stems[0].name}_depth.jpg or .png at its place in the directory of depth maps")
+
+
+def _grey(image: Image) -> Map:
+    if int(np.ptp(image.astype(np.int16), axis=2).max()) > _COLOURED:
+        raise BadFile("its depth map is in colour; 255 must be near and 0 no face, in grey")
+    return np.ascontiguousarray(image[..., 1])

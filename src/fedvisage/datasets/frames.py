@@ -1,0 +1,562 @@
+"""From one item to its pictures: which frames, cut out how, with which depth maps; in any process, in any order."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from fedvisage.base.errors import BadFile, UserError, printable
+from fedvisage.data.crops import CropRecord
+from fedvisage.data.prepared import file_digest
+from fedvisage.datasets.depth_maps import DepthMaker, Map, make_depth
+from fedvisage.datasets.pad.item import Item, Kind
+from fedvisage.datasets.pad.lists import Box, Form, in_pixels, read_boxes
+from fedvisage.datasets.pad.tree import unusable
+from fedvisage.faces.cropping import LARGEST, MARGIN, Crop, Cropped, Image, crop_face, make_cropper, record_of
+from fedvisage.faces.detection import Face
+from fedvisage.faces.pictures import (
+    BYTES_LIMIT,
+    ENDINGS,
+    FRAME_LIMIT,
+    PIXEL_LIMIT,
+    SIDE_MINIMUM,
+    VIDEO_LIMIT,
+    Frame,
+    equidistant,
+    open_picture,
+    sample_video,
+    video_frames,
+    video_length,
+)
+
+if TYPE_CHECKING:
+    from fedvisage.datasets.pad.item import Item
+
+# Frames in HDF5 files: one array of all frames, or a group with an array a frame. Files may be hostile.
+#
+# Colour is read where arrays of 8 bits and three channels, first or last, lie under a name such as ``Color_Data``,
+# ``color`` or ``rgb``; where no name says so, in the only such arrays that there are. Nothing is read before its
+# shape
+# was looked at, and frames one by one. What could lead out of the file is refused: links to other files, arrays that
+# are
+# put together from other files, and arrays that are kept in them.
+
+
+FILE_LIMIT = 64 << 30
+"""Bytes of a file, at most: a recording by several cameras has some gigabytes."""
+
+DEPTH_LIMIT = 8
+CHUNK_LIMIT = 512 << 20
+"""Bytes that are unpacked together, at most."""
+
+_COLOUR = re.compile(r"colou?r|rgb", re.IGNORECASE)
+_INNER = ("array", "data")
+"""What the array is called where each frame is a group of its own."""
+
+_SHOWN = 6
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ArrayFilm:
+    """The colour frames of an HDF5 file."""
+
+    item: Item
+
+    def __len__(self) -> int:
+        """Count the frames."""
+        with _colours(self.item) as arrays:
+            return _length(arrays)
+
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]:
+        """Yield the frames with these numbers."""
+        with _colours(self.item) as arrays:
+            for number in range(_length(arrays)):
+                if number in wanted:
+                    yield number, _upright(_read_array(arrays, number), bgr=self.item.bgr)
+
+    def name(self, number: int) -> str:
+        """Return what a frame is called in the set."""
+        return f"{self.item.name}/{number:06d}"
+
+    def digest(self) -> str:
+        """Return the digest of a file that is not too large to be read to its end."""
+        if self.item.path.stat().st_size > FILE_LIMIT:
+            raise BadFile(f"larger than {FILE_LIMIT >> 30} GiB")
+        return file_digest(self.item.path)
+
+
+def open_arrays(path: Path, mode: Literal["r", "w"]) -> Any:
+    """Open an HDF5 file; a UserError says what to install where it cannot be."""
+    try:
+        import h5py
+    except ImportError:
+        raise UserError("h5py", "is not installed; run: pip install 'fedvisage[datasets]'") from None
+    return h5py.File(path, mode, locking=None if mode == "w" else False)  # not every disk has locks
+
+
+@contextmanager
+def _colours(item: Item) -> Iterator[list[Any]]:
+    """Open a file and yield its colour arrays: one with all frames, or one a frame, in order."""
+    try:
+        with open_arrays(item.path, "r") as file:
+            yield _chosen(dict(_walk(file)))
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # whatever damaged bytes lead to
+        raise BadFile(f"no HDF5 file that can be read: {printable(str(error))[:120]}") from None
+
+
+def _walk(file: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the arrays of a file by path; each group once, whatever links lead to it."""
+    import h5py
+
+    groups, entered, count = [("", file)], set(), 0
+    while groups:
+        path, group = groups.pop()
+        address = h5py.h5o.get_info(group.id).addr
+        if address in entered or path.count("/") > DEPTH_LIMIT:
+            continue
+        entered.add(address)
+        for name in group:
+            count += 1
+            if count > FRAME_LIMIT:
+                raise BadFile(f"more than {FRAME_LIMIT} arrays and groups")
+            link = group.get(name, getlink=True)
+            if isinstance(link, h5py.ExternalLink):
+                raise BadFile(f"{printable(name)} is a link to another file")
+            if not isinstance(link, h5py.HardLink):
+                continue
+            entry = group[name]
+            if isinstance(entry, h5py.Group):
+                groups.append((f"{path}{name}/", entry))
+            elif isinstance(entry, h5py.Dataset):
+                yield f"{path}{name}", entry
+
+
+def _chosen(found: dict[str, Any]) -> list[Any]:
+    """Return the colour frames: those whose name says so before others, else the only ones."""
+    films: dict[str, list[str]] = defaultdict(list)
+    for path, array in found.items():
+        stacked = array.ndim == 4 and _axis(array.shape[1:]) is not None
+        if array.dtype == np.uint8 and (stacked or (array.ndim == 3 and _axis(array.shape) is not None)):
+            films[path if stacked else _film_of(path)].append(path)
+    named = sorted(film for film in films if _COLOUR.search(film))
+    if not named and len(films) != 1:
+        shown = [
+            f"{printable(path)} {'×'.join(map(str, found[path].shape))} {found[path].dtype}" for path in sorted(found)
+        ]
+        has = f"it has {', '.join(shown[:_SHOWN])}{', …' if len(shown) > _SHOWN else ''}" if shown else "it is empty"
+        raise BadFile(f"no array with a name of colour and frames of three 8-bit channels; {has}")
+    film = named[0] if named else next(iter(films))
+    arrays = [found[path] for path in sorted(films[film], key=_by_number)]
+    for array in arrays:
+        _check(array)
+    return arrays
+
+
+def _film_of(path: str) -> str:
+    """Return what the frames of a film have in common: the group that holds them."""
+    *groups, last = path.split("/")
+    return "/".join(groups[:-1] if last in _INNER and groups else groups)
+
+
+def _by_number(path: str) -> list[tuple[int, str]]:
+    """Order names with numbers in them by these: Frame_2 before Frame_10."""
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path)]
+
+
+def _axis(shape: tuple[int, ...]) -> int | None:
+    """Return which axis of a frame is that of its channels: the last if it can be, else the first."""
+    return 2 if shape[2] == 3 else 0 if shape[0] == 3 else None
+
+
+def _check(array: Any) -> None:
+    shape = array.shape if array.ndim == 3 else array.shape[1:]
+    sides = shape[:2] if _axis(shape) == 2 else shape[1:]
+    if array.is_virtual or array.external:
+        raise BadFile(f"{printable(array.name)} is kept in other files")
+    if min(sides) < SIDE_MINIMUM or sides[0] * sides[1] > PIXEL_LIMIT:
+        raise BadFile(f"frames of {sides[1]}×{sides[0]} pixels are not accepted")
+    if array.ndim == 4 and array.shape[0] > FRAME_LIMIT:
+        raise BadFile(f"more than {FRAME_LIMIT} frames")
+    if array.chunks and np.prod(array.chunks, dtype=np.float64) > CHUNK_LIMIT:
+        raise BadFile(f"is packed in pieces of more than {CHUNK_LIMIT >> 20} MiB")
+
+
+def _length(arrays: list[Any]) -> int:
+    return int(arrays[0].shape[0]) if arrays[0].ndim == 4 else len(arrays)
+
+
+def _read_array(arrays: list[Any], number: int) -> Pixels:
+    return np.asarray(arrays[0][number] if arrays[0].ndim == 4 else arrays[number][()], np.uint8)
+
+
+def _upright(frame: Pixels, *, bgr: bool) -> Pixels:
+    """Return a frame as height × width × RGB."""
+    image = frame if _axis(frame.shape) == 2 else np.moveaxis(frame, 0, 2)
+    return np.ascontiguousarray(image[..., ::-1] if bgr else image)
+
+
+# What an item's frames are, whatever holds them: a video, an image, a folder of images, or arrays in a file.
+
+
+class Film(Protocol):
+    """Frames by number, from 0. Reading may raise BadFile."""
+
+    def __len__(self) -> int: ...  # noqa: D105
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]: ...  # noqa: D102
+    def name(self, number: int) -> str:  # noqa: D102
+        ...
+
+    def digest(self) -> str: ...  # noqa: D102
+
+
+@dataclass(frozen=True)
+class VideoFilm:
+    """The frames of a video file, in one pass."""
+
+    item: Item
+
+    def __len__(self) -> int:
+        """Count the frames, which reads the whole file."""
+        return video_length(self.item.path)
+
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]:
+        """Yield the frames with these numbers."""
+        return video_frames(self.item.path, wanted)
+
+    def name(self, number: int) -> str:
+        """Return what a frame is called in the set."""
+        return f"{self.item.name}/{number:06d}"
+
+    def digest(self) -> str:
+        """Return the digest of the file."""
+        return _digest(self.item.path, VIDEO_LIMIT)
+
+
+@dataclass(frozen=True)
+class Still:
+    """An image file: one frame."""
+
+    item: Item
+
+    def __len__(self) -> int:
+        """Return one."""
+        return 1
+
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]:
+        """Yield the image."""
+        if 0 in wanted:
+            yield 0, open_picture(self.item.path)
+
+    def name(self, number: int) -> str:
+        """Return the image's own name."""
+        assert number == 0
+        return self.item.name
+
+    def digest(self) -> str:
+        """Return the digest of the file."""
+        return _digest(self.item.path, BYTES_LIMIT)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder of images, in order of their names, that are the frames of a video; damaged ones are passed over."""
+
+    item: Item
+
+    def _paths(self) -> list[Path]:
+        folder = self.item.path
+        paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in ENDINGS and path.name[0] != ".")
+        return [path for path in paths if not unusable(path, path.name, folder, ENDINGS)]
+
+    def __len__(self) -> int:
+        """Count the images."""
+        return len(self._paths())
+
+    def frames(self, wanted: Container[int]) -> Iterator[Frame]:
+        """Yield the images with these numbers."""
+        read = False
+        for number, path in enumerate(self._paths()):
+            if number in wanted:
+                try:
+                    image = open_picture(path)
+                except BadFile:
+                    continue
+                read = True
+                yield number, image
+        if not read:
+            raise BadFile("no image of the folder can be read")
+
+    def name(self, number: int) -> str:
+        """Return the name of an image."""
+        return f"{self.item.name}/{self._paths()[number].name}"
+
+    def digest(self) -> str:
+        """Return the digests of the images in one."""
+        return " ".join(_digest(path, BYTES_LIMIT) for path in self._paths())
+
+
+def _digest(path: Path, most: int) -> str:
+    """Return the digest of a file that is not too large to be read to its end."""
+    if path.stat().st_size > most:
+        raise BadFile(f"larger than {most >> 20} MiB")
+    return file_digest(path)
+
+
+_FILMS: dict[Kind, Callable[[Item], Film]] = {"video": VideoFilm, "image": Still, "frames": Folder, "arrays": ArrayFilm}
+
+
+def spaced(film: Film, count: int) -> Iterator[Frame]:
+    """Yield so many frames from the middles of equal stretches of a film, or all if it has fewer."""
+    if isinstance(film, VideoFilm):
+        return sample_video(film.item.path, count)
+    return film.frames(frozenset(equidistant(len(film), count)))
+
+
+def open_film(item: Item) -> Film:
+    """Return the frames of an item."""
+    return _FILMS[item.kind](item)
+
+
+# Which frames of a video are taken: so many at equal distances, or the places that a protocol names.
+#
+# ``10`` takes the middles of ten equal stretches of the video. ``6,6+n/2`` takes places among the frames in which a
+# face
+# was found, n of them: the seventh, and the one half of them further on. Where there are fewer, the last one is
+# taken.
+
+
+_COUNT = re.compile(r"[0-9]{1,6}")
+_PLACE = re.compile(r"(?:(?P<first>[0-9]{1,6})(?:\+n/(?P<after>[1-9][0-9]{0,5}))?|n/(?P<share>[1-9][0-9]{0,5}))")
+
+
+@dataclass(frozen=True)
+class Place:
+    """A place among n frames: so many from the beginning, and a part of all further on."""
+
+    first: int
+    divisor: int | None = None
+
+    def of(self, count: int) -> int:
+        """Return the place among so many frames; it may lie behind the last."""
+        return self.first + (count // self.divisor if self.divisor else 0)
+
+
+@dataclass(frozen=True)
+class FrameChoice:
+    """Either a number of frames at equal distances, or places among the frames with a face."""
+
+    text: str
+    count: int = 0
+    places: tuple[Place, ...] = ()
+
+    def among(self, count: int) -> tuple[list[int], bool]:
+        """Return the places to take among so many frames with a face, and whether the last stands in for a later."""
+        wanted = [place.of(count) for place in self.places]
+        return sorted({min(place, count - 1) for place in wanted}), any(place >= count for place in wanted)
+
+
+def read_choice(text: str | int) -> FrameChoice:
+    """Read what was asked for. A single number is a count; one place is written with a comma, as ``6,``."""
+    words = [word.strip() for word in str(text).split(",")]
+    if len(words) == 1 and _COUNT.fullmatch(words[0]):
+        if int(words[0]) < 1:
+            raise UserError("frames", f"must be at least 1, got {text}")
+        return FrameChoice(words[0], count=int(words[0]))
+    places = [_PLACE.fullmatch(word) for word in words if word]
+    if not places or None in places:
+        message = "must be a number of frames, such as 10, or places among those with a face, such as 6,6+n/2 or 6,"
+        raise UserError("frames", f"{message}; got {str(text)!r}")
+    read = tuple(Place(int(one["first"] or 0), int(one["after"] or one["share"] or 0) or None) for one in places if one)
+    return FrameChoice(",".join(words), places=read)
+
+
+Boxes = Literal["detect", "dataset"]
+Finder = Callable[[int, Image], Cropped]
+"""Cuts the face out of a frame, by its number and its pixels; raises BadFile where it has none."""
+
+ALL = range(2**31)
+"""Every frame."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How items become pictures."""
+
+    frames: FrameChoice
+    size: int
+    crop: Crop = "face"
+    depth: str = "auto"
+    boxes: Boxes = "detect"
+    form: Form = "sides"
+    turned: bool = False
+
+    @property
+    def points(self) -> bool:
+        """Tell whether every picture comes with five points."""
+        return self.crop == "face" and self.boxes == "detect"
+
+    @property
+    def record(self) -> CropRecord:
+        """What the set says of its crops; where the dataset's boxes lack one, the detector helps out."""
+        if self.boxes == "dataset":
+            return CropRecord(how="boxes", margin=MARGIN, alignment="box")
+        return record_of(self.crop, search=LARGEST)
+
+    @property
+    def has_depth(self) -> bool:
+        """Tell whether every picture comes with a depth map; an impossible choice raises UserError."""
+        return _depth(self.maps, self.crop, self.size) is not None
+
+    @property
+    def maps(self) -> str:
+        """Where depth maps come from; the dataset's boxes have no points to fit a face to."""
+        return "none" if self.depth == "auto" and self.boxes == "dataset" else self.depth
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """One picture of a set."""
+
+    item: str
+    frame: int
+    cropped: Cropped
+    depth: Map | None
+
+
+@dataclass
+class Outcome:
+    """What became of an item: pictures, or the fault; and what there is to count."""
+
+    digest: str = ""
+    pictures: list[Picture] = field(default_factory=list)
+    fault: str = ""
+    lost: int = 0
+    short: bool = False
+    turned: bool = False
+    without_box: int = 0
+
+
+def read_item(item: Item, reading: Reading) -> Outcome:
+    """Read an item, or say what is wrong with it."""
+    outcome = Outcome()
+    try:
+        film = open_film(item)
+        outcome.digest = film.digest()
+        _read_pictures(item, film, reading, outcome)
+    except BadFile as bad:
+        outcome.fault, outcome.pictures = str(bad), []
+    except OSError as error:
+        outcome.fault, outcome.pictures = f"cannot be read: {error.strerror or error}", []
+    return outcome
+
+
+def _read_pictures(item: Item, film: Film, reading: Reading, outcome: Outcome) -> None:
+    """Take an item's pictures; where all lack a face and the dataset has videos upside down, try it turned."""
+    boxes = read_boxes(item.boxes, reading.form) if item.boxes and reading.boxes == "dataset" else {}
+    sought: set[int] = set()
+    finder = _finder(boxes, reading, sought)
+    try:
+        _take(item, film, reading, finder, outcome)
+    except NoFace:
+        if not (reading.turned and reading.crop == "face"):
+            raise
+        outcome.lost, outcome.turned = 0, True
+        _take(item, film, reading, lambda number, image: finder(number, upside_down(image)), outcome)
+    if reading.boxes == "dataset":
+        numbers = [0 if item.kind == "image" else picture.frame for picture in outcome.pictures]
+        outcome.without_box = sum(number in sought for number in numbers)
+
+
+class NoFace(BadFile):
+    """None of an item's frames can be used."""
+
+
+def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Outcome) -> None:
+    still, places = item.kind == "image", bool(reading.frames.places)
+    if places and not still:
+        frames: Iterable[Frame] = _among_found(film, reading.frames, finder, outcome)
+    else:
+        frames = film.frames({0}) if still else spaced(film, reading.frames.count or 1)
+    depth, faults = _depth(reading.maps, reading.crop, reading.size), []
+    for number, image in frames:
+        name = film.name(number)
+        try:
+            cropped = finder(number, image)
+            depth_map = depth(item.label, (name, item.depth_name or name), cropped) if depth else None
+        except BadFile as bad:
+            if still:
+                raise NoFace(str(bad)) from None
+            faults.append(str(bad))
+            continue
+        outcome.pictures.append(Picture(name, item.frame if still else number, cropped, depth_map))
+    outcome.lost = len(faults)
+    if not outcome.pictures:
+        raise NoFace(f"none of its frames can be used: {faults[0] if faults else 'it has none'}")
+
+
+def _among_found(film: Film, choice: FrameChoice, finder: Finder, outcome: Outcome) -> Iterable[Frame]:
+    """Return the frames at the chosen places among those with a face."""
+    found = []
+    for number, image in film.frames(ALL):
+        try:
+            finder(number, image)
+        except BadFile:
+            continue
+        found.append(number)
+    if not found:
+        raise NoFace("no face found in any frame")
+    places, outcome.short = choice.among(len(found))
+    return film.frames(frozenset(found[place] for place in places))
+
+
+def _finder(boxes: Mapping[int, Box], reading: Reading, sought: set[int]) -> Finder:
+    """Return what cuts the face out of a frame: by the dataset's box where it has one, else as was asked for.
+
+    The numbers of frames without a box that can be used are added to `sought`.
+    """
+    cropper = _cropper(reading.crop, reading.size)
+
+    def find(number: int, image: Image) -> Cropped:
+        box = in_pixels(boxes[number], reading.form, image.shape[1], image.shape[0]) if number in boxes else None
+        if box is not None:
+            return by_box(image, box, reading.size)
+        sought.add(number)
+        cropped = cropper(image)
+        return cropped if reading.boxes == "detect" else _without_points(cropped)
+
+    return find
+
+
+def by_box(image: Image, box: Box, size: int) -> Cropped:
+    """Cut out a face by a box that came with the data and lies inside the image; it has no points."""
+    return _without_points(crop_face(image, [Face(box, np.zeros((5, 2)))], size))
+
+
+def _without_points(cropped: Cropped) -> Cropped:
+    return Cropped(cropped.image, cropped.upscaled, cropped.place)
+
+
+def upside_down(image: Image) -> Image:
+    """Turn an image by 180 degrees."""
+    return np.ascontiguousarray(image[::-1, ::-1])
+
+
+@cache
+def _cropper(crop: Crop, size: int) -> Callable[[Image], Cropped]:
+    """Make it once in each process: the weights of the detector take a second to load."""
+    return make_cropper(crop, size)
+
+
+@cache
+def _depth(choice: str, crop: Crop, size: int) -> DepthMaker | None:
+    return make_depth(choice, crop, size)

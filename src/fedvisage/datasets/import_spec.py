@@ -1,0 +1,118 @@
+"""A set that somebody wants: which dataset, imported how, written as the command of its import without directories."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import MISSING, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import Manifest
+from fedvisage.datasets.catalogue import SCANNERS, dataset_of
+from fedvisage.datasets.frames import Reading
+from fedvisage.datasets.import_people import boxes_of, division_of, settings_of_people
+from fedvisage.datasets.import_presentations import reading_of, settings_of
+from fedvisage.datasets.importing import Importing, choices_of
+from fedvisage.datasets.people.choosing import Choice
+from fedvisage.datasets.people.layout import Layout
+
+ORDER = " order="
+_LATER = ("size", "workers", "few")
+"""What the recipe, the machine and the verb say."""
+
+_DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Importing) if one.default is not MISSING}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A dataset with the options of its import; `words` are those that were given."""
+
+    kind: str
+    options: Importing
+    words: str = ""
+
+    def of_size(self, size: int) -> Wanted:
+        """Return the same at another size."""
+        return replace(self, options=replace(self.options, size=size))
+
+    @property
+    def settings(self) -> str:
+        """How the line ends that says in such a set how it was made."""
+        options, dataset = self.options, dataset_of(self.kind)
+        if isinstance(dataset, Layout):
+            crop = "none" if options.aligned or dataset.aligned else options.crop
+            boxes, least, seed = boxes_of(dataset, crop, options.boxes), options.least, options.seed
+            division = division_of(dataset, options.test, options.heldout, least, seed, options.split)
+            choice = Choice(options.split, options.people, options.most, least, seed)
+            return settings_of_people(dataset, crop, boxes, division, choice)
+        return settings_of(self.reading, options.heldout, options.seed, choices_of(options), options.few)
+
+    @property
+    def reading(self) -> Reading:
+        """How items of a dataset of attacks become pictures."""
+        options = self.options
+        return reading_of(
+            SCANNERS[self.kind], options.frames, options.size,
+            options.crop, options.depth, options.boxes,  # type: ignore[arg-type]  # it refuses other words itself
+        )  # fmt: skip
+
+    def is_met_by(self, manifest: Manifest) -> bool:
+        """Tell whether a set is of this dataset, made so."""
+        return self.is_of_kind(manifest) and manifest.size == self.options.size and self._made_so(manifest)
+
+    def is_of_kind(self, manifest: Manifest) -> bool:
+        """Tell whether a set is of this dataset, made in whatever way."""
+        if isinstance(dataset_of(self.kind), Layout):
+            return f" kind={self.kind} " in manifest.source
+        return manifest.source.startswith(f"{self.kind} ")
+
+    def _made_so(self, manifest: Manifest) -> bool:
+        said, _, _ = manifest.source.partition(ORDER)  # which the files say, not the options
+        return said.endswith(f" {self.settings}")
+
+    def command(self, source: str, destination: Path) -> str:
+        """Return the command that imports it."""
+        words = ["fedvisage data import", self.kind, shlex.quote(source), shlex.quote(str(destination)), self.words]
+        return " ".join([*(word for word in words if word), f"--size {self.options.size}"])
+
+
+def read_wanted(text: str, place: str) -> Wanted:
+    """Read a line such as ``oulu-npu --frames 10``."""
+    try:
+        kind, *words = shlex.split(text)
+    except ValueError:
+        raise UserError(place, f"must be the kind of a dataset and options of its import, got {text!r}") from None
+    try:
+        dataset_of(kind)
+        options = _options(words)
+        wanted = Wanted(kind, Importing(**options), " ".join(_without_size(words)))
+        assert wanted.settings, "every import says how it was made"
+    except UserError as error:
+        raise UserError(place, f"{text!r}: {error}") from None
+    return wanted
+
+
+def _options(words: list[str]) -> dict[str, Any]:
+    read: dict[str, Any] = {}
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        name = word.removeprefix("--").replace("-", "_")
+        if not word.startswith("--") or name not in _DEFAULTS:
+            raise UserError(word, "is no option of data import")
+        kind = type(_DEFAULTS[name])
+        if kind is bool:
+            read[name] = True
+            continue
+        try:
+            read[name] = kind(rest.pop(0))
+        except (IndexError, ValueError):
+            raise UserError(word, f"needs a value that is {'a number' if kind in (int, float) else 'a word'}") from None
+    return {name: value for name, value in read.items() if name not in _LATER}
+
+
+def _without_size(words: list[str]) -> list[str]:
+    """Leave out the size: the recipe says it."""
+    place = words.index("--size") if "--size" in words else len(words)
+    return words[:place] + words[place + 2 :]

@@ -1,1 +1,0 @@
-"""Importers: one module a dataset layout, each writing a prepared set."""

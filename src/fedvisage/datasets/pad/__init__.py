@@ -1,0 +1,1 @@
+"""Datasets for presentation attack detection, one file per dataset."""

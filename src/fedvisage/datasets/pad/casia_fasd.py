@@ -1,0 +1,86 @@
+"""CASIA-FASD: 50 people in three qualities; bent photographs, photographs with the eyes cut out, and tablets.
+
+Zhang et al., "A face antispoofing database with diverse attacks", ICB 2012. Clips 1, 2 and HR_1 are bona fide, 3, 4
+and HR_2 bent photographs, 5, 6 and HR_3 cut ones, 7, 8 and HR_4 replays. Subjects of the test part count from 1
+again: 20 is added.
+
+The lists that were released with FedSIS for sites with one kind of attack call HR_4, a replay, bona fide. Whoever has
+to come to their figures asks for that with ``--labels fedsis-released``; the set says so of itself.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, Sighting
+from fedvisage.datasets.pad.lists import BoxFiles
+from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.tree import Tree
+
+VIDEO = Grammar("{part}_release/{subject}/{clip}", part="train|test", subject="[1-9][0-9]?", clip="[1-8]|HR_[1-4]")
+SPECIES = ("bonafide", "warp", "cut", "replay")
+FIRST_OF_TEST = 20
+
+
+MISTAKEN = "HR_4"
+COUNTS = {"train": (60, 180), "test": (90, 270)}
+
+
+def _read(fields: Mapping[str, str], choices: Choices) -> Sighting:
+    clip, part = fields["clip"], fields["part"]
+    high = clip.startswith("HR_")
+    number = int(clip.removeprefix("HR_")) - 1
+    species = SPECIES[number if high else number // 2]
+    if choices.released and clip == MISTAKEN:
+        species = SPECIES[0]
+    quality = "high" if high else ("normal", "low")[number % 2]
+    subject = int(fields["subject"]) + (FIRST_OF_TEST if part == "test" else 0)
+    return Sighting(species, str(subject), part, {"clip": clip, "quality": quality})
+
+
+def _scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+    """Scan by names; where the mistake of the released lists was asked for, say how many videos it is about."""
+    found = by_name(scanner, tree, choices)
+    if not choices.released:
+        return found
+    wrong = sum(item.extra["clip"] == MISTAKEN for item in found.items)
+    note = f"{wrong} replays, the clips {MISTAKEN}, count as bona fide, as in the lists released with FedSIS: a mistake"
+    moved = {part: (real + real // 3, attacks - attacks // 9) for part, (real, attacks) in COUNTS.items()}
+    return replace(found, notes=(*found.notes, note), expected=moved)
+
+
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    return tuple(
+        Clip(f"train_release/{number + 3}/{clip}.avi", OTHERS + number, species)
+        for clip, species in zip("1357", SPECIES, strict=True)
+    )
+
+
+SCANNER = Scanner(
+    kind="casia-fasd",
+    title="CASIA-FASD",
+    page="http://www.cbsr.ia.ac.cn/english/FASDB_Agreement/Agreement.pdf",
+    expects="""\
+train_release/1/{1,2,3,4,5,6,7,8,HR_1,HR_2,HR_3,HR_4}.avi … train_release/20/
+test_release/1/ … test_release/30/""",
+    names=(Name(VIDEO, _read),),
+    columns=("clip", "quality"),
+    counts=COUNTS,
+    released=True,
+    scan=_scan,
+    beside=("*.face",),
+    boxes=BoxFiles(("face-locations/{name}.face", "{name}.face"), "sides"),
+    further=_further,
+    example=(
+        Clip("train_release/1/1.avi", 1),
+        Clip("train_release/1/HR_1.avi", 1),
+        Clip("train_release/1/3.avi", 1, "warp"),
+        Clip("train_release/1/5.avi", 1, "cut"),
+        Clip("train_release/1/7.avi", 1, "replay"),
+        Clip("train_release/1/HR_4.avi", 1, "replay"),
+        Clip("train_release/2/2.avi", 2),
+        Clip("train_release/2/8.avi", 2, "replay"),
+        Clip("test_release/1/1.avi", 3),
+        Clip("test_release/1/7.avi", 3, "replay"),
+    ),
+)

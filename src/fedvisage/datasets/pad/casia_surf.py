@@ -1,0 +1,187 @@
+"""CASIA-SURF: 1,000 people, and printed photographs of them with eyes, nose or mouth cut out, flat or bent.
+
+Zhang et al., "CASIA-SURF: A large-scale multi-modal benchmark for face anti-spoofing", IEEE TBIOM 2020. The layout of
+2024 has a folder a video everywhere; its lists have 0 for bona fide. In the older layout the training part alone has:
+validation and test are images with numbers, whose class stands in the private lists alone (1 is bona fide there) and
+whose persons are not known. The public lists have no labels: images that only they name are left out, and so are all
+images of depth and infrared.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import counted
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, Sighting, Text
+from fedvisage.datasets.pad.lists import LabelLists
+from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.tree import Tree
+
+SPLITS = {"Training": "train", "Val": "dev", "Testing": "test"}
+_VIDEO = {"part": "|".join(SPLITS), "person": "CLKJ_[A-Z]{2}[0-9]{4}", "stream": "color|depth|ir"}
+REAL = Grammar("{part}/real_part/{person}/real.rssdk/{stream}", **_VIDEO)
+FAKE = Grammar("{part}/fake_part/{person}/{code}_{cut}_{form}.rssdk/{stream}",
+               code="0[1-6]", cut="e|en|enm", form="[sb]", **_VIDEO)  # fmt: skip
+NUMBERED = Grammar("{part}/{folder}/{number}-{stream}",
+                   part="Val|Testing", folder="[0-9]{4}", number="[0-9]{6}", stream="color|depth|ir")  # fmt: skip
+FORMS = {"s": "flat", "b": "bent"}
+
+OTHER_STREAMS = "images of depth and infrared"
+WITHOUT_LABEL = "images without a label in the private lists"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What names say in a copy: the class of images with numbers is given, for each or for all."""
+
+    live: Mapping[str, bool] = field(default_factory=dict)
+    others: bool | None = None
+
+    def real(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+        """Read the name of a bona fide video."""
+        if fields["stream"] != "color":
+            return OTHER_STREAMS
+        return Sighting("bonafide", fields["person"], SPLITS[fields["part"]])
+
+    def fake(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+        """Read the name of an attack: which parts of the face were cut out, and whether the paper was bent."""
+        if fields["stream"] != "color":
+            return OTHER_STREAMS
+        extra = {"cut": fields["cut"], "form": FORMS[fields["form"]]}
+        return Sighting("cut", fields["person"], SPLITS[fields["part"]], extra)
+
+    def numbered(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
+        """Read the name of an image with a number: its class stands in lists, its person nowhere."""
+        if fields["stream"] != "color":
+            return OTHER_STREAMS
+        live = self.live.get(f"{fields['part']}/{fields['folder']}/{fields['number']}", self.others)
+        if live is None:
+            return WITHOUT_LABEL
+        return Sighting("bonafide" if live else "cut", fields["folder"], SPLITS[fields["part"]], part=fields["part"])
+
+    @property
+    def names(self) -> tuple[Name, ...]:
+        """The kinds of names, read so."""
+        videos = (Name(REAL, self.real, "frames"), Name(FAKE, self.fake, "frames"))
+        return (*videos, Name(NUMBERED, self.numbered, "image"))
+
+
+def _key(item: Item) -> str:
+    return item.video
+
+
+def _line(line: str) -> tuple[str, str] | None:
+    """Read a line of a list with labels: a folder or an image of each stream, of which the first is taken, and a label.
+
+    The streams stand in different orders in different lists: the name of each says which it is.
+    """
+    *paths, label = line.split()
+    for path in paths:
+        for grammar in (REAL, FAKE):
+            for place in (path, str(PurePosixPath(path).parent)):
+                parsed = grammar.parse(place)
+                if parsed:
+                    return parsed.name.rpartition("/")[0] + "/color", label
+    return None
+
+
+PROTOCOLS = LabelLists(r"CASIA_SURF@p1_\w+\.txt", _line, lambda label: label == "0", _key)
+TRAINING = LabelLists(r"train_list\.txt", _line, lambda label: label == "1", _key)
+_NUMBERED_LISTS = re.compile(r"(?:.*/)?(?:val|test)_(?P<what>private|public)_list\.txt", re.IGNORECASE)
+
+
+def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+    """Scan by names; where images have only numbers, read their classes from lists."""
+    live, notes = _numbered(tree, choices.live or "1")
+    lists = TRAINING if TRAINING.of(tree) else PROTOCOLS
+    try:
+        listing = by_name(replace(scanner, names=Reading(live).names, lists=lists), tree, choices)
+    except UserError as error:
+        raise UserError(error.place, "; ".join((error.message, *notes))) from None
+    numbers = Counter(NUMBERED.parse(item.video) is not None for item in listing.items)
+    if numbers[True]:
+        notes = (*notes, f"the persons of {counted(numbers[True], 'image')} are not known: a folder counts as one")
+    return replace(listing, notes=(*listing.notes, *notes))
+
+
+def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
+    """Return which images with numbers are bona fide, as the lists have it, and what there is to note."""
+    classes: dict[str, bool] = {}
+    notes = []
+    for name in tree.files:
+        found = _NUMBERED_LISTS.fullmatch(name)
+        if not found:
+            continue
+        place, lines = str(tree.path(name)), tree.lines(name)
+        if found["what"].casefold() == "public":
+            notes.append(f"{name} has no labels: {counted(len(lines), 'line')} passed over")
+            continue
+        for number, path, label in _labelled(lines, place):
+            if classes.setdefault(path, label == live) != (label == live):
+                raise UserError(place, f"line {number}: {path} has another label further up or in another list")
+    if classes:
+        real = sum(classes.values())
+        notes.append(f"classes of {counted(len(classes), 'image')} with numbers are from lists alone, in which {live}"
+                     f" is bona fide: {real} of them")  # fmt: skip
+    return classes, tuple(notes)
+
+
+def _labelled(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tuple[int, str, str]]:
+    for number, line in lines:
+        *paths, label = line.split()
+        if label not in ("0", "1"):
+            raise UserError(
+                place, f"line {number}: has no label of 0 or 1; the class of such images stands nowhere else"
+            )
+        parsed = [NUMBERED.parse(path.rpartition(".")[0]) for path in paths]
+        known = [one.name.rpartition("-")[0] for one in parsed if one]
+        if not known:
+            raise UserError(place, f"line {number}: {line[:80]!r} names no image of the dataset")
+        yield number, known[0], label
+
+
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    person = f"CLKJ_AS{number + 6:04d}"
+    return (
+        Clip(f"Data/Training/real_part/{person}/real.rssdk/color/0101.png", OTHERS + number),
+        Clip(f"Data/Training/fake_part/{person}/02_e_b.rssdk/color/0101.png", OTHERS + number, "cut"),
+    )
+
+
+SCANNER = Scanner(
+    kind="casia-surf",
+    title="CASIA-SURF",
+    page="https://github.com/liuajian/CASIA-FAS-Dataset",
+    expects="""\
+{Training,Val,Testing}/real_part/CLKJ_AS0005/real.rssdk/{color,depth,ir}/0101.jpg
+{Training,Val,Testing}/fake_part/CLKJ_AS0005/04_en_b.rssdk/{color,depth,ir}/0101.jpg
+CASIA_SURF@p1_video_train.txt …                      compared with the names where they are there
+older: {Val,Testing}/0007/007243-color.jpg           with val_private_list.txt, test_private_list.txt""",
+    names=Reading().names,
+    columns=("cut", "form"),
+    counts={"train": (300, 900), "dev": (100, 300), "test": (600, 1791)},
+    beside=("*casia_surf@p*.txt", "*train_list.txt", "*_private_list.txt", "*_public_list.txt"),
+    lists=PROTOCOLS,
+    scan=scan,
+    further=_further,
+    example=(
+        Clip("Data/Training/real_part/CLKJ_AS0005/real.rssdk/color/0101.png", 1),
+        Clip("Data/Training/fake_part/CLKJ_AS0005/06_enm_b.rssdk/color/0101.png", 1, "cut"),
+        Clip("Data/Val/real_part/CLKJ_AS0010/real.rssdk/color/0001.png", 2),
+        Clip("Data/Val/fake_part/CLKJ_AS0010/01_e_s.rssdk/color/0001.png", 2, "cut"),
+        Clip("Data/Testing/real_part/CLKJ_CS0117/real.rssdk/color/0015.png", 3),
+        Clip("Data/Testing/fake_part/CLKJ_CS0117/03_en_s.rssdk/color/0015.png", 3, "cut"),
+        Text("protocol/CASIA_SURF@p1_video_train.txt",
+             "CASIA_SURF/Data/Training/real_part/CLKJ_AS0005/real.rssdk/color 0\n"
+             "CASIA_SURF/Data/Training/fake_part/CLKJ_AS0005/06_enm_b.rssdk/color 1\n"),
+        Text("protocol/CASIA_SURF@p1_image_dev.txt",
+             "CASIA_SURF/Data/Val/real_part/CLKJ_AS0010/real.rssdk/color/0001.png 0\n"
+             "CASIA_SURF/Data/Val/fake_part/CLKJ_AS0010/01_e_s.rssdk/color/0001.png 1\n"),
+    ),
+)  # fmt: skip

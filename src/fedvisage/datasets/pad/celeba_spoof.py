@@ -1,0 +1,214 @@
+"""CelebA-Spoof: photographs of 10,177 celebrities; prints, paper masks, screens and 3-D masks in many lights.
+
+Zhang et al., "CelebA-Spoof: Large-scale face anti-spoofing dataset with rich annotations", ECCV 2020. Folders say the
+class; which attack it is, the light and the place stand in ``metas/intra_test/*_label.json``: 44 numbers an image, of
+which the last four are type, light, environment and 1 for an attack. Both are compared with the folders. Whether a
+screen shows a photograph or a video is not said, so their species is ``screen``. Without these files attacks are
+``attack``. Which images the authors' protocols across mediums and across sensors train and test with stands in lists of
+the same form, ``metas/protocol1`` and ``metas/protocol2``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import chain, product
+from typing import Any
+
+from fedvisage.base.errors import UserError
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Item, Listing, Sighting, Text
+from fedvisage.datasets.pad.lists import WORDS, BoxFiles, LabelLists
+from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.tree import Tree, without_ending
+
+IMAGE = Grammar(
+    "Data/{part}/{person}/{folder}/{number}",
+    part="train|test", person="[0-9]{1,5}", folder="live|spoof", number="[0-9]{1,6}",
+)  # fmt: skip
+TYPES = (
+    "live",
+    "photo",
+    "poster",
+    "a4",
+    "face_mask",
+    "upper_body_mask",
+    "region_mask",
+    "pc",
+    "pad",
+    "phone",
+    "mask_3d",
+)
+SPECIES = ("bonafide", *["print"] * 3, *["mask_paper"] * 3, *["screen"] * 3, "mask_rigid")
+LIGHTS = ("", "normal", "strong", "back", "dark")
+ENVIRONMENTS = ("", "indoor", "outdoor")
+NUMBERS = 44
+LISTED = {"train": 494_405, "test": 67_170}
+"""Images in the lists; the paper announces more."""
+
+DIVISIONS = {
+    "mediums": "protocol1",
+    "sensors_high": "protocol2/test_on_high_quality_device",
+    "sensors_middle": "protocol2/test_on_middle_quality_device",
+    "sensors_low": "protocol2/test_on_low_quality_device",
+}
+"""Columns, and where the lists lie that say ``train`` or ``test`` of an image."""
+
+_METAS = re.compile(r"(?:.*/)?metas/intra_test/(?:train|test)_label\.json", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What the 44 numbers of an image say."""
+
+    type: int
+    light: int
+    environment: int
+    attack: int
+
+    def item(self, item: Item) -> Item:
+        """Return an item with what is said of it."""
+        words = {"type": TYPES[self.type], "light": LIGHTS[self.light], "environment": ENVIRONMENTS[self.environment]}
+        extra = {name: word for name, word in words.items() if word}
+        return replace(item, species=SPECIES[self.type], extra=extra)
+
+
+def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+    species = "bonafide" if fields["folder"] == "live" else "attack"
+    return Sighting(species, fields["person"], fields["part"])
+
+
+def scan_metas(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+    """Scan by names, and add what the files with 44 numbers say; where they contradict a folder, raise UserError."""
+    listing = by_name(scanner, tree, choices)
+    files = [name for name in tree.files if _METAS.fullmatch(name)]
+    metas = dict(chain.from_iterable(_metas(tree, name) for name in files))
+    items = [
+        _checked(item, metas[key], files, tree) if (key := _key(item)) in metas else item for item in listing.items
+    ]
+    divided = _divided(tree, {_key(item): item for item in items})
+    items = [replace(item, extra={**item.extra, **divided.get(_key(item), {})}) for item in items]
+    return replace(listing, items=items, notes=(*listing.notes, *_notes(items, files)))
+
+
+def _divided(tree: Tree, items: Mapping[str, Item]) -> dict[str, dict[str, str]]:
+    """Return which lists of the authors' protocols name an image; nobody is in both lists of a protocol."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for (column, folder), part in product(DIVISIONS.items(), ("train", "test")):
+        ending = f"/metas/{folder}/{part}_label.json"
+        lists = [name for name in tree.files if f"/{name}".endswith(ending)]
+        for name, key, meta in ((one, *entry) for one in lists for entry in _metas(tree, one) if entry[0] in items):
+            _checked(items[key], meta, [name], tree)
+            if found[key].setdefault(column, part) != part:
+                message = f"names {key[:80]}, and so does the list of the other part"
+                raise UserError(str(tree.path(name)), message)
+    return found
+
+
+def _key(item: Item) -> str:
+    return item.video
+
+
+def _metas(tree: Tree, name: str) -> Iterator[tuple[str, Meta]]:
+    from fedvisage.base.files import read_json  # which loads torch
+
+    place = str(tree.path(name))
+    for path, values in read_json(tree.path(name), "unpack the archive again").items():
+        numbers = _numbers(values)
+        if numbers is None:
+            raise UserError(place, f"{path[:80]!r} does not have {NUMBERS} whole numbers that such files have")
+        yield without_ending(path), numbers
+
+
+def _numbers(values: Any) -> Meta | None:
+    if not isinstance(values, list) or len(values) != NUMBERS or not all(type(value) is int for value in values[40:]):
+        return None
+    kind, light, environment, attack = values[40:]
+    limits = ((kind, len(TYPES)), (light, len(LIGHTS)), (environment, len(ENVIRONMENTS)), (attack, 2))
+    return Meta(kind, light, environment, attack) if all(0 <= value < limit for value, limit in limits) else None
+
+
+def _checked(item: Item, meta: Meta, files: Iterable[str], tree: Tree) -> Item:
+    said = (meta.type == 0, meta.attack == 0)
+    if said != (bool(item.label), bool(item.label)):
+        what = f"type {meta.type} and {meta.attack} (1 is an attack)"
+        message = f"{item.name} has {what}, but by its folder it is {WORDS[item.label]}"
+        raise UserError(", ".join(str(tree.path(name)) for name in files), message)
+    return meta.item(item)
+
+
+def _notes(items: Iterable[Item], files: Iterable[str]) -> Iterator[str]:
+    found = Counter(item.split or "" for item in items)
+    yield "; ".join(f"{part}: {found[part]:,} of {count:,} images" for part, count in LISTED.items())
+    if unknown := sum(item.species == "attack" for item in items):
+        where = "metas/intra_test/*_label.json" if files else "metas/intra_test/*_label.json, which are not here"
+        yield f"{unknown:,} attacks have the species attack: theirs stands in {where}"
+
+
+def _line(line: str) -> tuple[str, str] | None:
+    name, _, label = line.rpartition(" ")
+    return (without_ending(name.strip()), label) if name and label.isdecimal() else None
+
+
+def _example(part: str, types: Mapping[str, int], folder: str = "intra_test") -> Text:
+    """Return a file of the example: numbers of a picture's look, then type, light, environment and class."""
+    looks = ", ".join(["0"] * (NUMBERS - 4))
+    lines = []
+    for name, kind in types.items():
+        where = "test" if name.startswith("4930") else "train"
+        numbers = f"{looks}, {kind}, {min(kind, 3)}, {min(kind, 2)}, {min(kind, 1)}"
+        lines.append(f'"Data/{where}/{name.replace("_", "/")}.png": [{numbers}]')
+    return Text(f"metas/{folder}/{part}_label.json", "{" + ", ".join(lines) + "}\n")
+
+
+_TEN, _ELEVEN = {"10_live_000184": 0, "10_spoof_000185": 3}, {"11_live_000021": 0, "11_spoof_000022": 9}
+_TESTED = {"4930_live_000300": 0, "4930_spoof_000301": 10}
+
+
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    return (
+        Clip(f"Data/train/{number + 12}/live/{number + 500:06d}.png", OTHERS + number),
+        Clip(f"Data/train/{number + 12}/spoof/{number + 600:06d}.png", OTHERS + number, "print"),
+    )
+
+
+SCANNER = Scanner(
+    kind="celeba-spoof",
+    title="CelebA-Spoof",
+    page="https://github.com/ZhangYuanhan-AI/CelebA-Spoof",
+    expects="""\
+Data/{train,test}/1/{live,spoof}/000184.jpg  000184_BB.txt   of an archive in parts (.001, .002, …) all are needed
+metas/intra_test/{train,test}_label.json                     44 numbers an image: what the attack is, light, place
+metas/{protocol1,protocol2/test_on_*}/*_label.json           the protocols across mediums and across sensors
+metas/…/*_label.txt                                          compared with the folders where they are there""",
+    names=(Name(IMAGE, _read, "image"),),
+    columns=("type", "light", "environment", *DIVISIONS),
+    beside=("*_bb.txt", "*metas/*"),
+    lists=LabelLists(r"metas/.*_label\.txt", _line, lambda label: label == "0", _key),
+    boxes=BoxFiles(("{name}_BB.txt",), "scaled"),
+    scan=scan_metas,
+    further=_further,
+    example=(
+        Clip("Data/train/10/live/000184.png", 1),
+        Clip("Data/train/10/spoof/000185.png", 1, "print"),
+        Clip("Data/train/11/live/000021.png", 2),
+        Clip("Data/train/11/spoof/000022.png", 2, "screen"),
+        Clip("Data/test/4930/live/000300.png", 3),
+        Clip("Data/test/4930/spoof/000301.png", 3, "mask_rigid"),
+        _example("train", _TEN | _ELEVEN),
+        _example("test", _TESTED),
+        _example("train", _TEN, DIVISIONS["mediums"]),
+        _example("test", _TESTED, DIVISIONS["mediums"]),
+        _example("train", _ELEVEN, DIVISIONS["sensors_high"]),
+        _example("test", _TESTED, DIVISIONS["sensors_high"]),
+        _example("train", _TEN | _ELEVEN, DIVISIONS["sensors_low"]),
+        _example("test", _TESTED, DIVISIONS["sensors_low"]),
+        Text("metas/intra_test/train_label.txt",
+             "Data/train/10/live/000184.png 0\nData/train/10/spoof/000185.png 1\n"
+             "Data/train/11/live/000021.png 0\nData/train/11/spoof/000022.png 1\n"),
+        Text("metas/intra_test/test_label.txt",
+             "Data/test/4930/live/000300.png 0\nData/test/4930/spoof/000301.png 1\n"),
+    ),
+)  # fmt: skip

@@ -1,0 +1,174 @@
+"""The lists of FedGPAD: frames of a dataset, cut out before, with depth maps whose paths are shorter than theirs.
+
+Shao et al., "Federated generalized face presentation attack detection", IEEE TNNLS 2022. Each list is of one class,
+which its name tells: ``image_list_real.txt`` of bona fide frames, ``image_list_print.txt`` and
+``image_list_video.txt`` of attacks, ``image_list_fake.txt`` of all attacks. A line is a frame's path and a number,
+which must be another in the lists of attacks. Where a path holds the name of a video as its dataset has it, that says
+species, person and more. The map of ``a/b/c/d/1.jpg`` lies at its full path below ``depth``, or at the first folders of
+it alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from fedvisage.base.errors import UserError, printable
+from fedvisage.datasets.pad import casia_fasd, hkbu_mars_v2, msu_mfsd, oulu_npu, replay_attack, siw
+from fedvisage.datasets.pad.item import Choices, Clip, Item, Listing, Sighting, Text
+from fedvisage.datasets.pad.lists import WORDS
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.pad.tree import Tree, unusable
+from fedvisage.datasets.report import Skipped
+from fedvisage.faces import pictures
+
+SPECIES = {"real": "bonafide", "print": "print", "video": "replay", "fake": "attack"}
+LIST = re.compile(r"(?:(?P<folder>.*)/)?image_list_(?P<what>real|print|video|fake)\.txt", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset: its folder in FedGPAD, how many folders of a path the path of its depth map has, and its names."""
+
+    folder: str
+    depth: int
+    scanner: Scanner
+
+
+SOURCES = (
+    Source("CASIA", 3, casia_fasd.SCANNER),
+    Source("HKBUMARsV2", 2, hkbu_mars_v2.SCANNER),
+    Source("idiap", 3, replay_attack.SCANNER),
+    Source("MSU", 2, msu_mfsd.SCANNER),
+    Source("OULU", 1, oulu_npu.SCANNER),
+    Source("SiW", 4, siw.SCANNER),
+)
+
+
+def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
+    """List the frames of the lists, each once; a list that tells a species goes before that of all attacks."""
+    lists = sorted(filter(None, map(LIST.fullmatch, tree.files)), key=_order)
+    if not lists:
+        message = f"has no image_list_real.txt and image_list_fake.txt; {tree.listing()}{tree.hints()}"
+        raise UserError(str(tree.root), message)
+    folders = sorted({found["folder"] or "" for found in lists})
+    if len(folders) > 1:
+        raise UserError(str(tree.root), f"has lists in {' and '.join(folders)}; give the folder of one dataset")
+    folder = folders[0]
+    listed = _listed(tree, lists)
+    source = _source(folder or tree.root.resolve().name, choices)
+    files = {name.casefold(): name for name in tree.files}
+    items, skipped = [], []
+    numbers = Counter[str]()
+    for path in sorted(listed):
+        name = files.get(f"{folder}/{path}".strip("/").casefold(), f"{folder}/{path}".strip("/"))
+        fault = unusable(tree.path(name), name, tree.root, pictures.ENDINGS)
+        if fault:
+            skipped.append(Skipped(printable(name), fault))
+            continue
+        own = name[len(folder) + 1 :] if folder else name
+        items.append(_item(tree, name, own, listed[path], source, numbers, choices))
+    return Listing(items, tuple(skipped))
+
+
+def _order(found: re.Match[str]) -> tuple[int, str]:
+    return list(SPECIES).index(found["what"].casefold()), found.string
+
+
+def _source(folder: str, choices: Choices) -> Source:
+    name = PurePosixPath(folder).name.casefold()
+    for source in SOURCES:
+        if choices.of == source.scanner.kind or (not choices.of and source.folder.casefold() == name):
+            return source
+    known = ", ".join(source.folder for source in SOURCES)
+    message = f"its folder is called none of {known}; say with --of which dataset these frames are of"
+    raise UserError(printable(folder), message)
+
+
+def _listed(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
+    """Return the species of each path, as the names of lists tell it; one number must not stand for both classes."""
+    listed: dict[str, str] = {}
+    labels: dict[str, bool] = {}
+    for found in lists:
+        species = SPECIES[found["what"].casefold()]
+        for number, path, label in _lines(tree, found.string):
+            place, bona_fide = str(tree.path(found.string)), species == "bonafide"
+            if labels.setdefault(label, bona_fide) != bona_fide:
+                message = f"line {number}: {label} is the label of {WORDS[not bona_fide]} in another line or list"
+                raise UserError(place, message)
+            if (listed.setdefault(path, species) == "bonafide") != bona_fide:
+                raise UserError(place, f"line {number}: {path} stands in a list of {WORDS[not bona_fide]} frames, too")
+    return listed
+
+
+def _lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
+    for number, line in tree.lines(name):
+        path, _, label = line.rpartition(" ")
+        if not path or not label.lstrip("-").isdecimal():
+            raise UserError(str(tree.path(name)), f"line {number}: {line[:80]!r} is no path and a whole number")
+        yield number, PurePosixPath(path.strip()).as_posix(), label
+
+
+def _item(
+    tree: Tree, name: str, path: str, species: str, source: Source, numbers: Counter[str], choices: Choices
+) -> Item:
+    """Return a frame; what its dataset's names say of its video must be of the class of its list."""
+    video, said = _said(source, path, choices)
+    folders = PurePosixPath(path).parent
+    frame = numbers[video]
+    numbers[video] += 1
+    depth = PurePosixPath(*folders.parts[: source.depth], PurePosixPath(path).name)
+    kind = source.scanner.kind
+    if said is None:
+        return Item(tree.path(name), path, "image", species, f"{kind}/{video}", video, frame=frame,
+                    own_subject=True, depth_name=str(depth))  # fmt: skip
+    if (said.species == "bonafide") != (species == "bonafide"):
+        message = f"{path} is by its name {WORDS[said.species == 'bonafide']}, but stands in a list of the other class"
+        raise UserError(str(tree.root), message)
+    subject = "/".join(part for part in (kind, said.part, said.subject) if part)
+    return Item(tree.path(name), path, "image", said.species, subject, video, said.split, said.extra, frame=frame,
+                depth_name=str(depth))  # fmt: skip
+
+
+def _said(source: Source, path: str, choices: Choices) -> tuple[str, Sighting | None]:
+    """Return a frame's video and what its name says: the deepest part of the path that the dataset knows."""
+    for part in (str(PurePosixPath(path).with_suffix("")), *map(str, PurePosixPath(path).parents)):
+        for name in source.scanner.names:
+            if parsed := name.grammar.parse(part):
+                said = name.read(parsed.fields, choices)
+                return parsed.name, said if isinstance(said, Sighting) else None
+    return str(PurePosixPath(path).parent), None
+
+
+def _columns() -> tuple[str, ...]:
+    further: Mapping[str, None] = dict.fromkeys(column for one in SOURCES for column in one.scanner.columns)
+    return tuple(further)
+
+
+SCANNER = Scanner(
+    kind="fedgpad",
+    title="frames in the lists of FedGPAD",
+    page="https://github.com/rshaojimmy/FedGPAD",
+    expects="""\
+{CASIA,HKBUMARsV2,idiap,MSU,OULU,SiW}/image_list_{real,print,video,fake}.txt     lines: <path of a frame> <number>
+<the same>/<path of a frame>
+<the same>/depth/…/<frame>_depth.jpg                     read with --depth …/depth""",
+    official=False,
+    columns=_columns(),
+    of=tuple(source.scanner.kind for source in SOURCES),
+    scan=scan,
+    example=(
+        Clip("CASIA/train_release/1/1/crop/100.png", 1),
+        Clip("CASIA/train_release/1/1/crop/101.png", 1),
+        Clip("CASIA/train_release/1/3/crop/100.png", 1, "warp"),
+        Clip("CASIA/test_release/1/HR_4/crop/103.png", 2, "replay"),
+        Clip("CASIA/test_release/1/2/crop/103.png", 2),
+        Text("CASIA/image_list_real.txt",
+             "train_release/1/1/crop/100.png 1\ntrain_release/1/1/crop/101.png 1\ntest_release/1/2/crop/103.png 1\n"),
+        Text("CASIA/image_list_fake.txt", "train_release/1/3/crop/100.png 0\ntest_release/1/HR_4/crop/103.png 0\n"),
+        Text("CASIA/image_list_video.txt", "test_release/1/HR_4/crop/103.png 0\n"),
+    ),
+)  # fmt: skip

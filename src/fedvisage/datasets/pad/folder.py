@@ -1,0 +1,155 @@
+"""Any folder of images and videos that lie in ``{real,live,bonafide}/`` and ``{attack,spoof,fake}/<species>/``.
+
+The first folder below that, where there is one, names the subject, and deeper folders the video. The folder decides the
+class. What cannot be used is listed with the reason; what contradicts itself is an error. Subjects keep the names of
+their folders, and images in one folder below a subject are frames of one video.
+"""
+
+import csv
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from fedvisage.base.errors import UserError, printable
+from fedvisage.data.prepared import BONA_FIDE
+from fedvisage.datasets.pad.item import Choices, Clip, Item, Kind, Listing, Text
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.pad.tree import VIDEO_ENDINGS, Tree, unusable
+from fedvisage.datasets.report import Skipped
+from fedvisage.faces import pictures
+
+REAL_FOLDERS = ("real", "live", "bonafide")
+ATTACK_FOLDERS = ("attack", "spoof", "fake")
+LABELS = "labels.csv"
+
+_SPECIES = re.compile(r"[a-z0-9_-]{1,64}")
+_SPECIES_OF_ATTACKS = ("print", "replay", "cut", "mask")
+
+
+def scan_folder(_: Scanner, tree: Tree, __: Choices) -> Listing:
+    """List the usable files of a dataset, in order of their names, and those that are not, with the reason."""
+    if not any(entry.is_dir() and _polarity(entry.name) is not None for entry in tree.root.iterdir()):
+        wanted = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
+        raise UserError(str(tree.root), f"has none of the folders {wanted}; {tree.listing()}{tree.hints()}")
+    found: list[Item] = []
+    frames: Counter[str] = Counter()
+    skipped: list[Skipped] = []
+    for name in tree.files:
+        if name == LABELS:
+            continue
+        item = _located(tree.path(name), name, tree.root)
+        if isinstance(item, Item):
+            found.append(replace(item, frame=frames[item.video]))
+            frames[item.video] += 1
+        else:
+            skipped.append(Skipped(printable(name), item))
+    _check_species(tree.root, found)
+    _check_labels(tree.path(LABELS), found)
+    return Listing(found, tuple(skipped))
+
+
+def _check_species(root: Path, found: list[Item]) -> None:
+    """Refuse subjects in the place of species: folders directly below the attacks that bear a subject's name."""
+    subjects = {item.subject for item in found if item.label == 1 and not item.own_subject}
+    for item in found:
+        if item.label == 0 and item.species in subjects:
+            above = PurePosixPath(item.name).parts[0]
+            raise UserError(
+                str(root / above / item.species),
+                f"{item.species!r} is a subject, where the kind of attack is expected; move it to "
+                f"{above}/<species>/{item.species}/, such as {above}/print/{item.species}/",
+            )
+
+
+def _located(path: Path, name: str, root: Path) -> Item | str:
+    """Return what the folders say about a file, or why it cannot be used."""
+    first, *below = PurePosixPath(name).parts
+    label = _polarity(first)
+    if label is None:
+        wanted = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
+        return f"unknown class folder {printable(first)!r} (one of {wanted})" if below else "not in a class folder"
+    if fault := unusable(path, name, root, pictures.ENDINGS + VIDEO_ENDINGS):
+        return fault
+    species = BONA_FIDE
+    if label == 0:
+        if len(below) < 2:
+            return f"an attack without a species folder; put it into {first}/<species>/"
+        species, *below = below
+        if not _SPECIES.fullmatch(species) and _polarity(species) is None:
+            return f"species folder {species!r}: use lower-case letters, digits, '_' and '-'"
+    _check_polarity(name, label, species if label == 0 else below[0], root)
+    subject = below[0] if len(below) > 1 else PurePosixPath(below[0]).stem
+    single = len(below) < 3 or path.suffix.lower() in VIDEO_ENDINGS
+    video = PurePosixPath(name).with_suffix("") if single else PurePosixPath(name).parent
+    kind: Kind = "video" if path.suffix.lower() in VIDEO_ENDINGS else "image"
+    return Item(path, name, kind, species, subject, str(video), own_subject=len(below) == 1)
+
+
+def _polarity(folder: str) -> int | None:
+    """Return the label that a class folder stands for."""
+    if folder.casefold() in REAL_FOLDERS:
+        return 1
+    return 0 if folder.casefold() in ATTACK_FOLDERS else None
+
+
+def _check_polarity(name: str, label: int, inner: str, root: Path) -> None:
+    """Raise a UserError if the folder below the class says the opposite of the class."""
+    opposite = REAL_FOLDERS if label == 0 else ATTACK_FOLDERS + _SPECIES_OF_ATTACKS
+    if inner.casefold() in opposite:
+        outer = PurePosixPath(name).parts[0]
+        message = f"{name!r} is in {outer!r} and in {inner!r}, which contradict each other; move or rename the folder"
+        raise UserError(str(root), message)
+
+
+def _check_labels(path: Path, found: list[Item]) -> None:
+    """Compare the folders with `labels.csv` (path,label; 1 = bona fide, 0 = attack), where there is one."""
+    if not path.is_file():
+        return
+    labels = {entry.name: entry.label for entry in found}
+    wrong = [
+        (name, label) for name, label in _read_labels(path) if PurePosixPath(name).as_posix() in labels
+        and labels[PurePosixPath(name).as_posix()] != label
+    ]  # fmt: skip
+    if wrong:
+        name, label = wrong[0]
+        raise UserError(
+            str(path),
+            f"{len(wrong)} labels contradict the folders: {name!r} is labelled {label} but lies in "
+            f"{PurePosixPath(name).parts[0]!r}; 1 is bona fide and 0 is attack here; turn the labels or move the files",
+        )
+
+
+def _read_labels(path: Path) -> list[tuple[str, int]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as lines:
+            reader = csv.DictReader(lines, strict=True)
+            if not {"path", "label"} <= set(reader.fieldnames or ()):
+                raise UserError(str(path), "its first line must name the columns path,label")
+            rows = [(row["path"] or "", row["label"]) for row in reader]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise UserError(str(path), f"not a readable table: {error}") from None
+    for name, label in rows:
+        if label not in ("0", "1"):
+            raise UserError(str(path), f"label of {name!r} must be 1 (bona fide) or 0 (attack), got {label!r}")
+    return [(name, int(label)) for name, label in rows]
+
+
+SCANNER = Scanner(
+    kind="folder",
+    title="a folder of your own",
+    page="",
+    expects="""\
+{real,live,bonafide}/<subject>/…       images and videos; deeper folders hold frames of one video
+{attack,spoof,fake}/<species>/<subject>/…
+labels.csv (path,label; 1 is bona fide)  compared with the folders where it is there""",
+    official=False,
+    scan=scan_folder,
+    example=(
+        Clip("real/ann/1.avi", 1),
+        Clip("real/ben/clip.png", 2),
+        Clip("attack/print/ann/1.avi", 1, "print"),
+        Clip("attack/replay/ben/2.png", 2, "replay"),
+        Text("labels.csv", "path,label\nreal/ann/1.avi,1\nattack/print/ann/1.avi,0\n"),
+    ),
+)

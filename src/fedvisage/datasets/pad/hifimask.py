@@ -1,0 +1,95 @@
+"""CASIA-SURF HiFiMask: 75 people of three skins and masks of their faces in three materials; folders of frames.
+
+Liu et al., "Contrastive context-aware learning for 3D high-fidelity mask face presentation attack detection", IEEE TIFS
+2022. A folder's name is skin, subject, type, scene, light and sensor; type 0 is bona fide. Which people are for
+training stands in the lists of protocol 1 alone; lists have 0 for bona fide.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import PurePosixPath
+
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Listing, Sighting, Text
+from fedvisage.datasets.pad.lists import LabelLists, stem_of
+from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.tree import Tree
+
+FOLDER = Grammar(
+    "{skin}_{subject}_{type}_{scene}_{light}_{sensor}",
+    skin="[123]", subject="[0-9]{2}", type="[0-3]", scene="[1-6]", light="[0-6]", sensor="[0-8]",
+)  # fmt: skip
+MATERIALS = {"1": "transparent", "2": "plaster", "3": "resin"}
+LISTS = r"CASIA_HiFiMask@p[0-9.]+_(?:image|video)_(?:train|dev|test)\.txt"
+_LINE = re.compile(r"(?:.*/)?([1-3]_[0-9]{2}(?:_[0-9]){4})(?:/[^/\s]+)?\s+(\S+)", re.ASCII)
+_FIRST = re.compile(r"CASIA_HiFiMask@p1_(?:image|video)_(train|dev|test)\.txt", re.IGNORECASE)
+
+
+def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+    extra = {name: fields[name] for name in ("skin", "scene", "light", "sensor")}
+    person = f"{fields['skin']}-{fields['subject']}"
+    if fields["type"] == "0":
+        return Sighting("bonafide", person, extra=extra)
+    return Sighting("mask_rigid", person, extra=extra | {"material": MATERIALS[fields["type"]]})
+
+
+def _line(line: str) -> tuple[str, str] | None:
+    found = _LINE.fullmatch(line)
+    return (found[1], found[2]) if found else None
+
+
+def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+    """Read the names, and the part of each folder from the lists of protocol 1."""
+    found = by_name(scanner, tree, choices)
+    parts = _parts(tree)
+    return replace(found, items=[replace(item, split=parts.get(stem_of(item))) for item in found.items])
+
+
+def _parts(tree: Tree) -> dict[str, str]:
+    parts = {}
+    for file in tree.files:
+        first = _FIRST.fullmatch(PurePosixPath(file).name)
+        for _, line in tree.lines(file) if first else ():
+            if first and (read := _line(line)):
+                parts[read[0]] = first[1].lower()
+    return parts
+
+
+SCANNER = Scanner(
+    kind="hifimask",
+    title="CASIA-SURF HiFiMask",
+    page="https://github.com/liuajian/CASIA-FAS-Dataset",
+    expects="""\
+Data/1_01_0_1_0_0/0001.png …                    skin_subject_type_scene_light_sensor; type 0 live
+protocol/CASIA_HiFiMask@p1_video_train.txt …    compared with the names where they are there; p1 has the parts""",
+    names=(Name(FOLDER, _read, "frames"),),
+    columns=("skin", "scene", "light", "sensor", "material"),
+    counts={"all": (13_527, 40_696)},
+    lists=LabelLists(LISTS, _line, lambda label: label == "0"),
+    beside=("*protocol*/*",),
+    scan=scan,
+    example=(
+        Clip("Data/1_01_0_1_0_0/0001.png", 1),
+        Clip("Data/1_01_0_1_0_0/0002.png", 1),
+        Clip("Data/1_01_1_1_3_2/0001.png", 1, "mask_rigid"),
+        Clip("Data/1_01_2_4_0_5/0001.png", 1, "mask_rigid"),
+        Clip("Data/2_07_0_2_5_8/0001.png", 2),
+        Clip("Data/2_07_3_2_5_8/0001.png", 2, "mask_rigid"),
+        Clip("Data/3_01_0_6_1_1/0001.png", 3),
+        Clip("Data/3_01_3_6_1_1/0001.png", 3, "mask_rigid"),
+        Text(
+            "protocol/CASIA_HiFiMask@p1_video_train.txt",
+            "CASIA_HiFiMask/Data/1_01_0_1_0_0 0\n"
+            "CASIA_HiFiMask/Data/1_01_1_1_3_2 1\n"
+            "CASIA_HiFiMask/Data/1_01_2_4_0_5 1\n",
+        ),
+        Text(
+            "protocol/CASIA_HiFiMask@p1_video_dev.txt",
+            "CASIA_HiFiMask/Data/2_07_0_2_5_8 0\nCASIA_HiFiMask/Data/2_07_3_2_5_8 1\n",
+        ),
+        Text(
+            "protocol/CASIA_HiFiMask@p1_image_test.txt",
+            "CASIA_HiFiMask/Data/3_01_0_6_1_1/0001.png 0\nCASIA_HiFiMask/Data/3_01_3_6_1_1/0001.png 1\n",
+        ),
+    ),
+)

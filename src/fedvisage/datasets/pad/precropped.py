@@ -1,0 +1,217 @@
+"""Frames of datasets that were cut out before, in two layouts: those of FLIP and FedSIS, and that of GD-FAS.
+
+Srivatsan et al., "FLIP: Cross-domain face anti-spoofing with language guidance", ICCV 2023; Jung et al., "Group-wise
+scaling and orthogonal decomposition for domain-invariant feature extraction in face anti-spoofing", ICCV 2025. What a
+frame shows stands in its name, as its dataset has it: with it come species, person and what else the dataset says, and
+persons are the same as in the dataset itself. The folder must say the same class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from fedvisage.base.errors import UserError, printable
+from fedvisage.datasets.pad import (
+    casia_fasd,
+    casia_surf,
+    cefa,
+    celeba_spoof,
+    hkbu_mars_v2,
+    msu_mfsd,
+    oulu_npu,
+    replay_attack,
+    rose_youtu,
+    siw,
+    wmca,
+)
+from fedvisage.datasets.pad.item import Choices, Clip, Grammar, Item, Listing, Sighting
+from fedvisage.datasets.pad.lists import WORDS
+from fedvisage.datasets.pad.scanner import UNKNOWN_SHARE, Name, Scanner, by_name, sight
+from fedvisage.datasets.pad.tree import Tree
+
+REAL = ("real", "live")
+_FOLDERS = {"part": "train|dev|devel|test", "class": "real|live|fake|attack|spoof", "stem": "[A-Za-z0-9_.-]+"}
+FRAME = Grammar("{part}/{class}/{stem}_frame{number}", number="[0-9]{1,6}", **_FOLDERS)
+NUMBERED = Grammar("{part}/{class}/{stem}_{number}", number="[0-9]{1,6}", **_FOLDERS)
+WHOLE = FOLDER = Grammar("{part}/{class}/{stem}", **_FOLDERS)
+"""An image, or a folder of them."""
+
+_SURF_VIDEO = re.compile(r"(Training|Val|Testing)_(real_part|fake_part)_(CLKJ_[A-Z]{2}[0-9]{4})_(.*[.]rssdk)_(color)")
+
+UNREAD = "images whose names are not of the dataset"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset whose frames are read: where a frame's video lies in the dataset itself, by part, class and name.
+
+    A dataset of images has no frames: the number at the end of a name is the image's own. Where a name says nothing of
+    the class, `of_class` gives what names say in the folders of one class.
+    """
+
+    scanner: Scanner
+    path: Callable[[str, bool, str], str]
+    images: bool = False
+    of_class: Callable[[bool], tuple[Name, ...]] | None = None
+
+    def read(self, fields: Mapping[str, str], choices: Choices) -> Sighting | None:
+        """Return what the dataset says of a name, or None if it has no such name."""
+        stem, number = fields["stem"], fields.get("number")
+        if self.images and number is not None:
+            stem, number = f"{stem}_{number}", "0"
+        live = fields["class"] in REAL
+        path = self.path(fields["part"], live, stem)
+        for name in self.of_class(live) if self.of_class else self.scanner.names:
+            if parsed := name.grammar.parse(path):
+                said = name.read(parsed.fields, choices)
+                if isinstance(said, Sighting):
+                    return said if number is None else replace(said, video=stem, frame=int(number))
+        return None
+
+
+def _casia(part: str, _: bool, stem: str) -> str:
+    return f"{part}_release/{stem.replace('_', '/', 1)}"
+
+
+def _replay(part: str, live: bool, stem: str) -> str:
+    """Return where a video of Replay-Attack lies: the folder begins the name."""
+    folder, _, name = stem.partition("_")
+    part = "devel" if part == "dev" else part
+    return f"{part}/{folder}/{name}" if live else f"{part}/attack/{folder}/{name}"
+
+
+def _siw(part: str, live: bool, stem: str) -> str:
+    return f"{part.title()}/{'live' if live else 'spoof'}/{stem[:3]}/{stem}"
+
+
+def _hkbu(_: str, live: bool, stem: str) -> str:
+    return f"{'real' if live else 'attack'}/{stem.rpartition('_')[2]}/{stem}"
+
+
+def _cefa(_: str, __: bool, stem: str) -> str:
+    first, number, *more = (*stem.split("_"), "", "")
+    if len(more) > 5:  # two are the empty ones
+        return f"{'3D-Mask' if first == '1' else 'Silicone-Mask'}/{number}/{stem}/color"
+    ethnicity = dict(zip("123", cefa.ETHNICITIES, strict=True)).get(first, "")
+    return f"{ethnicity}-{number}/{stem}/color"
+
+
+def _wmca(_: str, __: bool, stem: str) -> str:
+    """Return where a file of WMCA lies: its date begins the name."""
+    return stem.replace("_", "/", 1)
+
+
+def _surf(_: str, __: bool, stem: str) -> str:
+    """Return where a frame of CASIA-SURF lies: folders are apart by the character that also stands within them."""
+    if found := _SURF_VIDEO.fullmatch(stem):
+        return "/".join(found.groups())
+    return stem.replace("_", "/")
+
+
+def _celeba(part: str, _: bool, stem: str) -> str:
+    return f"Data/{part}/{stem.replace('_', '/')}"
+
+
+SOURCES = {
+    source.scanner.kind: source
+    for source in (
+        Source(oulu_npu.SCANNER, lambda part, _, stem: f"{part.title()}_files/{stem}"),
+        Source(casia_fasd.SCANNER, _casia),
+        Source(replay_attack.SCANNER, _replay),
+        Source(msu_mfsd.SCANNER, lambda _, live, stem: f"{'real' if live else 'attack'}/{stem}"),
+        Source(siw.SCANNER, _siw),
+        Source(rose_youtu.SCANNER, lambda _, __, stem: stem),
+        Source(hkbu_mars_v2.SCANNER, _hkbu),
+        Source(cefa.SCANNER, _cefa),
+        Source(casia_surf.SCANNER, _surf, of_class=lambda live: casia_surf.Reading(others=live).names),
+        Source(wmca.SCANNER, _wmca),
+        Source(celeba_spoof.SCANNER, _celeba, images=True),
+    )
+}
+
+
+def _read(fields: Mapping[str, str], choices: Choices, among: Sequence[Source]) -> Sighting | str:
+    """Read a name as that of the first source that has it."""
+    return next((said for source in among if (said := source.read(fields, choices))), UNREAD)
+
+
+def _names(among: Sequence[Source]) -> tuple[Name, ...]:
+    read = partial(_read, among=among)
+    images = (Name(grammar, read, "image") for grammar in (FRAME, NUMBERED, WHOLE))
+    return (*images, Name(FOLDER, read, "frames"))
+
+
+def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+    """Scan with the names of the dataset that was given, or of the one that has these names."""
+    kinds = [choices.of] if choices.of else list(SOURCES)
+    known = {kind: replace(scanner, kind=kind, names=_names([SOURCES[kind]])) for kind in kinds}
+    matched: Counter[str] = Counter()
+    unread: dict[str, list[str]] = {kind: [] for kind in known}
+    for file in tree.files:
+        if sight(scanner, file, choices) is None:
+            continue
+        for kind, own in known.items():
+            seen = sight(own, file, choices)
+            if seen is not None and isinstance(seen[2], Sighting):
+                matched[kind] += 1
+            else:
+                unread[kind].append(printable(file))
+    if not matched:
+        wanted = f"looked for {FRAME.template}.png and {FOLDER.template}/000.png"
+        message = f"holds no frames of {' or '.join(known)}: {wanted}; {tree.listing()}{tree.hints()}"
+        raise UserError(str(tree.root), message)
+    kind = _most(matched, tree)
+    if len(unread[kind]) > UNKNOWN_SHARE * (len(unread[kind]) + matched[kind]):
+        message = f"{len(unread[kind])} images have names that {kind} does not have: {', '.join(unread[kind][:3])}"
+        raise UserError(str(tree.root), f"{message}; give the folder of one dataset, or say which with --of")
+    listing = by_name(known[kind], tree, choices)
+    return replace(listing, notes=(*listing.notes, f"frames of {kind}, by their names"))
+
+
+def _most(matched: Counter[str], tree: Tree) -> str:
+    (kind, count), *others = matched.most_common(2)
+    if others and others[0][1] == count:
+        message = f"names may be of {kind} or of {others[0][0]}; say which with --of"
+        raise UserError(str(tree.root), message)
+    return kind
+
+
+def check_folders(tree: Tree, items: Sequence[Item]) -> None:
+    """Raise a UserError where a frame lies in the folder of the other class."""
+    for item in items:
+        folder = item.name.split("/")[1]
+        if (folder in REAL) != bool(item.label):
+            message = (
+                f"{item.name} lies in {folder!r}, but by its name it is {WORDS[item.label]}; move it, or remove it"
+            )
+            raise UserError(str(tree.root), message)
+
+
+COLUMNS = dict.fromkeys(column for source in SOURCES.values() for column in source.scanner.columns)
+
+SCANNER = Scanner(
+    kind="frames",
+    title="frames that were cut out before",
+    page="https://github.com/koushiksrivats/FLIP",
+    expects="""\
+{train,test}/{real,fake}/<name of the video>_frame0.png      as FLIP and FedSIS have them
+{train,test}/{live,attack}/<name of the video>/000.png       as GD-FAS has them
+of one dataset; its name is read from theirs, or given with --of""",
+    names=_names(list(SOURCES.values())),
+    columns=tuple(column for column in COLUMNS if column not in celeba_spoof.DIVISIONS),
+    of=tuple(SOURCES),
+    check=check_folders,
+    scan=scan,
+    example=(
+        Clip("train/real/1_1_frame0.png", 1),
+        Clip("train/fake/1_HR_4_frame6.png", 1, "replay"),
+        Clip("train/fake/2_3_frame0.png", 2, "warp"),
+        Clip("test/real/1_HR_1_frame0.png", 3),
+        Clip("test/fake/1_6_frame0.png", 3, "cut"),
+        Clip("test/fake/1_7_frame0.png", 3, "replay"),
+    ),
+)

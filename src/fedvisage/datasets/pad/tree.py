@@ -1,0 +1,136 @@
+"""The files below the root of a dataset: which are there, and which may be read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from fedvisage.base.errors import UserError, printable
+from fedvisage.data.prepared import is_safe_path
+from fedvisage.faces import pictures
+
+VIDEO_ENDINGS = (".avi", ".mp4", ".mov", ".m4v", ".mkv", ".webm")
+ARRAY_ENDINGS = (".hdf5", ".h5")
+MEDIA_ENDINGS = (*VIDEO_ENDINGS, *pictures.ENDINGS, *ARRAY_ENDINGS)
+ARCHIVE_ENDINGS = (".zip", ".7z", ".rar", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".001", ".z01")
+
+_NAME_LIMIT = 200
+_LIST_LIMIT = 256 << 20
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A dataset's files by their names below the root, sorted; hidden ones are only counted."""
+
+    root: Path
+    files: tuple[str, ...]
+    hidden: int = 0
+
+    def path(self, name: str) -> Path:
+        """Return where a file lies."""
+        return self.root / name
+
+    def lines(self, name: str) -> list[tuple[int, str]]:
+        """Read a list: its lines that are not empty with their numbers, whatever ends lines on the writer's system."""
+        path = self.path(name)
+        if fault := unusable(path, name, self.root, (path.suffix.lower(),)):
+            raise UserError(str(path), f"{fault}; it is needed to check the names")
+        if path.stat().st_size > _LIST_LIMIT:
+            raise UserError(str(path), f"is larger than {_LIST_LIMIT >> 20} MiB: not a list")
+        try:
+            text = path.read_text(encoding="utf-8-sig")
+        except UnicodeDecodeError as error:
+            raise UserError(str(path), f"is no text: {error}") from None
+        return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
+
+    def listing(self) -> str:
+        """Say what lies below the root, for somebody who gave a wrong one."""
+        if not self.files:
+            return "the directory is empty"
+        tops = sorted({printable(PurePosixPath(name).parts[0]) for name in self.files})
+        endings = Counter(PurePosixPath(name).suffix.lower() or "no ending" for name in self.files)
+        counts = ", ".join(f"{count} × {printable(ending)}" for ending, count in endings.most_common(4))
+        return f"found {', '.join(tops[:_SHOWN])}{', …' if len(tops) > _SHOWN else ''} ({counts})"
+
+    def hints(self) -> str:
+        """Say what may be in the way: archives, or linked directories."""
+        packed = [name for name in self.files if PurePosixPath(name).suffix.lower() in ARCHIVE_ENDINGS]
+        linked = [name for name in self.files if self.path(name).is_symlink() and self.path(name).is_dir()]
+        said = f"; {printable(packed[0])} is an archive: unpack it first" if packed else ""
+        said += f"; {printable(linked[0])} is a linked directory, and links are not followed" if linked else ""
+        return said
+
+
+def ending_of(name: str) -> str:
+    """Return the ending of a name in lower case, without what stands before."""
+    return PurePosixPath(name).suffix.lower()
+
+
+def without_ending(name: str) -> str:
+    """Return a name without its ending."""
+    return name[: len(name) - len(PurePosixPath(name).suffix)]
+
+
+def walk(root: Path, leave_out: Path | None = None) -> Tree:
+    """List the files below a root; linked directories stand in the list themselves and are not entered.
+
+    What lies in the directory `leave_out` belongs to something else and is not looked at.
+    """
+    if not root.is_dir():
+        raise UserError(str(root), "no such directory; give the folder that holds the dataset")
+    outside, hidden = _folder_below(root, leave_out), Counter[str]()
+    names = sorted(path.relative_to(root).as_posix() for path in files_below(root, hidden))
+    return Tree(root, tuple(name for name in names if not (outside and name.startswith(outside))), hidden.total())
+
+
+def _folder_below(root: Path, folder: Path | None) -> str | None:
+    """Return how the names of a folder's files begin, if it lies below the root."""
+    if folder is None or not folder.resolve().is_relative_to(root.resolve()):
+        return None
+    if folder.resolve() == root.resolve():
+        raise UserError(str(folder), "is the dataset itself; maps need a directory of their own")
+    return f"{folder.resolve().relative_to(root.resolve()).as_posix()}/"
+
+
+def files_below(root: Path, hidden: Counter[str] | None = None) -> Iterator[Path]:
+    """Walk over all files and links, leaving out hidden ones and never following linked directories."""
+    for folder, folders, files in os.walk(root, onerror=_refuse, followlinks=False):
+        links = [name for name in folders if (Path(folder) / name).is_symlink()]
+        folders[:] = [name for name in folders if name not in links and not name.startswith(".")]
+        if hidden is not None:
+            hidden["files"] += sum(name.startswith(".") for name in files)
+        yield from (Path(folder) / name for name in files + links if not name.startswith("."))
+
+
+def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str | None:
+    """Return why a directory entry cannot be read as a file of the dataset, if so; its content is not looked at."""
+    if not name.isprintable() or len(name) > _NAME_LIMIT or not is_safe_path(name):
+        return f"its name is longer than {_NAME_LIMIT} characters or has characters that cannot be kept"
+    if path.is_symlink():
+        if path.is_dir():
+            return "a link to a directory; links to directories are not followed"
+        if not _resolved(path).is_relative_to(_resolved(root)):
+            return "a link that leads out of the folder"
+    try:
+        status = path.stat()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    if not stat.S_ISREG(status.st_mode):
+        return "not a plain file"
+    if path.suffix.lower() not in endings:
+        return f"files that end in {printable(path.suffix)!r} are not taken"
+    return "an empty file" if status.st_size == 0 else None
+
+
+def _resolved(path: Path) -> Path:
+    """Return where a path leads; a link that leads to itself stays where it is, and cannot be read."""
+    return Path(os.path.realpath(path))
+
+
+def _refuse(error: OSError) -> None:
+    raise UserError(str(error.filename), f"cannot be read: {error.strerror}")

@@ -1,0 +1,150 @@
+"""WMCA: 72 people before several cameras; prints, replays, glasses, and masks of paper, silicone and hard stuff.
+
+George et al., "Biometric face presentation attack detection with multi-channel convolutional neural network", IEEE TIFS
+2020. The name of a file is client, session, presenter, type and instrument; the type alone decides the class. Who is
+shown is the client, also where somebody else wears the client's mask, so that a mask and its original stay together.
+The lists of a protocol come in three forms; the one that is called grandtest says which part a file belongs to. Colour
+is read: of the cut-out frames where they are there, else of the recordings of the station.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import PurePosixPath
+
+from fedvisage.datasets.pad.item import OTHERS, Choices, Clip, Grammar, Listing, Sighting, Text
+from fedvisage.datasets.pad.lists import LabelLists, stem_of
+from fedvisage.datasets.pad.scanner import Name, Scanner, by_name
+from fedvisage.datasets.pad.tree import Tree, without_ending
+
+_ARRAYS = "Frame_{}/array"
+_DATE = "[0-9]{2}[.][0-9]{2}[.][0-9]{2}"
+_NAME = "{date}/{client}_{session}_{presenter}_{type}_{instrument}"
+_FIELDS = {"date": _DATE, "client": "[0-9]{3}", "session": "[0-9]{2}", "presenter": "[0-9]{3}", "type": "[0-4]",
+           "instrument": "[0-9]{2}"}  # fmt: skip
+MANY = Grammar(f"preprocessed-face-station_CDIT/{_NAME}", **_FIELDS)
+CUT = Grammar(f"preprocessed-face-station_RGB/{_NAME}", **_FIELDS)
+STATION = Grammar(f"face-station/{_NAME}", **_FIELDS)
+BARE = Grammar(_NAME, **_FIELDS)
+
+TYPES = {"0": "bonafide", "1": "glasses", "2": "mask", "3": "print", "4": "replay"}
+RIGID_OF_GLASSES = (2, 13, 14)
+REPLAYS_OF_PRINTS = (5, 10, 15)
+MASKS = {
+    **dict.fromkeys(range(1, 8), "mask_head"),
+    **dict.fromkeys(range(8, 12), "mask_paper"),
+    **dict.fromkeys(range(12, 18), "mask_rigid"),
+    **dict.fromkeys((18, *range(75, 100)), "mask_flexible"),
+}
+SPLITS = {"train": "train", "dev": "dev", "eval": "test"}
+_GRANDTEST = re.compile(r"(?:.*/)?PROTOCOL-grandtest\.csv", re.IGNORECASE)
+
+
+def species_of(kind: str, instrument: int) -> str | None:
+    """Return the species of a type and an instrument, or None if the dataset does not have it."""
+    if kind == "1" and instrument in RIGID_OF_GLASSES:
+        return "mask_rigid"
+    if kind == "2":
+        return MASKS.get(instrument)
+    if kind == "3" and instrument in REPLAYS_OF_PRINTS:
+        return "replay"
+    return TYPES[kind]
+
+
+def _read(fields: Mapping[str, str], _: Choices) -> Sighting | str:
+    species = species_of(fields["type"], int(fields["instrument"]))
+    if species is None:
+        return "masks with a number that the dataset does not have"
+    extra = {name: fields[name] for name in ("session", "presenter", "type", "instrument")}
+    return Sighting(species, fields["client"], extra=extra)
+
+
+def _left_out(_: Mapping[str, str], __: Choices, why: str) -> str:
+    return why
+
+
+def _line(line: str) -> tuple[str, str] | None:
+    """Read a line of one of three forms; the line that heads a table names nothing."""
+    words = [word.strip() for word in line.split(",")]
+    if "filepath" in words:
+        return "", ""
+    if len(words) == 5:  # a row's number, client, path, part and label
+        return _stem(words[2]), words[4]
+    if len(words) == 4:  # path, label, what it is, and part
+        return _stem(words[0]), words[1]
+    path, _, label = line.rpartition(" ")
+    return (_stem(path), label) if path and len(words) == 1 else None
+
+
+def _stem(path: str) -> str:
+    name = PurePosixPath(path.strip()).name
+    return without_ending(name) if name.endswith((".hdf5", ".h5")) else name
+
+
+def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
+    """Read the names, and the part of each file from the list that is called grandtest."""
+    cut = any(CUT.parse(without_ending(file)) for file in tree.files)
+    names = _names(cut_out=cut)
+    found = by_name(replace(scanner, names=names), tree, choices)
+    parts = _parts(tree)
+    return replace(found, items=[replace(item, split=parts.get(stem_of(item))) for item in found.items])
+
+
+def _names(*, cut_out: bool) -> tuple[Name, ...]:
+    many = partial(_left_out, why="arrays of grey, depth, infrared and heat")
+    station = partial(_left_out, why="recordings of which the cut-out frames are there") if cut_out else _read
+    return (Name(MANY, many, "arrays"), Name(CUT, _read, "arrays"), Name(STATION, station, "arrays"),
+            Name(BARE, _read, "arrays"))  # fmt: skip
+
+
+def _parts(tree: Tree) -> dict[str, str]:
+    parts = {}
+    for file in tree.files:
+        for _, line in tree.lines(file) if _GRANDTEST.fullmatch(file) else ():
+            words = [word.strip() for word in line.split(",")]
+            part = next((SPLITS[word] for word in reversed(words) if word in SPLITS), None)
+            if part and (read := _line(line)):
+                parts[read[0]] = part
+    return parts
+
+
+def _further(number: int) -> tuple[Clip, ...]:
+    """Return the clips of one more person of a small copy."""
+    kinds = (("01_000_0_01", "bonafide"), ("01_000_3_04", "print"), ("01_000_4_02", "replay"))
+    place = f"preprocessed-face-station_RGB/26.01.18/{number + 201}"
+    return tuple(Clip(f"{place}_{said}.hdf5", OTHERS + number, species, layout=_ARRAYS) for said, species in kinds)
+
+
+SCANNER = Scanner(
+    kind="wmca",
+    title="WMCA",
+    page="https://www.idiap.ch/en/scientific-research/data/wmca",
+    expects="""\
+[preprocessed-face-station_RGB/]26.01.18/012_01_017_2_83.hdf5     client_session_presenter_type_instrument; type 0 real
+[face-station/]26.01.18/012_01_017_2_83.hdf5                      the recordings, where there are no cut-out frames
+PROTOCOL-grandtest.csv …                                          compared with the names; grandtest has the parts""",
+    names=_names(cut_out=False),
+    columns=("session", "presenter", "type", "instrument"),
+    counts={"all": (347, 1332)},
+    lists=LabelLists(r"PROTOCOL-\w+\.csv|WMCA_Grandtest\.txt", _line, lambda label: label in ("0", "bonafide")),
+    beside=("*.csv", "*.txt"),
+    scan=scan,
+    further=_further,
+    example=(
+        Clip("preprocessed-face-station_RGB/26.01.18/012_01_000_0_00.hdf5", 1, layout=_ARRAYS),
+        Clip("preprocessed-face-station_RGB/26.01.18/012_01_017_2_83.hdf5", 1, "mask_flexible", layout=_ARRAYS),
+        Clip("preprocessed-face-station_RGB/14.02.18/019_03_033_4_02.hdf5", 2, "replay", layout=_ARRAYS),
+        Clip("preprocessed-face-station_RGB/14.02.18/019_01_000_0_01.hdf5", 2, layout=_ARRAYS),
+        Clip("preprocessed-face-station_RGB/28.02.18/098_01_000_3_15.hdf5", 3, "replay", layout=_ARRAYS),
+        Clip("preprocessed-face-station_RGB/28.02.18/098_01_000_3_04.hdf5", 3, "print", layout=_ARRAYS),
+        Clip("preprocessed-face-station_RGB/28.02.18/098_02_000_1_13.hdf5", 3, "mask_rigid", layout=_ARRAYS),
+        Text("documentation/PROTOCOL-grandtest.csv",
+             "26.01.18/012_01_000_0_00,0,bonafide,train\n26.01.18/012_01_017_2_83,1,attack/3D/flexiblemask,train\n"
+             "14.02.18/019_03_033_4_02,1,attack/2D/replay,dev\n14.02.18/019_01_000_0_01,0,bonafide,dev\n"
+             "28.02.18/098_01_000_3_15,1,attack/2D/replay,eval\n28.02.18/098_01_000_3_04,1,attack/2D/prints,eval\n"
+             "28.02.18/098_02_000_1_13,1,attack/3D/rigidmask,eval\n"),
+    ),
+)  # fmt: skip

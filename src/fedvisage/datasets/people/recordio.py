@@ -1,0 +1,363 @@
+"""A dataset in a RecordIO file, as InsightFace, FedFR and CVLface have CASIA-WebFace, MS1MV2, Glint360K and others.
+
+Where the first record has two labels, it says where pictures end and the identities' own records begin; each of those
+says which pictures are that identity's, and is compared with them. Where it is a picture, all records are pictures. The
+index says which key a record has; without one, records are numbered in order. The pictures are aligned crops of 112
+pixels, which is taken on trust.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.base.errors import BadFile, UserError, printable
+from fedvisage.datasets.pad.tree import unusable
+from fedvisage.datasets.people.layout import Album, Layout, Shot
+from fedvisage.faces.pictures import BYTES_LIMIT
+
+# Reads RecordIO files, in which MXNet and those who trained with it keep pictures; neither is needed here.
+#
+# A record is a magic number, a word with the length in its lower 29 bits and how the record is cut in its upper
+# three,
+# the content, and zeros up to a multiple of four bytes. A content in which the magic number stands is cut there:
+# a first part (1), further ones (2) and a last one (3), which belong together with the magic number between them.
+# The
+# content begins with a header: how many labels follow it, a label, and two numbers; where labels follow, they stand
+# for
+# that label.
+#
+# Files may be hostile: every length is compared with what there is before anything is read.
+
+
+MAGIC = 0xCED7230A
+HEADER = struct.Struct("<IfQQ")
+
+_FRAME = struct.Struct("<II")
+_LENGTH = (1 << 29) - 1
+_WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
+_LABELS = 2
+"""Labels of a record that are looked at: none of ours has more that count."""
+
+
+class _Torn(Exception):
+    """What is wrong with a record; whoever reads it knows where it is."""
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What a record says of itself: how many labels follow its header, the first two of them, and its content."""
+
+    flag: int
+    labels: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Record:
+    """The picture in a record that begins at a place in a file."""
+
+    path: Path
+    offset: int
+
+    def read(self) -> bytes:
+        """Return the picture's bytes; raises BadFile where the file is no longer what it was."""
+        with self.path.open("rb") as file:
+            try:
+                content, _ = _content(file.fileno(), self.offset, os.fstat(file.fileno()).st_size)
+                flag = _heading(content, len(content)).flag
+            except _Torn as torn:
+                raise BadFile(str(torn)) from None
+        return content[HEADER.size + 4 * flag :]
+
+
+@dataclass
+class Records:
+    """The records of a file: where each begins, how many labels it has, and the first two. A few bytes for each."""
+
+    offsets: array[int] = field(default_factory=lambda: array("q"))
+    flags: array[int] = field(default_factory=lambda: array("q"))
+    labels: array[float] = field(default_factory=lambda: array("f"))
+    seconds: array[float] = field(default_factory=lambda: array("f"))
+
+    def __len__(self) -> int:
+        """Count the records."""
+        return len(self.offsets)
+
+    def add(self, offset: int, heading: Heading) -> None:
+        """Note a record."""
+        self.offsets.append(offset)
+        self.flags.append(heading.flag)
+        self.labels.append(heading.labels[0])
+        self.seconds.append(heading.labels[1] if len(heading.labels) > 1 else 0.0)
+
+
+def read_records(path: Path) -> Records:
+    """Look at every record of a file, without its picture; what is no such file raises UserError."""
+    records, offset = Records(), 0
+    with path.open("rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        while offset < size:
+            try:
+                heading, end = _look(file.fileno(), offset, size)
+            except _Torn as torn:
+                raise UserError(str(path), f"record {len(records)}, at byte {offset}: {torn}") from None
+            records.add(offset, heading)
+            offset = end
+    if not len(records):
+        raise UserError(str(path), "is empty; give a RecordIO file")
+    return records
+
+
+def read_index(path: Path) -> Iterator[tuple[int, int]]:
+    """Yield the keys of an index and the places of their records."""
+    try:
+        with path.open(encoding="ascii") as lines:
+            for number, line in enumerate(iter(lambda: lines.readline(64), ""), 1):
+                fields = line.split()
+                if len(fields) != 2 or not all(one.isdecimal() for one in fields):
+                    raise UserError(f"{path}, line {number}", "must be a key and a place, such as 12<TAB>34567")
+                yield int(fields[0]), int(fields[1])
+    except UnicodeDecodeError:
+        raise UserError(str(path), "is no text; an index has a key and a place in every line") from None
+
+
+def write_record(flag: int, labels: Sequence[float], number: int, content: bytes = b"") -> bytes:
+    """Return a record: with `flag` 0 its label stands in its header, else `flag` labels follow it."""
+    head = HEADER.pack(flag, 0.0 if flag else labels[0], number, 0)
+    content = head + (struct.pack(f"<{flag}f", *labels) if flag else b"") + content
+    magic, parts = struct.pack("<I", MAGIC), list[bytes]()
+    begin = 0
+    for place in range(0, len(content) - 3, 4):
+        if content[place : place + 4] == magic:
+            parts.append(content[begin:place])
+            begin = place + 4
+    parts.append(content[begin:])
+    kinds = [_WHOLE] if len(parts) == 1 else [_FIRST, *[_MIDDLE] * (len(parts) - 2), _LAST]
+    return b"".join(
+        _FRAME.pack(MAGIC, kind << 29 | len(part)) + part + bytes(-len(part) % 4)
+        for kind, part in zip(kinds, parts, strict=True)
+    )
+
+
+def _part(handle: int, offset: int, size: int) -> tuple[int, int, int]:
+    """Return how a part is cut, how long it is, and where the next one begins."""
+    if offset + _FRAME.size > size:
+        raise _Torn("the file ends within it; copy the file again")
+    magic, word = _FRAME.unpack(os.pread(handle, _FRAME.size, offset))
+    if magic != MAGIC:
+        raise _Torn("does not begin with the magic number of RecordIO")
+    kind, length = word >> 29, word & _LENGTH
+    end = offset + _FRAME.size + length + -length % 4
+    if end > size:
+        raise _Torn(f"claims {length:,} bytes, more than the file has; copy the file again")
+    return kind, length, end
+
+
+def _parts(handle: int, offset: int, size: int) -> Iterator[tuple[int, int, int]]:
+    """Yield where each part's content begins, its length, and where what follows begins."""
+    kind, length, end = _part(handle, offset, size)
+    if kind not in (_WHOLE, _FIRST):
+        raise _Torn("begins with a part of another record")
+    yield offset + _FRAME.size, length, end
+    whole = length
+    while kind not in (_WHOLE, _LAST):
+        offset = end
+        kind, length, end = _part(handle, offset, size)
+        if kind not in (_MIDDLE, _LAST):
+            raise _Torn("has no last part")
+        if (whole := whole + 4 + length) > BYTES_LIMIT:
+            raise _Torn(f"is larger than {BYTES_LIMIT >> 20} MiB")
+        yield offset + _FRAME.size, length, end
+
+
+def _content(handle: int, offset: int, size: int) -> tuple[bytes, int]:
+    parts = list(_parts(handle, offset, size))
+    if parts[0][1] > BYTES_LIMIT:
+        raise _Torn(f"is larger than {BYTES_LIMIT >> 20} MiB")
+    content = struct.pack("<I", MAGIC).join(os.pread(handle, length, begin) for begin, length, _ in parts)
+    return content, parts[-1][2]
+
+
+def _look(handle: int, offset: int, size: int) -> tuple[Heading, int]:
+    """Return a record's heading and where the next record begins; a record in one part is not read whole."""
+    kind, length, end = _part(handle, offset, size)
+    if kind == _WHOLE:
+        some = min(length, HEADER.size + 4 * _LABELS)
+        return _heading(os.pread(handle, some, offset + _FRAME.size), length), end
+    content, end = _content(handle, offset, size)
+    return _heading(content, len(content)), end
+
+
+def _heading(content: bytes, length: int) -> Heading:
+    if length < HEADER.size:
+        raise _Torn("is too short for a header")
+    flag, label, _, _ = HEADER.unpack_from(content)
+    if HEADER.size + 4 * flag > length:
+        raise _Torn(f"claims {flag:,} labels, more than it has room for")
+    labels = struct.unpack_from(f"<{min(flag, _LABELS)}f", content, HEADER.size) if flag else (label,)
+    if not all(math.isfinite(one) for one in labels):
+        raise _Torn("has a label that is no number")
+    return Heading(flag, labels)
+
+
+ENDING = ".rec"
+PROPERTY = "property"
+
+_MOST = 1 << 24
+"""Labels from here on are not exact in the file's numbers."""
+
+
+def scan(layout: Layout, source: Path) -> Album:
+    """List the pictures of a RecordIO file by their labels."""
+    path = find_file(source, ENDING, layout)
+    records = read_records(path)
+    keys, notes = _keys(path, records)
+    labels = np.frombuffer(records.labels, np.float32)
+    pictures = _pictures(path, records, keys)
+    unnamed = pictures[labels[pictures] < 0]
+    pictures = pictures[labels[pictures] >= 0]
+    if len(unnamed):
+        notes += (f"{len(unnamed):,} pictures of nobody (their label is negative) are left out",)
+    _check_labels(path, labels[pictures])
+    order = pictures[np.lexsort((keys[pictures], labels[pictures]))]
+    people, first, counts = np.unique(labels[order].astype(np.int64), return_index=True, return_counts=True)
+    whose = printable(path.parent.resolve().name)[:100]
+    names = [f"{whose}/{person:07d}" for person in people.tolist()]
+    where = dict(zip(names, zip(first.tolist(), counts.tolist(), strict=True), strict=True))
+    appearing = np.argsort(keys[order[first]], kind="stable").tolist()
+
+    def shots(name: str) -> Sequence[Shot]:
+        begin, count = where[name]
+        return _Shots(path, records, keys, order[begin : begin + count], name)
+
+    expected = _expected(path.with_name(PROPERTY), len(order) if _has_identities(records) else 0)
+    in_order = {names[place]: where[names[place]][1] for place in appearing}
+    return Album(in_order, shots, notes=notes, expected=expected, in_order=True)
+
+
+class _Shots(Sequence[Shot]):
+    """The photographs of a person, which are made when they are asked for: there may be millions."""
+
+    def __init__(self, path: Path, records: Records, keys: NDArray[np.int64], places: NDArray[np.int64], name: str):
+        self._path, self._records, self._keys, self._places, self._name = path, records, keys, places, name
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, number):  # type: ignore[no-untyped-def]  # a slice is not asked for
+        place = int(self._places[number])
+        item = f"{self._name.rpartition('/')[2]}/{int(self._keys[place]):08d}"
+        return Shot(item, self._name, Record(self._path, self._records.offsets[place]))
+
+
+def find_file(source: Path, ending: str, layout: Layout) -> Path:
+    """Return the one file of an ending in a folder, or the source itself if it is such a file."""
+    if source.suffix.lower() == ending and source.is_file():
+        return source
+    if not source.is_dir():
+        raise UserError(str(source), f"no such directory; give the folder with the {ending} file")
+    found = sorted(path for path in source.iterdir() if path.suffix.lower() == ending and path.name[0] != ".")
+    if len(found) != 1:
+        names = f"has {', '.join(printable(path.name) for path in found)}; give one of them" if found else (
+            f"has no {ending} file; looked for {layout.expects.splitlines()[0].split('  ')[0]}")  # fmt: skip
+        raise UserError(str(source), names)
+    if fault := unusable(found[0], found[0].name, source, (ending,)):
+        raise UserError(str(found[0]), fault)
+    return found[0]
+
+
+def _keys(path: Path, records: Records) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """Return the key of each record; -1 where the index does not have it."""
+    index = path.with_suffix(".idx")
+    if not index.exists():
+        return np.arange(len(records), dtype=np.int64), (f"no {index.name}: records are numbered in order",)
+    if fault := unusable(index, index.name, path.parent, (".idx",)):
+        raise UserError(str(index), fault)
+    offsets = np.frombuffer(records.offsets, np.int64)
+    keys = np.full(len(records), -1, np.int64)
+    for key, offset in read_index(index):
+        place = int(np.searchsorted(offsets, offset))
+        if place == len(offsets) or offsets[place] != offset:
+            raise UserError(str(index), f"key {key} is at byte {offset}, where no record begins; copy both files again")
+        keys[place] = key
+    if len(np.unique(keys[keys >= 0])) != (keys >= 0).sum():
+        raise UserError(str(index), "has a key twice")
+    missing = int((keys < 0).sum())
+    return keys, (f"{missing:,} records that {index.name} does not name are left out",) if missing else ()
+
+
+def _has_identities(records: Records) -> bool:
+    return records.flags[0] > 0 and records.flags[0] != 1
+
+
+def _pictures(path: Path, records: Records, keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the places of the records that are pictures; identities must have the pictures that they claim."""
+    if not _has_identities(records):
+        return np.flatnonzero(keys >= 0)
+    end, beyond = int(records.labels[0]), int(records.seconds[0])
+    by_key = np.argsort(keys, kind="stable")
+    known = keys[by_key]
+    pictures = by_key[(known >= 1) & (known < end)]
+    identities = by_key[(known >= end) & (known < beyond)]
+    if len(pictures) != end - 1 or len(identities) != beyond - end:
+        said = f"promises {end - 1:,} pictures of {beyond - end:,} people and has {len(pictures):,} of"
+        raise UserError(str(path), f"{said} {len(identities):,}; it is cut off or belongs to another index")
+    labels = np.frombuffer(records.labels, np.float32)
+    for place in identities.tolist():
+        low, high = int(labels[place]), int(records.seconds[place])
+        own = labels[pictures[max(low - 1, 0) : max(high - 1, 0)]]
+        if records.flags[place] < 2 or not 1 <= low <= high <= end or len(np.unique(own)) > 1:
+            said = f"its record {int(keys[place])} says that the pictures {low} to {high - 1} are of one person"
+            raise UserError(str(path), f"{said}, and their labels do not; copy the file again")
+    return pictures
+
+
+def _check_labels(path: Path, labels: NDArray[np.float32]) -> None:
+    if not len(labels):
+        raise UserError(str(path), "holds no picture of anybody")
+    wrong = np.flatnonzero((labels != np.floor(labels)) | (labels >= _MOST))
+    if len(wrong):
+        raise UserError(str(path), f"a picture has the label {labels[wrong[0]]:g}; people have whole numbers")
+
+
+def _expected(path: Path, pictures: int) -> tuple[int, int] | None:
+    """Return how many people the file `property` promises, and how many pictures there are to be."""
+    if not path.is_file() or path.stat().st_size > 1000 or unusable(path, path.name, path.parent, ("",)):
+        return (0, pictures) if pictures else None
+    first = path.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
+    return (int(first), pictures) if first.isdecimal() else None
+
+
+def pack(root: Path) -> None:
+    """Write a small copy: two people with three pictures."""
+    from fedvisage.datasets.small_copies import encoded  # which needs the renderer
+
+    pictures = [(0, encoded(0, 0)), (0, encoded(0, 1)), (1, encoded(1, 0))]
+    records = [write_record(2, (4, 6), 0)]
+    records += [write_record(0, (label,), key, content) for key, (label, content) in enumerate(pictures, 1)]
+    records += [write_record(2, (1, 3), 4), write_record(2, (3, 4), 5)]
+    offsets = np.cumsum([0, *(len(one) for one in records[:-1])])
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "train.rec").write_bytes(b"".join(records))
+    (root / "train.idx").write_text("".join(f"{key}\t{offset}\n" for key, offset in enumerate(offsets)))
+    (root / PROPERTY).write_text("2,112,112\n")
+
+
+LAYOUT = Layout(
+    kind="rec",
+    title="a RecordIO file",
+    page="https://github.com/deepinsight/insightface/tree/master/recognition/_datasets_",
+    expects="train.rec  train.idx  property          aligned crops in one file",
+    scan=scan,
+    file=(ENDING, struct.pack("<I", MAGIC)[:1]),
+    aligned=True,
+    pack=pack,
+)

@@ -1,0 +1,195 @@
+"""What an import did: counts, and every file that was skipped with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedvisage.base.errors import UserError, printable
+from fedvisage.base.progress import counted
+from fedvisage.data.prepared import BONA_FIDE
+
+if TYPE_CHECKING:  # the writer loads torch, which processes that only read need not
+    from fedvisage.data.writer import Writer
+
+
+DATASET_SPLITS = ("train", "dev", "test", "all")
+"""Where published counts have a dataset's videos; other places are optional parts, such as enrolment."""
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A file that was not imported, and why."""
+
+    path: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ImportReport:
+    """What was imported into a set, and what was not."""
+
+    files: int
+    images: int
+    subjects: int
+    bona_fide: int
+    species: dict[str, int]
+    splits: dict[str, int]
+    upscaled: int
+    own_subjects: int
+    lost_frames: int
+    skipped: tuple[Skipped, ...]
+
+    def json(self) -> str:
+        """Return the report as it is kept in the set."""
+        from fedvisage.base.files import json_text
+
+        return json_text(asdict(self))
+
+    def warnings(self) -> list[str]:
+        """Say what no training can use."""
+        return shortcomings(self.subjects, self.bona_fide, self.images - self.bona_fide)
+
+    def lines(self) -> list[str]:
+        """Return the report as lines to print."""
+        counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
+        found = f"{counted(self.images, 'image')} of {counted(self.subjects, 'subject')}"
+        lines = [f"{found} from {counted(self.files, 'file')}: {counts}", *self.warnings()]
+        if self.upscaled:
+            lines.append(
+                f"{counted(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: use a"
+                " smaller size"
+            )
+        if self.own_subjects:
+            alone = counted(self.own_subjects, "file")
+            lines.append(f"{alone} with no subject folder: each counts as a subject of its own")
+        if self.lost_frames:
+            lines.append(
+                f"{counted(self.lost_frames, 'frame')} of videos left out: no face that was found, or no depth map"
+            )
+        if self.skipped:
+            lines.append(f"{counted(len(self.skipped), 'file')} skipped:")
+            lines += [f"  {entry.path}: {entry.reason}" for entry in self.skipped]
+        return lines
+
+
+def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> list[str]:
+    """Warn of a set that cannot train alone; without counts of the classes it is one of identities."""
+    warnings = []
+    if bona_fide == 0:
+        warnings.append("warning: all images are attacks; a site that trains needs bona fide images, too")
+    if attacks == 0:
+        warnings.append("warning: all images are bona fide; a site that trains needs attacks, too")
+    if subjects == 1:
+        warnings.append("warning: there is one subject; training and held-out images need different ones")
+    return warnings
+
+
+@dataclass(frozen=True)
+class DatasetReport(ImportReport):
+    """What was imported of a dataset that is known: its videos beside the published counts, and other files."""
+
+    kind: str = ""
+    found: dict[str, tuple[int, int]] = field(default_factory=dict)
+    expected: dict[str, tuple[int, int]] = field(default_factory=dict)
+    stray: dict[str, int] = field(default_factory=dict)
+    strangers: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    short: int = 0
+    turned: int = 0
+    without_box: int = 0
+
+    @property
+    def incomplete(self) -> bool:
+        """Tell whether videos of a whole copy are missing; what was not asked for, such as enrolment, is not."""
+        return any(
+            count < wanted
+            for place, both in self.expected.items()
+            if place in self.found or place in DATASET_SPLITS
+            for count, wanted in zip(self.found.get(place, (0, 0)), both, strict=True)
+        )
+
+    def lines(self) -> list[str]:
+        """Return the report as lines to print."""
+        lines = super().lines()
+        places = [self._counted(place) for place in self.expected if place in self.found or place in DATASET_SPLITS]
+        places += [self._counted(place) for place in self.found if place not in self.expected]
+        if self.incomplete:
+            places.append("this is an incomplete copy: the published counts are higher")
+        lines[1:1] = [*places, *self.notes]
+        if self.stray:
+            others = ", ".join(f"{reason} ({count:,})" for reason, count in self.stray.items())
+            lines.append(f"other files were passed over: {others}")
+            lines += [f"  {name}" for name in self.strangers]
+        counts = {
+            "videos with fewer frames with a face than asked for, whose last one was taken": self.short,
+            "videos that stood upside down and were turned": self.turned,
+            "frames without a box, whose faces were sought": self.without_box,
+        }
+        return lines + [f"{what}: {count}" for what, count in counts.items() if count]
+
+    def _counted(self, place: str) -> str:
+        (real, attacks), wanted = self.found.get(place, (0, 0)), self.expected.get(place)
+        if wanted is None:
+            return f"{place}: {real:,} bona fide, {attacks:,} attacks"
+        both = ((real, wanted[0], "bona fide"), (attacks, wanted[1], "attacks"))
+        return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in both if n or most)}"
+
+
+@dataclass
+class Tally:
+    """The files of an import, and those that were skipped so far; too many of them stop it."""
+
+    source: Path
+    files: int
+    max_bad: float
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuse a limit that is no share."""
+        if not 0 <= self.max_bad <= 1:
+            raise UserError("max_bad", f"must be a share from 0 to 1, got {self.max_bad}")
+
+    def skip(self, path: str, reason: str) -> None:
+        """Note a file that cannot be used; raise a UserError if there are too many by now."""
+        self.skipped.append(Skipped(printable(path), reason))
+        self.stop_if_too_many()
+
+    def stop_if_too_many(self) -> None:
+        """Raise a UserError if more files than the share `max_bad` cannot be used."""
+        if len(self.skipped) > self.max_bad * self.files:
+            raise UserError(
+                str(self.source),
+                f"at least {len(self.skipped)} of {counted(self.files, 'file')} cannot be used, more than"
+                f" max_bad={self.max_bad:g} allows; nothing was written. {reasons(self.skipped)}",
+            )
+
+    def attach(self, out: Writer, *, upscaled: int = 0, own_subjects: int = 0, lost_frames: int = 0) -> ImportReport:
+        """Put the report into the set that was written, and return it."""
+        if out.count == 0:
+            raise UserError(str(self.source), f"holds no image that can be used: {reasons(self.skipped)}")
+        report = ImportReport(
+            files=self.files,
+            images=out.count,
+            subjects=len(out.subjects),
+            bona_fide=out.species[BONA_FIDE],
+            species=dict(sorted(out.species.items())),
+            splits=dict(sorted(out.splits.items())),
+            upscaled=upscaled,
+            own_subjects=own_subjects,
+            lost_frames=lost_frames,
+            skipped=tuple(sorted(self.skipped, key=lambda entry: entry.path)),
+        )
+        out.attach_report(report.json())
+        return report
+
+
+def reasons(skipped: list[Skipped], first: int = 3) -> str:
+    """Return the first few files with their faults and the most frequent fault, for an error message."""
+    if not skipped:
+        return "it has no files"
+    kinds = Counter(entry.reason for entry in skipped).most_common(1)[0]
+    shown = "; ".join(f"{entry.path}: {entry.reason}" for entry in skipped[:first])
+    return f"{shown}{'; …' if len(skipped) > first else ''} (most frequent: {kinds[0]}, {kinds[1]} times)"

@@ -1,0 +1,172 @@
+"""Small copies of datasets, with rendered faces in the layout of the real ones: for tests, and to see the layout."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import derive, numpy_rng
+from fedvisage.datasets.frames import open_arrays, upside_down
+from fedvisage.datasets.pad.item import Clip, Text
+from fedvisage.datasets.pad.lists import SCALED_SIDE, Box, BoxFiles, Form, write_row
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.pad.tree import ARRAY_ENDINGS, VIDEO_ENDINGS, ending_of, without_ending
+from fedvisage.datasets.people.layout import Layout
+from fedvisage.faces.align import SIDE, align
+
+FRAMES = 3
+WIDER, HIGHER = 1.5, 1.25
+"""How much larger the frame is than a rendered face with its surroundings."""
+
+_CODECS = {".avi": "MJPG"}
+_SHOWN_AS = {"photo": "replay", "screen": "replay", "warp": "print", "glasses": "mask", "makeup": "mask"}
+APART = (
+    "oulu-npu", "casia-fasd", "replay-attack", "msu-mfsd", "siw", "3dmad", "hkbu-mars-v2", "celeba-spoof", "wmca",
+    "cefa", "casia-surf",
+)  # fmt: skip
+"""Datasets that studies put together: their copies show different people, as else pictures would be at two places."""
+
+MOST = 12
+"""Further people of a copy."""
+
+_DRAW = "3"
+"""Such that a detector finds a face in every clip."""
+
+SPREAD = 2.2
+"""A face's side over the distance of its outermost points."""
+
+Pixels = npt.NDArray[np.uint8]
+
+
+def pretend(dataset: Scanner | Layout, root: Path, subjects: int = 0, people: int = 0) -> int:
+    """Write a small copy of a dataset, with so many subjects more than it needs, or one in which people come back.
+
+    The number of its files is returned.
+    """
+    example = (*dataset.example, *_further(dataset, subjects))
+    if people:
+        if isinstance(dataset, Layout) or dataset.crowd is None:
+            raise UserError("--people", f"copies of {dataset.title} have the people of their example; leave it out")
+        example = tuple(dataset.crowd(people))
+    if root.exists() and not (root.is_dir() and not any(root.iterdir())):
+        raise UserError(str(root), "already exists; choose another directory or remove it first")
+    boxes = dataset.boxes if isinstance(dataset, Scanner) else None
+    if isinstance(dataset, Layout) and dataset.pack is not None:
+        dataset.pack(root)
+    for one in example:
+        path = root / one.path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(one, Text):
+            path.write_bytes(one.content.encode())
+        else:
+            _write_clip(boxes, root, one, dataset.kind)
+    return sum(path.is_file() for path in root.rglob("*"))
+
+
+def _further(dataset: Scanner | Layout, subjects: int) -> Iterator[Clip]:
+    """Yield the clips of further people, for studies that divide datasets finely."""
+    if not 0 <= subjects <= MOST:
+        raise UserError("--subjects", f"must be from 0 to {MOST}, got {subjects}")
+    if not subjects:
+        return
+    if not isinstance(dataset, Scanner) or dataset.further is None:
+        raise UserError("--subjects", f"no further people of {dataset.title} can be pretended; leave it out")
+    for number in range(subjects):
+        yield from dataset.further(number)
+
+
+def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> None:
+    frames, boxes = zip(*_frames(clip, kind), strict=True)
+    if ending_of(clip.path) in VIDEO_ENDINGS:
+        write_video(root / clip.path, frames)
+    elif ending_of(clip.path) in ARRAY_ENDINGS:
+        write_arrays(root / clip.path, clip.layout, frames)
+    else:
+        Image.fromarray(frames[0]).save(root / clip.path)
+    if files and not clip.turned:
+        place = files.places[0].format(name=without_ending(clip.path), file=clip.path)
+        (root / place).parent.mkdir(parents=True, exist_ok=True)
+        (root / place).write_text(_rows(boxes, files.form, frames[0].shape))
+
+
+def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
+    """Write RGB frames as a video in the codec that goes with the file's ending."""
+    codec = cv2.VideoWriter.fourcc(*_CODECS.get(path.suffix.lower(), "mp4v"))
+    height, width = frames[0].shape[:2]
+    writer = cv2.VideoWriter(str(path), codec, 10, (width, height))
+    if not writer.isOpened():
+        raise UserError(str(path), "cannot be written as a video by this installation of OpenCV")
+    for frame in frames:
+        writer.write(np.ascontiguousarray(frame[..., ::-1]))
+    writer.release()
+
+
+def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
+    """Write RGB frames into an HDF5 file, channels first: as one array, or one array a frame."""
+    stacked = np.stack(frames).transpose(0, 3, 1, 2)
+    with open_arrays(path, "w") as file:
+        for number, frame in enumerate(stacked if "{}" in layout else stacked[np.newaxis]):
+            file[layout.format(number)] = frame
+
+
+def _rows(boxes: tuple[Box, ...], form: Form, shape: tuple[int, ...]) -> str:
+    """Write the boxes of a clip; the last frame has none, as happens in real files."""
+    if form == "scaled":
+        height, width = shape[:2]
+        return write_row(0, boxes[0] * SCALED_SIDE / np.array([width, height, width, height]), form) + "\n"
+    rows = [write_row(number, box, form) for number, box in enumerate(boxes[:-1])]
+    return "".join(f"{row}\n" for row in [*rows, write_row(len(rows), np.zeros(4), form)])
+
+
+def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
+    """Yield a clip's frames with the box of the face: each clip has a light and a place of its own."""
+    side = clip.side
+    width, height = int(WIDER * side), int(HIGHER * side)
+    images, points = looks(clip.person, clip.species, kind, clip.take, side)
+    rng = numpy_rng(0, "pretend", clip.path)
+    left, top = int(rng.integers(8, width - side - 8)), int(rng.integers(8, height - side - 8))
+    light, wall = rng.uniform(0.85, 1.1), int(rng.integers(90, 160))
+    for image, where in zip(images, points, strict=True):
+        frame = np.full((height, width, 3), wall, np.uint8)
+        frame[top : top + side, left : left + side] = np.clip(image * light, 0, 255)
+        middle, extent = where.mean(axis=0) + np.array([left, top]), SPREAD * np.ptp(where, axis=0).max()
+        yield (upside_down(frame) if clip.turned else frame), np.array([*(middle - extent / 2), extent, extent])
+
+
+@cache
+def looks(
+    person: int, species: str, kind: str = "", take: str = "", side: int = 128
+) -> tuple[Pixels, npt.NDArray[np.float32]]:
+    """Render a person's face, or an attack with it: frames, and five points in each."""
+    # Here, because reading datasets needs no renderer.
+    from fedvisage.render.domains import find_domain
+    from fedvisage.render.filming import Video, film
+
+    domain = find_domain("A")
+    shown = "mask" if species.startswith("mask") else _SHOWN_AS.get(species, species)
+    attack = next((one for one in domain.attacks if one.species == shown), None)
+    seed = derive(0, "pretend", *([_DRAW, kind] if kind in APART else []), person)
+    own = derive(seed, species, *([take] if take else []))
+    filmed = film([Video(species, "", seed, own, FRAMES, domain.cameras[0], attack)], domain, side)
+    return filmed.images, filmed.points
+
+
+# Aligned crops of rendered people, encoded as files are: for small copies of datasets whose pictures lie in one.
+
+
+@cache
+def encoded(person: int, turn: int) -> bytes:
+    """Return a JPEG with the aligned face of a rendered person; they have three."""
+    images, points = looks(person, "bonafide")
+    crop, _ = align(images[turn], points[turn].astype(np.float64), SIDE)
+    file = io.BytesIO()
+    Image.fromarray(crop).save(file, "JPEG", quality=92)
+    return file.getvalue()

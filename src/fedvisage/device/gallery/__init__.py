@@ -1,0 +1,1 @@
+"""Galleries of enrolled people, encrypted on disk and searched in memory, without torch."""

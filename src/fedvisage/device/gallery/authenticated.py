@@ -1,0 +1,228 @@
+"""A gallery's file, open: every row that leaves this class was authenticated together with who belongs to its bucket.
+
+A read begins with the state, which authenticates models and collections with their sums; rows of people are then read
+by the bucket and checked against its sum. A write changes rows and sums, seals the next state, commits, and counts it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from fedvisage.base.errors import RunFailed, UserError, choice
+from fedvisage.device.gallery import file
+from fedvisage.device.gallery.counter import Counter
+from fedvisage.device.gallery.file import Unknown, WrongKey
+from fedvisage.device.gallery.membership import (
+    BUCKETS,
+    Contents,
+    State,
+    StoredCollection,
+    StoredFace,
+    StoredPerson,
+    bounds_of,
+    bucket_of,
+    whole_digest,
+)
+
+CHANGED = "was changed without its key; put back a whole copy of the file"
+
+AT_ONCE = 4000
+"""People who are read from the file in one transaction."""
+
+_PEOPLE = "SELECT id, tag, key, name, created FROM persons WHERE collection = ? AND tag >= ? AND tag < ?"
+_FACES = (
+    "SELECT number, faces.id, person, digest, template, faces.created, pad_score FROM persons"
+    " JOIN faces ON person = persons.id JOIN models ON model = models.id"
+    " WHERE collection = ? AND tag >= ? AND tag < ? ORDER BY number"
+)
+
+
+class Authenticated:
+    """A gallery's file, open; threads may share it."""
+
+    def __init__(
+        self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = file.PATIENCE
+    ) -> None:
+        """Open a file with its owner's key.
+
+        ``counters`` is the folder of the counter by which an older copy of the file is noticed; without it none is.
+        ``patience`` is for how many seconds another process may hold the file.
+        """
+        self.path, self._patience = path, patience
+        self._lock = threading.RLock()
+        self._contents: Contents | None = None
+        self._opened = file.open_file(path, patience)
+        try:
+            with file.said_plainly(path):
+                meta = dict(self._opened.execute("SELECT name, value FROM meta"))
+            salt, secret = meta.get("salt"), meta.get("secret")
+            if not isinstance(salt, bytes) or not isinstance(secret, bytes):
+                raise UserError(str(path), CHANGED)
+            self._salt, self._owned, self._secret = salt, file.Owned.of(key, salt), secret
+            inner = file.unseal(self._owned.wrapping, secret, "secret")
+            if inner is None:
+                raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
+            self._tagging, self._counting = (file.derived(inner, salt, purpose) for purpose in ("names", "counter"))
+            self._counter = None if counters is None else self._counter_in(counters)
+            self._catch_up()
+        except BaseException:  # whatever it was, the file is closed
+            self._opened.close()
+            raise
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._opened.close()
+
+    def __enter__(self) -> Self:
+        """Return itself."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """Read the file as it is at one moment, after its state was checked."""
+        with self._lock, file.said_plainly(self.path):
+            if self._opened.in_transaction:
+                yield self._opened
+                return
+            self._opened.execute("BEGIN")
+            try:
+                self._check_state()
+                yield self._opened
+            finally:
+                if self._opened.in_transaction:
+                    self._opened.execute("ROLLBACK")
+
+    @contextmanager
+    def _writing(self, number: int = 0) -> Iterator[sqlite3.Connection]:
+        """Change the file as a whole or not at all; the state that results has at least this number."""
+        with self._lock, self._held(), file.said_plainly(self.path):
+            self._opened.execute("BEGIN IMMEDIATE")
+            try:
+                self._check_state()
+                yield self._opened
+                state = self._next_state(number)
+                self._opened.execute("COMMIT")
+            except BaseException:  # whatever it was, the file is as before
+                self._contents = None
+                if self._opened.in_transaction:
+                    self._opened.execute("ROLLBACK")
+                raise
+            if self._counter is not None:
+                self._counter.count(state)
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        if self._counter is None:
+            yield
+        else:
+            with self._counter.held():
+                yield
+
+    def _counter_in(self, folder: Path) -> Counter:
+        return Counter(folder, self.path, self._counting, self._patience)
+
+    def _catch_up(self) -> None:
+        """Count a state that a process committed before it was killed, where the counter can be written."""
+        with self._reading():
+            state = self._now.state
+        if self._counter is None or ((mark := self._counter.read()) and mark.number == state.number):
+            return
+        with suppress(UserError, RunFailed), self._counter.held(), self._reading():
+            self._counter.count(self._now.state)
+
+    @property
+    def _now(self) -> Contents:
+        """What the file holds, as of the transaction that is open."""
+        if self._contents is None:
+            raise UserError(str(self.path), CHANGED)
+        return self._contents
+
+    def _check_state(self) -> None:
+        """Authenticate models and collections, unless they are still those of the last time."""
+        meta = dict(self._opened.execute("SELECT name, value FROM meta"))
+        if meta.get("secret") != self._secret:
+            raise WrongKey(str(self.path), "was turned to another key meanwhile; open it again with that one")
+        if self._contents is None or self._contents.state.sealed != meta.get("state"):
+            self._contents = self._read_contents(meta.get("state"))
+        if self._counter is not None:
+            self._counter.check(self._contents.state)
+
+    def _read_contents(self, sealed: object) -> Contents:
+        state = State.unseal(self._owned.sums, sealed)
+        if state is None:
+            raise UserError(str(self.path), CHANGED)
+        contents = Contents(state)
+        for number, digest, size in self._opened.execute("SELECT id, digest, size FROM models"):
+            contents.models[digest] = (number, size)
+        for row in self._opened.execute("SELECT id, name, created, seed, members FROM collections"):
+            collection = StoredCollection.unseal(self._owned.sums, row)
+            if collection is None:
+                raise UserError(str(self.path), f"collection {row[1]} {CHANGED}")
+            contents.collections[collection.name] = collection
+        if contents.root(self._owned.rows, self._secret) != state.root:
+            raise UserError(str(self.path), f"a collection, or a model, {CHANGED}")
+        return contents
+
+    def _next_state(self, number: int) -> State:
+        """Seal what was changed, and write the state that comes of it."""
+        now = self._now
+        for collection in now.collections.values():
+            if collection.changed:
+                collection.seal(self._owned.sums)
+                change = "UPDATE collections SET members = ? WHERE id = ?"
+                self._opened.execute(change, (collection.sealed, collection.id))
+                collection.changed = False
+        number = max(number, now.state.number + 1)
+        root = now.root(self._owned.rows, self._secret)
+        now.state = State.seal(self._owned.sums, number, now.state.digest, root)
+        self._opened.execute("UPDATE meta SET value = ? WHERE name = 'state'", (now.state.sealed,))
+        return now.state
+
+    def _collection(self, name: str) -> StoredCollection:
+        collection = self._now.collections.get(name)
+        if collection is None:
+            raise Unknown(name, f"is no collection of this gallery{choice(name, list(self._now.collections)[:20])}")
+        return collection
+
+    def _people_of(self, collection: StoredCollection, buckets: range) -> list[list[StoredPerson]]:
+        """Return who is in some buckets, after a check that it is whom the key's owner put there."""
+        place = (collection.id, *bounds_of(buckets))
+        faces = defaultdict[str, list[StoredFace]](list)
+        for row in self._opened.execute(_FACES, place):
+            faces[row[2]].append(StoredFace(*row))
+        people: list[list[StoredPerson]] = [[] for _ in buckets]
+        for row in self._opened.execute(_PEOPLE, place):
+            person = StoredPerson(*row)._replace(faces=tuple(faces.get(row[0], ())))
+            inside = bucket_of(person.tag) - buckets.start
+            if not 0 <= inside < len(people):
+                raise UserError(str(self.path), f"collection {collection.name} {CHANGED}")
+            people[inside].append(person)
+        for bucket, some in zip(buckets, people, strict=True):
+            digests = (whole_digest(self._owned.rows, collection.id, one) for one in some)
+            if not collection.members.agrees(bucket, digests):
+                raise UserError(str(self.path), f"collection {collection.name} {CHANGED}")
+        return people
+
+    def _everybody_of(self, collection: StoredCollection) -> Iterator[tuple[int, list[StoredPerson]]]:
+        """Yield all buckets with who is in them."""
+        step = step_of(collection)
+        for start in range(0, BUCKETS, step):
+            buckets = range(start, min(start + step, BUCKETS))
+            yield from zip(buckets, self._people_of(collection, buckets), strict=True)
+
+
+def step_of(collection: StoredCollection) -> int:
+    """Return how many buckets of a collection to read at once."""
+    return max(1, min(BUCKETS, BUCKETS * AT_ONCE // max(1, collection.members.count)))

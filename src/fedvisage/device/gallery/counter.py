@@ -1,0 +1,155 @@
+"""The counter of a gallery, kept with its key: which state of the file is the newest one.
+
+A copy of an older file is whole and was written with the key, so only something outside the file can tell that it is
+old. The counter is a small file in a folder beside the key. It holds the number and the digest of the newest state, in
+two places that are overwritten in turn: a process that is killed while it writes leaves the other place as it was.
+
+A change is committed to the gallery first and counted afterwards. So a gallery may be one state ahead of its counter,
+and is accepted if that state names the counted one as the state before it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import sync_directory, write_atomically
+from fedvisage.device.gallery.file import Busy, NoRoom
+from fedvisage.device.gallery.membership import State
+
+VARIABLE = "FEDVISAGE_GALLERY_COUNTERS"
+
+ACCEPT = "`fedvisage gallery accept-state`"
+
+_STEP = 0.01
+"""Seconds between two attempts to lock the counter."""
+
+
+class Mark(NamedTuple):
+    """A state that was counted."""
+
+    number: int
+    digest: bytes
+
+
+def counters_of(key: Path | None, given: Path | None, environment: Mapping[str, str] = os.environ) -> Path:
+    """Return the folder of counters: the given one, else that of the environment, else the one beside the key."""
+    if given is not None:
+        return given
+    if named := environment.get(VARIABLE):
+        return Path(named)
+    if key is not None:
+        return key.with_name(f"{key.name}.counters")
+    raise UserError("--counters", f"names no folder, and {VARIABLE} is not set; a key that comes from the environment "
+                    "needs one of them")  # fmt: skip
+
+
+class Counter:
+    """The counter of one gallery."""
+
+    def __init__(self, folder: Path, gallery: Path, key: bytes, patience: float) -> None:
+        """Name the counter of a gallery in a folder.
+
+        It has the name of the gallery's file and a key that only this gallery has: so another gallery that was put
+        there is refused, although it has the same owner and a counter of its own.
+        """
+        self.folder, self.path = folder, folder / f"{gallery.name}.counter"
+        self._gallery, self._key, self._patience = gallery, key, patience
+        self._handle = -1
+
+    def begin(self, mark: Mark) -> None:
+        """Write a new counter, or begin an old one again."""
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(self.path, 2 * self._line(mark))
+        except OSError as error:
+            raise self._unwritable(error) from None
+
+    def read(self) -> Mark | None:
+        """Return the newest state that was counted; nothing if there is no counter."""
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise UserError(str(self._gallery), f"has a counter {self.path} that cannot be read "
+                            f"({error.strerror})") from None  # fmt: skip
+        marks = [mark for line in content.splitlines()[:2] if (mark := self._parsed(line)) is not None]
+        if not marks:
+            raise UserError(str(self._gallery), f"does not fit its counter {self.path}, which is damaged or another "
+                            f"gallery's; put the right one back, or accept the file with {ACCEPT}")  # fmt: skip
+        return max(marks)
+
+    def check(self, state: State) -> None:
+        """Refuse a gallery whose state is neither the counted one nor the one that follows it."""
+        mark = self.read()
+        if mark is None:
+            raise UserError(str(self._gallery), f"has no counter {self.path}; bring the folder that lay beside the key,"
+                            f" or accept the file as it is with {ACCEPT}")  # fmt: skip
+        same = mark == (state.number, state.digest)
+        following = state.number == mark.number + 1 and state.previous == mark.digest
+        if not same and not following:
+            raise UserError(str(self._gallery), f"is not the newest copy (change {state.number} of it, the counter is "
+                            f"at {mark.number}); put back the newest, or accept this one with {ACCEPT}")  # fmt: skip
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep other processes from counting; that the counter can be written is checked before anything changes."""
+        try:
+            self._handle = os.open(self.path, os.O_RDWR)
+        except OSError as error:
+            raise self._unwritable(error) from None
+        try:
+            self._wait()
+            yield
+        finally:
+            os.close(self._handle)
+
+    def count(self, state: State) -> None:
+        """Write a state as the newest one; only while the counter is held."""
+        line = self._line(Mark(state.number, state.digest))
+        try:
+            os.pwrite(self._handle, line, len(line) * (state.number % 2))
+            os.fsync(self._handle)
+        except OSError as error:
+            raise NoRoom(f"{self._gallery}: was changed, but its counter {self.path} cannot be written "
+                         f"({error.strerror}); free some room, then open the gallery again") from None  # fmt: skip
+
+    def remove(self) -> None:
+        """Delete the counter."""
+        self.path.unlink(missing_ok=True)
+        sync_directory(self.folder)
+
+    def _wait(self) -> None:
+        until = time.monotonic() + self._patience
+        while True:
+            try:
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise Busy(f"{self._gallery}: is locked by another process; try again, or end that one") from None
+                time.sleep(_STEP)
+
+    def _line(self, mark: Mark) -> bytes:
+        content = f"{mark.number:016d} {mark.digest.hex()}"
+        return f"{content} {hmac.digest(self._key, content.encode(), 'sha256').hex()}\n".encode()
+
+    def _parsed(self, line: bytes) -> Mark | None:
+        content, _, sealed = line.rpartition(b" ")
+        expected = hmac.digest(self._key, content, "sha256").hex().encode()
+        if not hmac.compare_digest(sealed, expected):
+            return None
+        number, _, digest = content.decode().partition(" ")
+        return Mark(int(number), bytes.fromhex(digest))
+
+    def _unwritable(self, error: OSError) -> UserError:
+        return UserError(str(self._gallery), f"cannot be changed, because its counter {self.path} cannot be written "
+                         f"({error.strerror}); copy its folder elsewhere, and name that with --counters")  # fmt: skip

@@ -1,0 +1,303 @@
+"""The SQLite file of a gallery: made, opened as what a stranger may have written, and every failure said in one line.
+
+`secure_delete` has SQLite overwrite with zeros what is deleted, and the journal is one that is deleted after each
+change: in a write-ahead log, deleted rows would live on. A file that others switched to such a log is switched back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+from urllib.parse import quote
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedvisage.base.errors import RunFailed, UserError
+
+# Keys of a gallery: the owner's key wraps a key for each person, and these seal names and templates.
+#
+# All is AES-256-GCM with random nonces. What a record is (its id, its person, its model, the version of the schema)
+# is
+# authenticated with it, so that no record can be put in another's place. The owner's key is turned into the wrapping
+# key
+# of one gallery by HKDF with that gallery's salt, so one key may serve several.
+
+
+VARIABLE = "FEDVISAGE_GALLERY_KEY"
+LENGTH = 32
+SEALING = 1
+"""The version of sealed records: part of every derived key, and of what is authenticated with each record."""
+
+_NONCE, _TAG = 12, 16
+_LONGEST = 1024
+"""Bytes of a key's file; no more are read."""
+
+
+def new_key() -> bytes:
+    """Draw a key from the operating system."""
+    return secrets.token_bytes(LENGTH)
+
+
+def key_from(path: Path | None, environment: Mapping[str, str] = os.environ) -> bytes:
+    """Return the owner's key: from a file, or where none is named from the environment."""
+    if path is not None:
+        return _parsed(_content(path), str(path))
+    if text := environment.get(VARIABLE):
+        return _parsed(text, VARIABLE)
+    raise UserError("--key", f"names no file, and {VARIABLE} is not set; give one of them")
+
+
+def make_key_file(path: Path) -> bytes:
+    """Write a new key into a file that only its owner can read."""
+    key = new_key()
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise UserError(str(path), "exists already; a key is never written over") from None
+    except OSError as error:
+        raise UserError(str(path), f"cannot be written ({error.strerror})") from None
+    with os.fdopen(handle, "w") as file:
+        file.write(f"{key.hex()}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    return key
+
+
+def open_to_others(path: Path | None) -> bool:
+    """Say whether others than the owner may read a key's file."""
+    return path is not None and bool(path.stat().st_mode & 0o077)
+
+
+def derived(secret: bytes, salt: bytes, purpose: str) -> bytes:
+    """Return a key for one purpose."""
+    return HKDF(SHA256(), LENGTH, salt, f"fedvisage gallery {SEALING} {purpose}".encode()).derive(secret)
+
+
+@dataclass(frozen=True)
+class Owned:
+    """The keys that come from the owner's key alone: whoever knew an earlier one can forge nothing under this one."""
+
+    wrapping: bytes
+    rows: bytes
+    sums: bytes
+
+    @classmethod
+    def of(cls, key: bytes, salt: bytes) -> Self:
+        """Derive them for one gallery."""
+        return cls(*(derived(key, salt, purpose) for purpose in ("wrapping", "rows", "sums")))
+
+
+def seal(key: bytes, content: bytes, *record: object) -> bytes:
+    """Encrypt; the words that say what record it is are authenticated with it."""
+    nonce = secrets.token_bytes(_NONCE)
+    return nonce + AESGCM(key).encrypt(nonce, content, _words(record))
+
+
+def unseal(key: bytes, sealed: object, *record: object) -> bytes | None:
+    """Decrypt; nothing if the key is another, or a byte or the record is not what was sealed."""
+    if not isinstance(sealed, bytes) or len(sealed) < _NONCE + _TAG:
+        return None
+    try:
+        return AESGCM(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], _words(record))
+    except InvalidTag:
+        return None
+
+
+def tag_of(key: bytes, *words: object) -> bytes:
+    """Return what a name is found by without being stored: its keyed hash."""
+    return hmac.new(key, _words(words), hashlib.sha256).digest()
+
+
+def _words(record: tuple[object, ...]) -> bytes:
+    """Return the words in a form from which they can be told apart, whatever they hold."""
+    parts = [str(word).encode() for word in (SEALING, *record)]
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def _content(path: Path) -> str:
+    try:
+        if not path.is_file():
+            raise UserError(str(path), "is no plain file" if path.exists() else "does not exist")
+        with path.open("rb") as file:
+            return file.read(_LONGEST).decode("ascii", errors="replace")
+    except OSError as error:
+        raise UserError(str(path), f"cannot be read ({error.strerror})") from None
+
+
+def _parsed(text: str, place: str) -> bytes:
+    try:
+        key = bytes.fromhex(text.strip())
+    except ValueError:
+        key = b""
+    if len(key) != LENGTH:
+        raise UserError(place, f"holds no key; a key is {2 * LENGTH} hexadecimal digits, as `gallery create` writes")
+    return key
+
+
+# What a gallery refuses, as kinds that a service can tell apart; each is one line.
+
+
+class Unknown(UserError):
+    """A collection, person or face that is not there."""
+
+
+class Exists(UserError):
+    """A name that is taken."""
+
+
+class ModelChanged(UserError):
+    """Templates of another model than the one that asks."""
+
+
+class WrongKey(UserError):
+    """A key that does not open the gallery."""
+
+
+class NotEnrolled(UserError):
+    """A picture that nobody is enrolled with: an attack, no face, two faces, too poor."""
+
+
+class Busy(RunFailed):
+    """Another process holds the file."""
+
+
+class NoRoom(RunFailed):
+    """The disk is full, or cannot be written."""
+
+
+APPLICATION = 0x66764741
+"""Which program a file is of, by SQLite's own mark: "fvGA"."""
+
+SCHEMA = 2
+"""The version of the tables. Version 1 did not authenticate who belongs to a collection; `gallery migrate` reads it."""
+
+PAGE = 8192
+"""Bytes of a page: a template of 512 numbers and what is beside it fit three times."""
+
+PATIENCE = 5.0
+"""Seconds to wait for another process that writes."""
+
+TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TABLE models (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, size INTEGER NOT NULL)",
+    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, created TEXT NOT NULL, seed BLOB,"
+    " members BLOB NOT NULL)",
+    "CREATE TABLE persons (id TEXT PRIMARY KEY, collection INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,"
+    " tag BLOB NOT NULL, key BLOB NOT NULL, name BLOB NOT NULL, created TEXT NOT NULL, UNIQUE (collection, tag))",
+    "CREATE TABLE faces (number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE,"
+    " person TEXT NOT NULL REFERENCES persons ON DELETE CASCADE, model INTEGER NOT NULL REFERENCES models,"
+    " template BLOB NOT NULL, created TEXT NOT NULL, pad_score REAL)",
+    "CREATE INDEX faces_of_persons ON faces (person)",
+)
+
+_OTHER = "it is migrated already, or of a newer program"
+_AGAIN = "put back a whole copy of it"
+
+
+def create_file(path: Path, rows: dict[str, bytes]) -> None:
+    """Make an empty gallery with some rows of its table ``meta``."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        raise Exists(str(path), "exists already; a gallery is never written over") from None
+    except OSError as error:
+        raise UserError(str(path), f"cannot be written ({error.strerror})") from None
+    try:
+        with said_plainly(path):
+            made = _connect(path, PATIENCE)
+            made.execute(f"PRAGMA page_size = {PAGE}")
+            made.execute("BEGIN IMMEDIATE")
+            made.execute(f"PRAGMA application_id = {APPLICATION}")
+            made.execute(f"PRAGMA user_version = {SCHEMA}")
+            for table in TABLES:
+                made.execute(table)
+            made.executemany("INSERT INTO meta VALUES (?, ?)", rows.items())
+            made.execute("COMMIT")
+            made.close()
+    except BaseException:  # whatever it was, nothing half made is left
+        path.unlink(missing_ok=True)
+        raise
+
+
+def open_file(
+    path: Path, patience: float = PATIENCE, *, schema: int = SCHEMA, tables: tuple[str, ...] = TABLES
+) -> sqlite3.Connection:
+    """Open a gallery's file after a check that it is one, whole, and of a version with its tables."""
+    if not path.is_file():
+        raise UserError(str(path), "is no plain file" if path.exists() else "does not exist; see `gallery create`")
+    with said_plainly(path):
+        opened = _connect(path, patience)
+        try:
+            _check(opened, path, schema, tables)
+            if _number(opened, "PRAGMA secure_delete = ON") != 1:
+                raise UserError(str(path), "this SQLite cannot overwrite what is deleted; use another build")
+            (journal,) = opened.execute("PRAGMA journal_mode = DELETE").fetchone()
+            if journal != "delete":
+                raise Busy(f"{path}: another process holds it with a write-ahead log; end it first")
+            opened.execute("PRAGMA foreign_keys = ON")
+            opened.execute("PRAGMA trusted_schema = OFF")
+        except BaseException:  # whatever it was, the file is closed
+            opened.close()
+            raise
+        return opened
+
+
+@contextmanager
+def said_plainly(path: Path) -> Iterator[None]:
+    """Turn what SQLite says into one line."""
+    try:
+        yield
+    except UnicodeDecodeError:
+        raise UserError(str(path), f"is damaged; {_AGAIN}") from None
+    except sqlite3.Error as error:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise Busy(f"{path}: is locked by another process; try again, or end that one") from None
+        if code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise NoRoom(f"{path}: the disk is full, or fails; nothing was changed") from None
+        if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            raise UserError(str(path), "cannot be written; see to its and its folder's permissions") from None
+        if code == sqlite3.SQLITE_NOTADB:
+            raise UserError(str(path), "is no SQLite file, so no gallery") from None
+        raise UserError(str(path), f"is damaged ({error}); {_AGAIN}") from None
+
+
+def _connect(path: Path, patience: float) -> sqlite3.Connection:
+    # One connection is shared by a service's threads, which take turns by the gallery's lock.
+    return sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?mode=rw", uri=True, timeout=patience, isolation_level=None,
+        check_same_thread=False,
+    )  # fmt: skip
+
+
+def _check(opened: sqlite3.Connection, path: Path, schema: int, tables: tuple[str, ...]) -> None:
+    """Refuse what is no gallery, another version's, cut off, or has tables (or triggers) that ours do not have."""
+    if _number(opened, "PRAGMA application_id") != APPLICATION:
+        raise UserError(str(path), "is an SQLite file, but no gallery")
+    if (version := _number(opened, "PRAGMA user_version")) != schema:
+        if version < schema:
+            raise UserError(str(path), f"is a gallery of version {version}; bring it to version {schema} once with "
+                            f"`fedvisage gallery migrate {path}` and its key")  # fmt: skip
+        raise UserError(str(path), f"is a gallery of version {version}, this command reads {schema}; {_OTHER}")
+    whole = _number(opened, "PRAGMA page_count") * _number(opened, "PRAGMA page_size")
+    if path.stat().st_size < whole:
+        raise UserError(str(path), f"is cut off: {path.stat().st_size:,} of {whole:,} bytes; {_AGAIN}")
+    found = {sql for (sql,) in opened.execute("SELECT sql FROM sqlite_schema WHERE sql IS NOT NULL")}
+    if found != set(tables):
+        raise UserError(str(path), f"has other tables than a gallery; {_AGAIN}")
+
+
+def _number(opened: sqlite3.Connection, query: str) -> int:
+    (value,) = opened.execute(query).fetchone()
+    return int(value)

@@ -1,0 +1,119 @@
+"""The migration of galleries of version 1, which did not authenticate who belongs to a collection.
+
+Sealed names and templates stay as they are. The new file is written beside the old one and checked, the old one is
+copied as a backup, then the new one takes its place: a process that is killed in between leaves a whole gallery.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import sqlite3
+from pathlib import Path
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import PART, settle, sync_directory
+from fedvisage.device.gallery import file
+from fedvisage.device.gallery.authenticated import CHANGED
+from fedvisage.device.gallery.counter import Counter, Mark
+from fedvisage.device.gallery.file import PATIENCE, Exists, WrongKey
+from fedvisage.device.gallery.membership import Members, StoredCollection, StoredFace, StoredPerson
+from fedvisage.device.gallery.store import Records, first_state
+
+OLD_TABLES = (
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value BLOB NOT NULL)",
+    "CREATE TABLE models (id INTEGER PRIMARY KEY, digest TEXT NOT NULL UNIQUE, size INTEGER NOT NULL)",
+    "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, created TEXT NOT NULL, seed BLOB)",
+    "CREATE TABLE persons (id TEXT PRIMARY KEY, collection INTEGER NOT NULL REFERENCES collections ON DELETE CASCADE,"
+    " tag BLOB NOT NULL, key BLOB NOT NULL, name BLOB NOT NULL, created TEXT NOT NULL, revision INTEGER NOT NULL,"
+    " UNIQUE (collection, tag))",
+    "CREATE TABLE faces (id TEXT PRIMARY KEY, person TEXT NOT NULL REFERENCES persons ON DELETE CASCADE,"
+    " model INTEGER NOT NULL REFERENCES models, template BLOB NOT NULL, created TEXT NOT NULL, pad_score REAL)",
+    "CREATE INDEX faces_of_persons ON faces (person)",
+)
+
+
+class Migrated(Records):
+    """A gallery of this version that takes over the rows of an older one."""
+
+    def take(self, old: sqlite3.Connection) -> None:
+        """Copy and authenticate all rows of an older gallery, in one change."""
+        with self._writing() as write:
+            for number, digest, size in old.execute("SELECT id, digest, size FROM models"):
+                write.execute("INSERT INTO models VALUES (?, ?, ?)", (number, digest, size))
+                self._now.models[digest] = (number, size)
+            for number, name, created, seed in old.execute("SELECT id, name, created, seed FROM collections"):
+                write.execute("INSERT INTO collections VALUES (?, ?, ?, ?, x'')", (number, name, created, seed))
+                collection = StoredCollection(number, name, created, seed, b"", Members(), changed=True)
+                self._now.collections[collection.name] = collection
+                self._take_people(old, collection)
+
+    def _take_people(self, old: sqlite3.Connection, collection: StoredCollection) -> None:
+        query = "SELECT id, tag, key, name, created FROM persons WHERE collection = ?"
+        for row in old.execute(query, (collection.id,)):
+            person = StoredPerson(*row)
+            if not isinstance(person.tag, bytes):
+                raise UserError(str(self.path), f"person {person.id} {CHANGED}")
+            self._put_person(collection, person)
+            query = (
+                "SELECT faces.rowid, faces.id, person, digest, template, created, pad_score FROM faces"
+                " JOIN models ON model = models.id WHERE person = ? ORDER BY faces.rowid"
+            )
+            for face in old.execute(query, (person.id,)):
+                self._put_face(collection, person, StoredFace(*face))
+
+
+def migrate(path: Path, key: bytes, counters: Path) -> tuple[Path, int]:
+    """Bring a gallery of version 1 to this one; return the backup, and how many people there are."""
+    backup, beside = path.with_name(f"{path.name}.v1"), path.with_name(f".{path.name}{PART}")
+    old = file.open_file(path, schema=1, tables=OLD_TABLES)
+    try:
+        with file.said_plainly(path):
+            old.execute("BEGIN EXCLUSIVE")
+            meta = dict(old.execute("SELECT name, value FROM meta"))
+            owned, counter = _opened(path, key, meta, counters)
+            if backup.exists() and not filecmp.cmp(path, backup, shallow=False):
+                raise Exists(str(backup), "exists already, and the backup has this name; move it elsewhere")
+            beside.unlink(missing_ok=True)
+            state = first_state(owned, meta["secret"])
+            file.create_file(beside, {**meta, "state": state.sealed})
+            with Migrated(beside, key) as new:
+                new.take(old)
+                people = new.check()
+            counter.begin(Mark(0, state.digest))
+            _copy(path, backup)
+            os.replace(beside, path)
+            sync_directory(path.parent)
+    finally:
+        beside.unlink(missing_ok=True)
+        old.close()
+    return backup, people
+
+
+def _opened(path: Path, key: bytes, meta: dict[str, bytes], counters: Path) -> tuple[file.Owned, Counter]:
+    """Check the key, and that this gallery was not migrated before."""
+    salt, secret = meta.get("salt"), meta.get("secret")
+    if not isinstance(salt, bytes) or not isinstance(secret, bytes):
+        raise UserError(str(path), CHANGED)
+    owned = file.Owned.of(key, salt)
+    inner = file.unseal(owned.wrapping, secret, "secret")
+    if inner is None:
+        raise WrongKey(str(path), "is not opened by this key; give the one that it was made with or turned to")
+    counter = Counter(counters, path, file.derived(inner, salt, "counter"), PATIENCE)
+    if (mark := counter.read()) is not None and mark.number > 0:
+        raise UserError(str(path), f"is an older copy: this gallery was migrated before, as its counter {counter.path} "
+                        "shows; put back the newest copy")  # fmt: skip
+    return owned, counter
+
+
+def _copy(path: Path, backup: Path) -> None:
+    part = backup.with_name(f".{backup.name}{PART}")
+    try:
+        shutil.copyfile(path, part)
+        part.chmod(0o600)
+        settle(part, backup)
+    except OSError as error:
+        raise UserError(str(backup), f"cannot be written ({error.strerror}); nothing was migrated") from None
+    finally:
+        part.unlink(missing_ok=True)

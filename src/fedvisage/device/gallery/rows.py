@@ -1,0 +1,122 @@
+"""The rows of people and faces: found in their buckets, added and deleted together with their digests, and opened."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.gallery import file
+from fedvisage.device.gallery.authenticated import CHANGED, Authenticated
+from fedvisage.device.gallery.file import Unknown
+from fedvisage.device.gallery.membership import (
+    StoredCollection,
+    StoredFace,
+    StoredPerson,
+    bucket_of,
+    face_digest,
+    person_digest,
+)
+from fedvisage.device.gallery.store import ID, Person
+from fedvisage.device.gallery.templates import Form, Plain, Renewable
+
+
+class Rows(Authenticated):
+    """A gallery's file, with what is done to single rows in the transaction that is open."""
+
+    def _form(self, collection: StoredCollection, size: int) -> Form:
+        """Return how a collection keeps faces."""
+        if collection.seed is None:
+            return Plain(size)
+        return Renewable(size, self._unwrapped(collection.seed, "seed", collection.name))
+
+    def _add_model(self, digest: str, size: int) -> None:
+        """Add a model, unless it is there; its embeddings have one size."""
+        _, expected = self._now.models.get(digest, (0, size))
+        if expected != size:
+            raise UserError("embedding", f"has {size} numbers, those of this model in the gallery have {expected}")
+        if digest not in self._now.models:
+            query = "INSERT INTO models (digest, size) VALUES (?, ?)"
+            self._now.models[digest] = (self._opened.execute(query, (digest, size)).lastrowid or 0, size)
+
+    def _stored(self, collection: StoredCollection, wanted: str) -> StoredPerson | None:
+        """Return a person by name or id, out of the bucket in which they must be."""
+        tag = file.tag_of(self._tagging, collection.id, wanted)
+        if re.fullmatch(ID, wanted):
+            # The row is only a hint where to look: it was not authenticated yet.
+            query = "SELECT tag FROM persons WHERE id = ? AND collection = ?"
+            (tag,) = self._opened.execute(query, (wanted, collection.id)).fetchone() or (tag,)
+        if not isinstance(tag, bytes):
+            raise UserError(str(self.path), f"{wanted} {CHANGED}")
+        start = bucket_of(tag)
+        (people,) = self._people_of(collection, range(start, start + 1))
+        return next((one for one in people if one.tag == tag or one.id == wanted), None)
+
+    def _wanted(self, collection: StoredCollection, wanted: str) -> StoredPerson:
+        stored = self._stored(collection, wanted)
+        if stored is None:
+            raise Unknown(wanted, f"nobody of this name or id is enrolled in {collection.name}")
+        return stored
+
+    def _owner(self, collection: StoredCollection, face: str) -> StoredPerson:
+        (person,) = self._opened.execute("SELECT person FROM faces WHERE id = ?", (face,)).fetchone() or (None,)
+        stored = self._stored(collection, person) if isinstance(person, str) else None
+        if stored is None or all(one.id != face for one in stored.faces):
+            raise Unknown(face, f"no face of this id is enrolled in {collection.name}")
+        return stored
+
+    def _add_person(self, collection: StoredCollection, name: str) -> StoredPerson:
+        key, person = file.new_key(), f"p_{secrets.token_hex(8)}"
+        stored = StoredPerson(
+            person, file.tag_of(self._tagging, collection.id, name),
+            file.seal(self._owned.wrapping, key, "key", person), file.seal(key, name.encode(), "name", person), now(),
+        )  # fmt: skip
+        self._put_person(collection, stored)
+        return stored
+
+    def _put_person(self, collection: StoredCollection, person: StoredPerson) -> None:
+        query = "INSERT INTO persons (collection, id, tag, key, name, created) VALUES (?, ?, ?, ?, ?, ?)"
+        self._opened.execute(query, (collection.id, *person[:5]))
+        self._count(collection, person.tag, person_digest(self._owned.rows, collection.id, person))
+        collection.members.count += 1
+
+    def _put_face(self, collection: StoredCollection, person: StoredPerson, face: StoredFace) -> None:
+        """Add a face; one without a number gets the next one."""
+        query = "INSERT INTO faces VALUES (?, ?, ?, (SELECT id FROM models WHERE digest = ?), ?, ?, ?)"
+        number = self._opened.execute(query, (face.number or None, *face[1:])).lastrowid or 0
+        digest = face_digest(self._owned.rows, collection.id, face._replace(number=number))
+        self._count(collection, person.tag, digest)
+
+    def _drop_faces(self, collection: StoredCollection, person: StoredPerson, faces: Sequence[StoredFace]) -> None:
+        for face in faces:
+            self._opened.execute("DELETE FROM faces WHERE number = ?", (face.number,))
+            self._count(collection, person.tag, -face_digest(self._owned.rows, collection.id, face))
+
+    def _count(self, collection: StoredCollection, tag: bytes, digest: int) -> None:
+        collection.members.add(bucket_of(tag), digest)
+        collection.changed = True
+
+    def _opened_person(self, stored: StoredPerson) -> Person:
+        key = self._unwrapped(stored.key, "key", stored.id)
+        return Person(stored.id, self._unsealed(key, stored.name, "name", stored.id).decode(), stored.created)
+
+    def _templates(self, stored: StoredPerson) -> list[bytes]:
+        key = self._unwrapped(stored.key, "key", stored.id)
+        return [self._unsealed(key, face.template, "face", face.id, stored.id, face.model) for face in stored.faces]
+
+    def _unwrapped(self, sealed: object, *record: object) -> bytes:
+        return self._unsealed(self._owned.wrapping, sealed, *record)
+
+    def _unsealed(self, key: bytes, sealed: object, *record: object) -> bytes:
+        """Decrypt a record; one that was changed, or put in another's place, is refused by its words."""
+        opened = file.unseal(key, sealed, *record)
+        if opened is None:
+            raise UserError(str(self.path), f"{' '.join(map(str, record[:2]))} {CHANGED}")
+        return opened
+
+
+def now() -> str:
+    """Return the time for a row."""
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,260 @@
+"""A gallery that is searched: each collection in memory, brought up to date with its file before it is searched.
+
+A change in the file, by this process or another, changes the sum of a bucket; the people of that bucket are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.gallery.authenticated import CHANGED, step_of
+from fedvisage.device.gallery.file import PATIENCE, ModelChanged, Unknown
+from fedvisage.device.gallery.membership import BUCKETS, Members, StoredCollection, StoredPerson
+from fedvisage.device.gallery.store import Records
+from fedvisage.device.gallery.templates import Form
+from fedvisage.metrics.similarity import Features, unit
+
+# Everybody's template in memory, searched exactly: no approximation, so who is most similar is always found.
+#
+# Rows lie in blocks, so that the gallery grows without being copied, and a block's similarities are looked at while
+# they
+# are still in the processor's cache.
+
+
+ROWS = 8192
+FACES_AT_ONCE = 128
+"""Faces that are searched for at once; more would push a block's similarities out of the cache."""
+
+ScoredPerson = tuple[str, float]
+
+
+class Index:
+    """Unit vectors by the id of their person."""
+
+    def __init__(self, size: int, rows: int = ROWS) -> None:
+        """Hold nobody yet; ``size`` is that of a vector, ``rows`` how many of them a block has."""
+        self._size, self._step = size, rows
+        self._blocks: list[Features] = []
+        self._ids: list[str] = []
+        self._rows: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        """Return the number of people."""
+        return len(self._ids)
+
+    def put(self, person: str, vector: Features) -> None:
+        """Take a person in, or put a new vector in the place of the old one."""
+        row = self._rows.setdefault(person, len(self._ids))
+        if row == len(self._ids):
+            self._ids.append(person)
+            if row == self._step * len(self._blocks):
+                self._blocks.append(np.zeros((self._step, self._size), np.float32))
+        self._blocks[row // self._step][row % self._step] = vector
+
+    def drop(self, person: str) -> None:
+        """Forget a person, of whom nothing stays in memory; one who is not there is no mistake."""
+        row = self._rows.pop(person, None)
+        if row is None:
+            return
+        last = len(self._ids) - 1
+        moved = self._ids.pop()
+        if row != last:
+            self._blocks[row // self._step][row % self._step] = self._blocks[last // self._step][last % self._step]
+            self._ids[row], self._rows[moved] = moved, row
+        self._blocks[last // self._step][last % self._step] = 0
+        if last == self._step * (len(self._blocks) - 1):
+            self._blocks.pop()
+
+    def everybody(self) -> tuple[list[str], Features]:
+        """Return all people with their vectors, a row each, as a copy."""
+        return list(self._ids), np.concatenate([np.zeros((0, self._size), np.float32), *self._blocks])[: len(self)]
+
+    def search(self, faces: Features, most: int) -> list[list[ScoredPerson]]:
+        """Return for each face the most similar people, the most similar first, with their similarities."""
+        found: list[list[ScoredPerson]] = []
+        for start in range(0, len(faces), FACES_AT_ONCE):
+            found += self._search(np.ascontiguousarray(faces[start : start + FACES_AT_ONCE], np.float32), most)
+        return found
+
+    def _search(self, faces: Features, most: int) -> list[list[ScoredPerson]]:
+        best: Features = np.full((len(faces), 0), 0, np.float32)
+        rows: NDArray[np.int64] = np.zeros((len(faces), 0), np.int64)
+        for number, block in enumerate(self._blocks):
+            filled = min(self._step, len(self._ids) - number * self._step)
+            similarity = _product(faces, block[:filled])
+            if best.shape[1] == most and not (similarity.max(axis=1) > best.min(axis=1)).any():
+                continue
+            here = _highest(similarity, most)
+            rows = np.concatenate([rows, here + number * self._step], axis=1)
+            best = np.concatenate([best, np.take_along_axis(similarity, here, axis=1)], axis=1)
+            kept = _highest(best, most)
+            best, rows = np.take_along_axis(best, kept, axis=1), np.take_along_axis(rows, kept, axis=1)
+        order = np.argsort(-best, axis=1, kind="stable")
+        return [
+            [(self._ids[row], float(value)) for row, value in zip(some[at], values[at], strict=True)]
+            for some, values, at in zip(rows, best, order, strict=True)
+        ]
+
+
+def _product(faces: Features, block: Features) -> Features:
+    if len(faces) == 1:
+        return np.asarray((block @ faces[0])[None])  # one pass over the block, without a second copy in another order
+    return np.asarray(faces @ block.T)
+
+
+def _highest(values: Features, most: int) -> NDArray[np.int64]:
+    """Return where the highest values of each row are, in any order."""
+    if values.shape[1] <= most:
+        return np.broadcast_to(np.arange(values.shape[1]), values.shape)
+    return np.argpartition(values, -most, axis=1)[:, -most:]
+
+
+SHOWN = 3
+"""Names in a refusal."""
+
+
+@dataclass(frozen=True)
+class Hit:
+    """Somebody who is similar."""
+
+    person: str
+    name: str
+    similarity: float
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A collection in memory, as one model sees it."""
+
+    form: Form
+    index: Index
+    members: Members = field(default_factory=Members.unread)
+    """The sums of the buckets as they were read; a bucket whose sum is another now is read again."""
+    people: list[list[str]] = field(default_factory=lambda: [[] for _ in range(BUCKETS)])
+    names: dict[str, str] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
+    """Who has a template of another model, and of which."""
+
+
+class Gallery(Records):
+    """A gallery's file, open, and searched; threads may share it."""
+
+    def __init__(self, path: Path, key: bytes, *, counters: Path | None = None, patience: float = PATIENCE) -> None:
+        """Open a file with its owner's key; a collection is loaded when it is first searched."""
+        super().__init__(path, key, counters=counters, patience=patience)
+        self._loaded: dict[tuple[int, bytes | None, str], Loaded] = {}
+
+    def close(self) -> None:
+        """Close the file, and forget all faces."""
+        super().close()
+        self._loaded.clear()
+
+    def search(self, collection: str, faces: Features, model: str, most: int = 5) -> list[list[Hit]]:
+        """Return for each face (a row each) the most similar people of a collection, the most similar first."""
+        if most < 1:
+            raise UserError("limit", f"must be at least 1, got {most}")
+        with self._lock:
+            loaded = self.load(collection, model, faces.shape[1])
+            asked = np.stack([loaded.form.asked(one) for one in unit(faces)])
+            return [
+                [Hit(person, loaded.names[person], loaded.form.similarity(product)) for person, product in hits]
+                for hits in loaded.index.search(asked, most)
+            ]
+
+    def similarity(self, collection: str, wanted: str, face: Features, model: str) -> Hit:
+        """Return how similar a face is to one person, without a comparison with anybody else."""
+        with self._reading():
+            place = self._collection(collection)
+            stored = self._wanted(place, wanted)
+            form, name = self._form(place, len(face)), self._opened_person(stored).name
+            if other := _other_model(stored, model):
+                raise changed([(name, other)], 1, collection, model)
+            if stored.faces:
+                product = float(self._vector(stored, form) @ form.asked(unit(face[None])[0]))
+                return Hit(stored.id, name, form.similarity(product))
+        raise Unknown(name, "has no face left; enrol one")
+
+    def warm(self, model: str) -> list[str]:
+        """Load all collections, so that the first search need not; return why some cannot be searched by a model."""
+        with self._reading():
+            size = self._now.models[model][1] if model in self._now.models else None
+        refusals = []
+        for one in self.collections():
+            try:
+                self.load(one.name, model, size or 2)
+            except ModelChanged as refused:
+                refusals.append(str(refused))
+        if size is None:
+            self._loaded.clear()  # nothing of this model is there, so its size is not known
+        return refusals
+
+    def load(self, collection: str, model: str, size: int) -> Loaded:
+        """Return a collection in memory, as it is now in the file; templates of another model are refused by name."""
+        with self._lock:
+            while True:  # a transaction for each of several parts, so that other processes can write in between
+                with self._reading():
+                    place = self._collection(collection)
+                    loaded = self._loaded.get((place.id, place.seed, model))
+                    if loaded is None:
+                        form = self._form(place, size)
+                        loaded = Loaded(form, Index(form.width))
+                        self._loaded[place.id, place.seed, model] = loaded
+                    buckets = loaded.members.differing(place.members, step_of(place))
+                    if not buckets:
+                        break
+                    self._renew(loaded, place, buckets, model)
+            if loaded.others:
+                named = sorted((loaded.names[one], digest) for one, digest in list(loaded.others.items())[:SHOWN])
+                raise changed(named, len(loaded.others), collection, model)
+            return loaded
+
+    def _left(self, collection: int) -> None:
+        self._loaded = {key: loaded for key, loaded in self._loaded.items() if key[0] != collection}
+
+    def _renew(self, loaded: Loaded, place: StoredCollection, buckets: range, model: str) -> None:
+        """Read some buckets again, and forget who is no longer in them."""
+        for bucket, people in zip(buckets, self._people_of(place, buckets), strict=True):
+            for gone in set(loaded.people[bucket]) - {one.id for one in people if one.faces}:
+                loaded.index.drop(gone)
+                loaded.others.pop(gone, None)
+                del loaded.names[gone]
+            loaded.people[bucket] = [one.id for one in people if one.faces]
+            for one in people:
+                if one.faces:
+                    self._take(loaded, one, model)
+        loaded.members.take(place.members, buckets)
+
+    def _take(self, loaded: Loaded, person: StoredPerson, model: str) -> None:
+        loaded.names[person.id] = self._opened_person(person).name
+        if other := _other_model(person, model):
+            loaded.others[person.id] = other
+            loaded.index.drop(person.id)
+        else:
+            loaded.others.pop(person.id, None)
+            loaded.index.put(person.id, self._vector(person, loaded.form))
+
+    def _vector(self, person: StoredPerson, form: Form) -> Features:
+        templates = self._templates(person)
+        if any(len(one) != form.length for one in templates):
+            raise UserError(str(self.path), f"a template of {person.id} {CHANGED}")
+        return form.joined(templates)
+
+
+def _other_model(person: StoredPerson, model: str) -> str | None:
+    """Return the digest of another model of which a person has a template."""
+    return next((face.model for face in person.faces if face.model != model), None)
+
+
+def changed(named: Sequence[tuple[str, str]], count: int, collection: str, model: str) -> ModelChanged:
+    """Say whose templates are of another model."""
+    names = ", ".join(name for name, _ in named) + (f" and {count - len(named)} more" if count > len(named) else "")
+    return ModelChanged(
+        collection, f"templates of {names} are of model {named[0][1][:19]}…, this one is {model[:19]}…; "
+        "enrol these people again, or remove them"
+    )  # fmt: skip

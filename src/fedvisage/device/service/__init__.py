@@ -1,0 +1,1 @@
+"""The HTTP service: the device pipeline and a gallery behind an API."""

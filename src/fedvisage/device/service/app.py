@@ -1,0 +1,229 @@
+"""The service as a whole: its routes, its refusals, and the guard before them."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+
+from fedvisage.base.errors import BadFile, RunFailed, UserError
+from fedvisage.base.version import VERSION
+from fedvisage.device import Checked, Exported, Pipeline, Settings
+from fedvisage.device.gallery.enrolment import Engine, Image, Model
+from fedvisage.device.gallery.search import Gallery
+from fedvisage.device.service import compreface, routes
+from fedvisage.device.service.guard import OPEN, REQUEST, Guard, refuse
+from fedvisage.device.service.limits import LOOPBACK, Keys, Limits
+from fedvisage.device.service.requests import Fault, Work, fault_of
+from fedvisage.device.web.site import HEADERS, START, Entry
+from fedvisage.faces.detection import Face
+
+# The pipeline of exported models, as a gallery asks it.
+
+
+class Piped:
+    """A pipeline that judges every face of a picture, with the digests of what it is made of."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Take the pipeline."""
+        self._pipeline = pipeline
+        self.detector_digest = f"sha256:{pipeline.detector_digest}"
+        self.pad_digest = None if pipeline.pad is None else f"sha256:{pipeline.pad.digest}"
+        self.model = None if pipeline.recognition is None else _model(pipeline.recognition)
+        opened = (model for model in (pipeline.pad, pipeline.recognition) if model is not None)
+        self.graph_digests = {model.task: f"sha256:{model.graph_digest}" for model in opened}
+
+    def detect(self, image: Image) -> Sequence[Face]:
+        """Return the faces of a picture, the largest first."""
+        return self._pipeline.detect(image)
+
+    def check(self, image: Image, *, report: bool = False) -> Checked:
+        """Judge a picture's faces; with ``report`` an attack is embedded as well."""
+        return self._pipeline.check(image, report=report)
+
+
+def open_engine(pad: Path | Exported | None, recognition: Path | Exported | None, threads: int = 1) -> Engine:
+    """Open exported directories, or take models that are open, as one engine."""
+    return Piped(Pipeline(pad, recognition, settings=Settings(threads=threads, several=True)))
+
+
+def _model(exported: Exported) -> Model:
+    point = exported.threshold
+    if point is None:
+        raise UserError(str(exported.directory), "has no threshold to decide by; export a run whose sites chose one")
+    return Model(f"sha256:{exported.digest}", point.value, point.rule)
+
+
+# The browser page at the service's root. Its files need no key; the models' do, as all that a model says does.
+
+
+Page = Mapping[str, Entry]
+
+
+def open_paths(page: Page) -> frozenset[str]:
+    """Return the paths that need no key: they say nothing of anybody, and hold nothing that was trained."""
+    return frozenset(f"/{path}" for path, entry in page.items() if not entry.of_model)
+
+
+def add_page(app: FastAPI, page: Page, work: Work) -> None:
+    """Deliver the page at / and its files below it."""
+    for path, entry in page.items():
+        app.router.routes.append(_route(f"/{path}", entry, work))
+    app.router.routes.append(_route("/", page[START], work))
+
+
+def _route(path: str, entry: Entry, work: Work) -> Route:
+    async def deliver(request: Request) -> Response:
+        # Reading and summing the first time takes a while for a large model.
+        tag = f'"{await work.do(lambda: entry.digest)}"'
+        headers = {**HEADERS, "etag": tag, "cache-control": "no-cache"}
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(entry.content, media_type=entry.kind, headers=headers)
+
+    return Route(path, deliver, include_in_schema=False)
+
+
+# The service on a port: as a process or beside other work, with TLS if asked, ended gracefully.
+
+
+PATIENCE = 20
+"""Seconds in which requests that are being answered may end, when the service is stopped."""
+
+
+def server_of(
+    guard: Guard, host: str, port: int, *, certificate: Path | None = None, key: Path | None = None
+) -> uvicorn.Server:
+    """Return the server, not yet running; ``run()`` serves until SIGINT or SIGTERM."""
+    if (certificate is None) != (key is None):
+        raise UserError("--tls-cert", "needs --tls-key, and the other way round")
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it would tell bytes of forms that are broken
+    if certificate is not None:
+        _check_certificate(certificate, key)
+    return uvicorn.Server(
+        uvicorn.Config(
+            guard, host=host, port=port, access_log=False, log_level="warning", server_header=False, ws="none",
+            timeout_keep_alive=5, timeout_graceful_shutdown=PATIENCE, h11_max_incomplete_event_size=32_768, http="h11",
+            ssl_certfile=certificate, ssl_keyfile=key, lifespan="off",
+        )
+    )  # fmt: skip
+
+
+@contextmanager
+def serving(server: uvicorn.Server, waiting: int = 128) -> Iterator[int]:
+    """Serve in a thread until the block ends, on a free port of this machine, which is given to the block.
+
+    So many connections may wait to be accepted.
+    """
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(waiting)
+        thread = Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def check_open(host: str, keys: Keys, without: bool) -> None:
+    """Refuse to serve everybody who reaches this machine without keys, unless that is asked for."""
+    if not keys and host not in LOOPBACK and not without:
+        raise UserError("--api-keys", f"names no file, and {host} can be reached from elsewhere; name one, serve on "
+                        "127.0.0.1, or say --without-keys")  # fmt: skip
+
+
+def _check_certificate(certificate: Path, key: Path | None) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
+    except (ssl.SSLError, ValueError) as error:
+        raise UserError(str(certificate), f"is no certificate with its key {key} ({error}); give PEM files") from None
+    except OSError as error:
+        raise UserError(str(certificate), f"or {key} cannot be read ({error.strerror})") from None
+
+
+_no_password: Callable[[], str] = lambda: ""  # noqa: E731  # a key with a password would ask for it on the terminal
+
+
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+
+
+def build(
+    engine: Engine, gallery: Gallery | None = None, *, keys: Keys | None = None, limits: Limits | None = None,
+    page: Page | None = None, log: Callable[[str], None] = lambda line: None,
+) -> Guard:  # fmt: skip
+    """Return the service over an engine, over a gallery if there is one, and with the browser page if it is given."""
+    work = Work(engine, gallery, limits or Limits())
+    # Its own pages would load scripts from elsewhere.
+    app = FastAPI(title="fedvisage", version=VERSION, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.include_router(routes.routes(work))
+    app.include_router(compreface.routes(work))
+    _add_pages(app, work, "/" if page is None else "/routes")
+    files = page or {}
+    if files:
+        add_page(app, files, work)
+    _add_refusals(app, work, log)
+    free = OPEN | open_paths(files)
+    return Guard(app, keys=keys or Keys(), limits=work.limits, counts=work.counts, log=log, free=free,
+                 files=frozenset(f"/{path}" for path in files))  # fmt: skip
+
+
+def _add_pages(app: FastAPI, work: Work, place: str) -> None:
+    page = files("fedvisage.device.service").joinpath("page.html").read_text(encoding="utf-8")
+    rows = "".join(
+        f"<tr><td>{method.upper()}</td><td><code>{path}</code></td><td>{one.get('description', '')}</td></tr>\n"
+        for path, methods in app.openapi()["paths"].items()
+        for method, one in methods.items()
+    )
+
+    @app.get(place, include_in_schema=False)
+    async def start() -> HTMLResponse:
+        return HTMLResponse(page.replace("ROUTES", rows).replace("VERSION", VERSION))
+
+    @app.get("/metrics", include_in_schema=False)
+    @app.get("/v1/metrics", include_in_schema=False)
+    async def metrics() -> PlainTextResponse:
+        return PlainTextResponse(work.counts.text())
+
+
+def _add_refusals(app: FastAPI, work: Work, log: Callable[[str], None]) -> None:
+    place = None if work.gallery is None else work.gallery.path
+
+    async def refused(request: Request, error: Exception) -> Response:
+        return refuse(_fault(error), request.scope[REQUEST])
+
+    def _fault(error: Exception) -> Fault:
+        if isinstance(error, Fault):
+            return error
+        if isinstance(error, RequestValidationError):
+            first = error.errors()[0]
+            field = ".".join(map(str, first["loc"][1:])) or "request"
+            return Fault(422, "invalid", f"{field}: {first['msg']}", field=field)
+        if isinstance(error, HTTPException):
+            code = _CODES.get(error.status_code, "refused")
+            said = Fault(error.status_code, code, "there is nothing of this kind here")
+            said.headers.update(error.headers or {})
+            return said
+        assert isinstance(error, UserError | RunFailed | BadFile)
+        fault = fault_of(error, place)
+        if fault.status == 503:
+            log(f"failed: {error}")
+        return fault
+
+    kinds: tuple[Any, ...] = (Fault, RequestValidationError, HTTPException, UserError, RunFailed, BadFile)
+    for kind in kinds:
+        app.add_exception_handler(kind, refused)

@@ -1,0 +1,1 @@
+"""A web page that checks faces in the browser; no picture leaves the page."""

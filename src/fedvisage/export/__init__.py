@@ -1,1 +1,0 @@
-"""Finished models as ONNX graphs that need no torch, in a directory with all that a device must know of them."""

@@ -1,0 +1,136 @@
+"""Square crops of faces at the size of a prepared set."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import cv2
+import numpy as np
+import numpy.typing as npt
+
+from fedvisage.base.errors import BadFile, UserError
+from fedvisage.data.crops import CropRecord, DetectorRecord
+from fedvisage.faces.detection import NAME, VERSION, Detector, Face, digest
+
+Image = npt.NDArray[np.uint8]
+Crop = Literal["centre", "face", "none"]
+Search = Literal["all", "largest first"]
+LARGEST: Search = "largest first"
+"""How imports seek faces."""
+
+MARGIN = 1.4
+"""Side of a face crop over the longer side of the detected box: shows the edges of a print or a mask."""
+
+NO_FACE = "no face found"
+
+LOWEST_CONFIDENCE = 0.9
+"""Faces of which the detector is less sure do not count."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a square crop was cut out, and of how large an image, in its pixels."""
+
+    left: int
+    top: int
+    side: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Cropped:
+    """A crop, whether it had to be enlarged, and the five points (eyes, nose, mouth corners) if a face was sought."""
+
+    image: Image
+    upscaled: bool
+    place: Place
+    points: npt.NDArray[np.float32] | None = None
+
+
+Cropper = Callable[[Image], Cropped]
+
+
+def make_cropper(crop: Crop, size: int, threads: int = 1) -> Cropper:
+    """Return the function that crops images in the named way; `threads` are for the detector."""
+    if crop == "centre":
+        return lambda image: _cut(image, *_centre_square(image), size)
+    if crop == "none":
+        return lambda image: _whole(image, size)
+    if crop == "face":
+        find = make_finder(threads)
+        return lambda image: crop_face(image, [find(image)], size)
+    raise UserError("crop", f"must be centre, face or none, got {crop!r}")
+
+
+def record_of(crop: Crop, *, aligned: bool = False, search: Search = "all") -> CropRecord:
+    """Return what is said of crops that were made in the named way; `aligned` by five points or cut by a box."""
+    if crop == "face":
+        detector = DetectorRecord(name=NAME, version=VERSION, sha256=digest(), search=search)
+        if aligned:
+            return CropRecord(how="detected", detector=detector, rotation=True, alignment="points")
+        return CropRecord(how="detected", detector=detector, margin=MARGIN, alignment="box")
+    how: Literal["centre", "whole"] = "centre" if crop == "centre" else "whole"
+    return CropRecord(how=how, rotation=aligned, alignment="points" if aligned else "none")
+
+
+def make_detector(threads: int = 1) -> Callable[[Image], list[Face]]:
+    """Return a function that finds the faces of which it is sure in RGB images."""
+    detector = Detector(threads=threads)
+
+    def detect(image: Image) -> list[Face]:
+        return [face for face in detector.detect([image])[0] if face.confidence >= LOWEST_CONFIDENCE]
+
+    return detect
+
+
+def make_finder(threads: int = 1) -> Callable[[Image], Face]:
+    """Return a function that finds the largest of these faces, which takes less than finding all."""
+    detector = Detector(threads=threads)
+
+    def find(image: Image) -> Face:
+        face = detector.largest(image, LOWEST_CONFIDENCE)
+        if face is None:
+            raise BadFile(NO_FACE)
+        return face
+
+    return find
+
+
+def crop_face(image: Image, faces: list[Face], size: int) -> Cropped:
+    """Cut out the largest face with a margin, staying inside the image."""
+    if not faces:
+        raise BadFile(NO_FACE)
+    face = max(faces, key=lambda one: one.area)
+    height, width = image.shape[:2]
+    x, y, w, h = face.box
+    side = int(min(round(MARGIN * max(w, h)), width, height))
+    left = int(np.clip(round(x + w / 2 - side / 2), 0, width - side))
+    top = int(np.clip(round(y + h / 2 - side / 2), 0, height - side))
+    cut = _cut(image, left, top, side, size)
+    points = (face.points - (left, top)) * (size / side)
+    return replace(cut, points=points.astype(np.float32))
+
+
+def _centre_square(image: Image) -> tuple[int, int, int]:
+    height, width = image.shape[:2]
+    side = min(height, width)
+    return (width - side) // 2, (height - side) // 2, side
+
+
+def _whole(image: Image, size: int) -> Cropped:
+    height, width = image.shape[:2]
+    if height != width:
+        raise BadFile(f"not square ({width}×{height}), and no crop was asked for")
+    return _cut(image, 0, 0, width, size)
+
+
+def _cut(image: Image, left: int, top: int, side: int, size: int) -> Cropped:
+    """Cut a square and scale it, averaging pixels when it shrinks."""
+    place = Place(left, top, side, width=image.shape[1], height=image.shape[0])
+    square = np.ascontiguousarray(image[top : top + side, left : left + side])
+    if side == size:
+        return Cropped(square, upscaled=False, place=place)
+    how = cv2.INTER_AREA if side > size else cv2.INTER_CUBIC
+    scaled = cv2.resize(square, (size, size), interpolation=how).astype(np.uint8, copy=False)
+    return Cropped(scaled, upscaled=side < size, place=place)

@@ -1,0 +1,1 @@
+"""Differential privacy: mechanisms as pure functions, and accounting."""

@@ -1,0 +1,207 @@
+"""What all releases of a site cost together, and whether the next one may still be made.
+
+A charge is a record that a site writes durably *before* the noise of a release is drawn; the release is stored before
+it is sent, and sent again, never drawn again, after an interruption. Two figures stand side by side: the sum of ε and
+of δ, which is how PrivacyFace counts (its Definition 4), and the tight ε at a δ. Gaussian releases compose in closed
+form (k with the multipliers m_i are one with 1/√(Σ 1/m_i²)), so the tight figure of these alone is exact; together with
+selections it comes from privacy loss distributions (S. Meiser and E. Mohammadi, "Tight on budget?", CCS 2018).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from fedvisage.base.errors import RunFailed
+from fedvisage.federation.privacy.mechanisms import Budget
+
+Relation = Literal["add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged"]
+Mechanism = Literal["gaussian", "selection"]
+Count = Literal["sum", "tight"]
+
+PROTECTS: Mapping[Relation, str] = {
+    "add-remove": "one class centre added or removed",
+    "replace-one": "one class centre exchanged for another",
+    "paper": "as the paper counts it, not end to end",
+    "site": "all data of one site: its update, or none",
+    "image": "one training image of a site, with its label, exchanged for another",
+    "person": "all images of one person at one site, added or removed",
+    "person-exchanged": "all images of one person at one site, exchanged for another person's",
+}
+"""What an ε holds for; it is shown beside every ε."""
+
+
+class BudgetSpent(RunFailed):
+    """A release that would exceed the budget of the run: it was not made, and the run stops here."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a release costs: plain data, written as a line of JSON.
+
+    ``release`` names it for good; ``times`` releases of one mechanism cost ``epsilon`` and ``delta`` together. A
+    selection is pure ε-differential privacy; its ``sigma`` is 0.
+    """
+
+    release: str
+    mechanism: Mechanism
+    epsilon: float
+    delta: float
+    relation: Relation
+    sensitivity: float
+    sigma: float
+    times: int = 1
+
+    def guarantee(self) -> str:
+        """Return the text for the ledger."""
+        noise = f"σ {self.sigma:.4g}, Δ {self.sensitivity:.4g}" if self.sigma else f"Δ {self.sensitivity:.4g}"
+        return (
+            f"{self.mechanism} × {self.times}, {noise}, ε {self.epsilon:.4g}, δ {self.delta:.3g} "
+            f"({PROTECTS[self.relation]})"
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the record as it is written."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, record: Mapping[str, Any]) -> Charge:
+        """Return the charge that was written."""
+        return cls(**record)
+
+
+@dataclass(frozen=True)
+class Spent:
+    """The cost of releases: the sum of ε and of δ, and the tight ε at ``at_delta``."""
+
+    epsilon: float
+    delta: float
+    tight_epsilon: float
+    at_delta: float
+
+
+def spent(charges: Sequence[Charge], at_delta: float) -> Spent:
+    """Return what charges cost together, both ways."""
+    if len({charge.relation for charge in charges}) > 1:
+        raise ValueError("charges under different neighbouring relations do not add up")
+    return Spent(
+        epsilon=math.fsum(charge.epsilon for charge in charges),
+        delta=math.fsum(charge.delta for charge in charges),
+        tight_epsilon=tight_epsilon(charges, at_delta),
+        at_delta=at_delta,
+    )
+
+
+def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
+    """Return the least ε that the mechanisms together can be shown to give at a δ."""
+    # dp-accounting takes a second to import, which only a run with such a mechanism should wait for.
+    from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
+
+    precision = math.fsum(
+        one.times * (one.sensitivity / one.sigma) ** 2 for one in charges if one.mechanism == "gaussian"
+    )
+    multiplier = 1 / math.sqrt(precision) if precision else math.inf
+    selections = Counter[float]()
+    for one in charges:
+        if one.mechanism == "selection":
+            selections[one.epsilon / one.times] += one.times
+    if not selections:
+        return float(get_epsilon_gaussian(multiplier, delta))
+    return min(
+        _by_loss_distributions(multiplier, selections, delta),
+        math.fsum(epsilon * times for epsilon, times in selections.items())
+        + float(get_epsilon_gaussian(multiplier, delta)),
+    )
+
+
+FINEST_STEP, MOST_STEPS, TAILS = 1e-4, 4e6, 10
+"""Of loss distributions: their step in ε, how many there are at most, and how many standard deviations they reach."""
+
+RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged")
+MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
+COLUMNS = 7
+"""Of the table in which costs cross the wire."""
+
+
+def table_of(charges: Sequence[Charge], total: Spent) -> list[list[float]]:
+    """Return costs as rows of numbers: first the running total, then one row per charge."""
+    relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only its mechanism can find nothing
+    first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
+    return [first, *([
+        float(MECHANISMS.index(one.mechanism)), float(RELATIONS.index(one.relation)),
+        one.epsilon, one.delta, one.sensitivity, one.sigma, float(one.times),
+    ] for one in charges)]  # fmt: skip
+
+
+def from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], Spent]:
+    """Read such rows back; they come from a site, so a number that says nothing is refused."""
+    try:
+        charges = tuple(
+            Charge(f"release {number}", MECHANISMS[_index(row[0])], row[2], row[3], RELATIONS[_index(row[1])],
+                   row[4], row[5], _index(row[6]))
+            for number, row in enumerate(rows[1:], start=1)
+        )  # fmt: skip
+        return charges, Spent(*rows[0][1:5])
+    except (IndexError, TypeError, ValueError) as error:
+        raise ValueError("is no table of costs") from error
+
+
+def _index(number: float) -> int:
+    if not 0 <= number == int(number):
+        raise ValueError(f"{number} is no whole number")
+    return int(number)
+
+
+def due(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, count: Count) -> tuple[Charge, ...]:
+    """Return the charges to write down now, which may be none: one that was written is paid for, and never twice.
+
+    ``count`` says which figure must stay within the total.
+    """
+    known = {charge.release: charge for charge in written}
+    for charge in wanted:
+        if known.get(charge.release, charge) != charge:
+            raise RunFailed(f"{charge.release}: was already charged at another price; its settings must not change")
+    fresh = tuple(charge for charge in wanted if charge.release not in known)
+    cost = spent([*written, *fresh], total.delta)
+    if fresh and not _within(cost, total, count):
+        figure = (cost.epsilon, cost.delta) if count == "sum" else (cost.tight_epsilon, cost.at_delta)
+        raise BudgetSpent(
+            f"{fresh[0].release}: would bring the cost to ε {figure[0]:.4g} at δ {figure[1]:.3g}, and the budget of "
+            f"the run is ε {total.epsilon:.4g} at δ {total.delta:.3g}; nothing was released"
+        )
+    return fresh
+
+
+def _within(cost: Spent, total: Budget, count: Count) -> bool:
+    slack = 1 + 1e-9  # ten tenths must not fail for a rounded sum
+    if count == "tight":
+        return cost.tight_epsilon <= total.epsilon * slack
+    return cost.epsilon <= total.epsilon * slack and cost.delta <= total.delta * slack
+
+
+def _step(multiplier: float, selections: Mapping[float, int]) -> float:
+    """Return the width of a step of loss distributions, which with next to no noise reach too far for fine ones.
+
+    Wider steps round losses up, so that the figure stays an upper bound.
+    """
+    shift = 1 / multiplier
+    reach = shift**2 / 2 + TAILS * shift + math.fsum(epsilon * times for epsilon, times in selections.items())
+    return max(FINEST_STEP, reach / MOST_STEPS)
+
+
+def _by_loss_distributions(multiplier: float, selections: Mapping[float, int], delta: float) -> float:
+    """Compose one Gaussian release with selections, of which nothing is known but their ε: an upper bound."""
+    from dp_accounting.pld import common
+    from dp_accounting.pld import privacy_loss_distribution as losses
+
+    step = _step(multiplier, selections)
+    whole = losses.identity(step)
+    if math.isfinite(multiplier):
+        whole = losses.from_gaussian_mechanism(multiplier, value_discretization_interval=step)
+    for epsilon, times in sorted(selections.items()):
+        one = losses.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), step)
+        whole = whole.compose(one.self_compose(times))
+    return float(whole.get_epsilon_for_delta(delta))

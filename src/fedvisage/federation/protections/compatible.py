@@ -1,0 +1,146 @@
+"""Which protections a method can use, and which can be used together: settled before a run begins."""
+
+from __future__ import annotations
+
+from fedvisage.base.errors import UserError
+from fedvisage.federation.declared import Declared, Home
+from fedvisage.federation.protections.dp import account_of
+from fedvisage.federation.wire.schema import SUMMED
+from fedvisage.recipe import Recipe, Secure
+from fedvisage.recipe.federation import LEAST_SHARE
+
+
+def check_protection(recipe: Recipe, method: Declared) -> None:
+    """Refuse what this method, its way of weighing sites, or another protection would undo or ignore."""
+    federation = recipe.federation
+    wanted = {
+        "combine": federation.combine.rule != "mean",
+        "secure": federation.secure is not None,
+        "dp": federation.dp is not None,
+        "poisoned": federation.poisoned is not None,
+    }
+    for key in (key for key, is_wanted in wanted.items() if is_wanted):
+        if not (method.averages or (key == "dp" and method.prices is not None)):
+            raise UserError(
+                f"recipe.federation.{key}",
+                f"is about one mean of all uploads, on which {method.name} does not rest; leave it out, or "
+                "use an averaging method (`fedvisage methods` says which)",
+            )
+    if federation.wire != "fp32":
+        _check_wire(recipe)
+    if recipe.training.statistics == "exact":
+        _check_statistics(recipe, method, {key for key, is_wanted in wanted.items() if is_wanted})
+    if federation.secure is not None:
+        _check_secure(recipe, federation.secure)
+    if wanted["combine"]:
+        _check_rule(recipe)
+    if wanted["dp"]:
+        _check_noise(recipe, method)
+
+
+def _check_wire(recipe: Recipe) -> None:
+    """Refuse bf16 for what is no number in bf16, or must not be rounded any more."""
+    place = "recipe.federation.wire"
+    if recipe.federation.secure is not None:
+        raise UserError(place, "bf16 is for weights, and federation.secure sends masked whole numbers; leave it out")
+    if recipe.federation.dp is not None:
+        raise UserError(place, "bf16 rounds an update after federation.dp has clipped it; leave it out")
+
+
+def _check_secure(recipe: Recipe, secure: Secure) -> None:
+    """Refuse sums over changing groups of sites, and thresholds that are too low or out of reach."""
+    place, asked = "recipe.federation.secure", recipe.federation.asks(len(recipe.data.sites))
+    if recipe.federation.participation < 1:
+        raise UserError(
+            "recipe.federation.participation",
+            "asks other sites in each round, and sums over different sites show single uploads by their difference; "
+            "leave it out, or leave federation.secure out",
+        )
+    if secure.threshold is not None and secure.threshold < LEAST_SHARE:
+        raise UserError(
+            f"{place}.threshold", f"{secure.threshold:g} is less than two thirds of the sites; leave it out"
+        )
+    if secure.needed(asked) > asked:
+        raise UserError(
+            f"{place}.colluders",
+            f"with {secure.colluders} of {asked} sites on the server's side a sum hides nothing; give fewer",
+        )
+
+
+def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -> None:
+    """Refuse to ask single sites for what secure sums and noise hide, or to believe what a robust rule would weigh."""
+    place = "recipe.training.statistics"
+    if protections:
+        raise UserError(place, f"exact statistics are told by each site as they are, which federation."
+                        f"{min(protections)} is there to prevent or to weigh; use one of the two")  # fmt: skip
+    if method.noised(recipe) or method.releases:
+        raise UserError(place, f"exact statistics are told without noise, beside what {method.name} releases with it; "
+                        "leave it out")  # fmt: skip
+
+
+def _check_rule(recipe: Recipe) -> None:
+    """Refuse what would keep a robust rule from seeing uploads, or let a claim outweigh it."""
+    place, rule = "recipe.federation.combine", recipe.federation.combine.rule
+    if recipe.federation.secure is not None:
+        raise UserError(place, f"{rule} has to see single uploads, which federation.secure hides; use one of the two")
+    if weighs_by_examples(recipe):
+        raise UserError(
+            place,
+            f"{rule} counts sites alike: a number of examples is a claim, with which a hostile site could outweigh all "
+            "others; set method.weight: uniform",
+        )
+
+
+def _check_noise(recipe: Recipe, method: Declared) -> None:
+    """Refuse what would break the promise of noise, or make another one beside it."""
+    place = "recipe.federation.dp"
+    lent = method.parts_at(Home.LENT)
+    if recipe.federation.combine.rule != "mean":
+        raise UserError(place, "holds for a mean of clipped updates; leave federation.combine out")
+    if weighs_by_examples(recipe):
+        raise UserError(place, "lets sites count alike: a site's weight has no bound; set method.weight: uniform")
+    if method.releases and method.prices is None:
+        raise UserError(place, f"and what {method.name} releases by itself cannot be accounted together; leave it out")
+    if (account := account_of(recipe, method)) is not None:
+        account.charges(1)  # which refuses settings that no joint account covers
+    if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
+        raise UserError(place, "does not cover a choice among rounds by held-out images; use keep: last, no early_stop")
+    own = [part for one in method.calls[SUMMED].uploads for part in one.parts if part not in lent]
+    if own:
+        raise UserError(
+            place, f"clips what a site changed of what it was lent, and {own[0]} is a site's own; leave it out"
+        )
+
+
+def check_real(recipe: Recipe) -> None:
+    """Refuse what only a simulation may do: attacks on purpose, and secrets or noise that follow from the seed.
+
+    Sites check it themselves, and with it what makes secure sums safe: an operator can leave out its own check.
+    """
+    federation = recipe.federation
+    if federation.secure is not None:
+        _check_secure(recipe, federation.secure)
+        for key in ("joins", "offline"):
+            if getattr(federation, key):
+                raise UserError(
+                    f"recipe.federation.{key}",
+                    "keeps sites out of some sums, and sums over different sites show single uploads by their "
+                    "difference; leave it out, or leave federation.secure out",
+                )
+    if federation.poisoned is not None:
+        raise UserError("recipe.federation.poisoned", "attacks on purpose, in a simulation only; leave it out")
+    entropies = {
+        "federation.secure.entropy": federation.secure and federation.secure.entropy,
+        "federation.dp.entropy": federation.dp and federation.dp.entropy,
+        "privacy.noise": recipe.privacy.noise,
+    }
+    for key, entropy in entropies.items():
+        if entropy == "derived":
+            raise UserError(
+                f"recipe.{key}", "derived from the recipe protects nobody between organisations; use system"
+            )
+
+
+def weighs_by_examples(recipe: Recipe) -> bool:
+    """Say whether the recipe's method lets sites count by their number of images."""
+    return getattr(recipe.method, "weight", "uniform") == "examples"

@@ -1,0 +1,292 @@
+"""A site's end of the wire: an order comes in, the method's call runs in the workspace, a checked reply goes out.
+
+Orders with the same visit number are one visit. During it the site keeps the workspace, with graphs and optimizers;
+when it is over, what must survive goes to the site's store. A visit that fails leaves no trace in the private state.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import OnBatch, unwatched_batch
+from fedvisage.base.streams import scoped, torch_rng
+from fedvisage.data.batches import View
+from fedvisage.federation.declared import Call, Declared, Home
+from fedvisage.federation.orders import Accepted, Orders, accepted_by
+from fedvisage.federation.privacy.accountant import BudgetSpent
+from fedvisage.federation.protections.steps import protected
+from fedvisage.federation.record.releases import Releases
+from fedvisage.federation.record.store import SiteStore
+from fedvisage.federation.secure.calls import AT_THE_DESK
+from fedvisage.federation.secure.trust import SIMULATED, Trust
+from fedvisage.federation.site import Site, TrainingBroke
+from fedvisage.federation.wire.message import Digests, Message, decode, encode, load_parts, plain, state_of, under
+from fedvisage.federation.wire.precision import narrowed, weights_in, widened
+from fedvisage.federation.wire.schema import Refused, Schema, check, schema_of
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.nn.batchnorm import hold_statistics
+from fedvisage.nn.compute import Compute, compile_blocks
+from fedvisage.recipe import Recipe
+
+OWN = "part/"
+"""Where the parts that live at the site stand among its private state."""
+
+
+@dataclass
+class Workspace:
+    """The one network in memory that all sites of a process borrow in turn; it holds no SERVER part."""
+
+    method: Declared
+    recipe: Recipe
+    compute: Compute
+    about_finished: Mapping[str, Call] = field(default_factory=dict)
+    """The calls about a finished model, which every site answers whatever the method."""
+    net: nn.ModuleDict = field(init=False)
+    calls: Mapping[str, Call] = field(init=False)
+    schemas: Mapping[str, Schema] = field(init=False)
+    accepted: Mapping[str, Accepted] = field(init=False)
+    on_batch: OnBatch = unwatched_batch
+    """Is told of each batch that a site begins."""
+    guest: SiteDesk | None = None
+    common: dict[str, Any] = field(default_factory=dict)
+    digests: Digests = field(default_factory=Digests)
+
+    def __post_init__(self) -> None:
+        """Build the network and remember what a site's own parts look like at first."""
+        with scoped(self.recipe.runtime.seed, "initial weights"):
+            whole = self.method.network(self.recipe)
+        own = self.method.parts_at(Home.SITE)
+        self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
+        self.compute.place(self.net)
+        if self.recipe.runtime.compile:
+            compile_blocks(self.net)
+        self._first = self.own_parts()
+        self.calls = {**self.about_finished, **protected(self.method.calls, self.recipe, self.net)}
+        self.schemas = {
+            name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
+        }
+        self.accepted = accepted_by(self.calls, self.recipe, whole, self.method.members != "one")
+
+    def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
+        """Make the workspace this site's: its own parts are put in, and nothing of the last site is left.
+
+        Lent parts are blanked: a method that forgets to load what the server lent fails at once instead of training
+        on another site's weights.
+        """
+        self.net.train()
+        if self.recipe.training.statistics == "frozen":
+            hold_statistics(self.net)
+        self.net.zero_grad(set_to_none=True)
+        for part in self.method.parts_at(Home.LENT):
+            for value in self.net[part].state_dict().values():
+                if value.is_floating_point():
+                    value.fill_(math.nan)
+        load_parts(self.net, self._first | under(OWN, kept))
+
+    def own_parts(self) -> Message:
+        """Return the present state of the parts that live at the site."""
+        return state_of(self.net, *self.method.parts_at(Home.SITE))
+
+
+class SiteDesk:
+    """A site's end of the federation, the same for every transport: data, private state, orders carried out."""
+
+    def __init__(
+        self,
+        name: str,
+        train: View,
+        held_out: View,
+        store: SiteStore,
+        workspace: Workspace,
+        *,
+        public: View | None = None,
+        strangers: View | None = None,
+        trust: Trust = SIMULATED,
+    ) -> None:
+        """Take the site's data and directory; the workspace may be shared with other sites of this process."""
+        self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
+        self.public, self.strangers, self.trust = public, strangers, trust
+        self._site: Site | None = None
+        self._visit = (-1, -1)
+        self._round = -1
+        self._scratch: dict[str, Any] = {}
+        self._orders = 0
+        self._order_check = Orders(
+            workspace.calls, workspace.about_finished, workspace.accepted, workspace.recipe.training.rounds
+        )
+        self._answered = "", b""
+        self._private_questions = 0
+
+    def carry_out(self, order: Order) -> Message:
+        """Run the call that was ordered, if the recipe provides for it, and return its reply, checked as declared."""
+        self._order_check.admit(order)
+        if self._round != order.round:
+            self._round, self._scratch, self._orders = order.round, {}, 0
+        if order.call in self.workspace.about_finished:
+            return self._judged(order)
+        if order.call in AT_THE_DESK:
+            return self._reply(order, self._make_site(order.round, self.train, {}), 0)
+        if self._site is None or self._visit != (order.round, order.visit):
+            self._site = self._enter(order)
+        with ExitStack() as failing:
+            failing.callback(self._forget_visit)
+            self._orders += 1
+            self._order_check.count(order, self._site.batches_per_round)
+            reply = self._reply(order, self._site, self._orders)
+            failing.pop_all()
+        return reply
+
+    def leave(self) -> None:
+        """End the visit: what must survive it is put away, and the workspace is free for another site."""
+        if self._site is not None:
+            own = {f"{OWN}{name}": value for name, value in self.workspace.own_parts().items()}
+            kept = {**self._site.put_away(), **own}
+            if kept:
+                self.store.save(kept)
+        self._forget_visit()
+
+    def commit(self, generation: int) -> int:
+        """Make the private state durable under a generation's number, and return the number in force."""
+        self.leave()
+        return self.store.commit(generation)
+
+    def restore(self, generation: int) -> None:
+        """Go back to a generation that the server's checkpoint names."""
+        self._forget_visit()
+        self.store.restore(generation)
+        self._order_check.restored(generation)
+
+    def _enter(self, order: Order) -> Site:
+        """Begin a visit: whoever was in the workspace leaves it, and this site's own parts are put in."""
+        if self.workspace.guest is not None:
+            self.workspace.guest.leave()
+        site = self._make_site(order.round, self.train, self.store.load())
+        self.workspace.enter(site.kept)
+        self.workspace.guest, self._visit = self, (order.round, order.visit)
+        return site
+
+    def _judged(self, order: Order) -> Message:
+        """Answer about a finished model; what was answered last is not worked out again.
+
+        After the last round the server asks once more what it has just asked for that round. The answer follows from
+        round, call and model alone, unless private state takes part.
+        """
+        if self.workspace.calls[order.call].private:
+            self._private_questions += 1
+            self._order_check.question(order.call, str(self._private_questions))
+            return self._reply(order, self._judged_site(order), 0)
+        digest = self.workspace.digests.of(order.message)
+        self._order_check.question(order.call, digest)
+        question = f"{order.round} {order.call} {digest}"
+        if self._answered[0] != question:
+            reply = self._reply(order, self._judged_site(order), 0)
+            self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins, of many sites
+            return reply
+        return decode(zlib.decompress(self._answered[1]))
+
+    def _judged_site(self, order: Order) -> Site:
+        """Return the site as calls about a finished model see it; some come with the site's private state."""
+        if not self.workspace.calls[order.call].private:
+            return self._make_site(order.round, self.held_out, {})
+        if self.workspace.guest is not None:
+            self.workspace.guest.leave()
+        site = self._make_site(order.round, self.train, self.store.load())
+        self.workspace.enter(site.kept)
+        return site
+
+    def _make_site(self, number: int, data: View, kept: Message) -> Site:
+        workspace = self.workspace
+        return Site(
+            self.name,
+            workspace.recipe,
+            number,
+            data,
+            workspace.net,
+            workspace.compute,
+            kept=kept,
+            scratch=self._scratch,
+            releases=Releases(self.store.directory / "releases"),
+            test=self.held_out,
+            public=self.public,
+            strangers=self.strangers,
+            common=workspace.common,
+            on_batch=workspace.on_batch,
+            trust=self.trust,
+        )
+
+    def _reply(self, order: Order, site: Site, number: int) -> Message:
+        """Run the call; ``number`` tells a round's orders apart, so that their library draws differ."""
+        purpose = (self.name, order.round, order.call, number, "library draws")
+        with scoped(site.recipe.runtime.seed, *purpose):
+            # A copy: what a method does to it must not reach the next site, here as little as over a network. Our own
+            # calls about a finished model only read it.
+            copied = order.call not in self.workspace.about_finished
+            message = {name: value.to(site.compute.device, copy=copied) for name, value in order.message.items()}
+            reply = self.workspace.calls[order.call].run(site, self._widened(order.call, message))
+        reply = self._narrowed(order, {name: plain(value) for name, value in reply.items()})
+        check(reply, self.workspace.schemas[order.call])
+        return reply
+
+    def _widened(self, call: str, message: Message) -> Message:
+        """Return an order's message with weights in the types that the network has."""
+        return widened(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
+
+    def _narrowed(self, order: Order, reply: Message) -> Message:
+        """Return a reply with weights in the numbers in which they travel."""
+        if not self.workspace.schemas[order.call].narrow:
+            return reply
+        purpose = (self.workspace.recipe.runtime.seed, self.name, order.round, order.call, "wire")
+        return narrowed(reply, weights_in(reply), lambda name: torch_rng(*purpose, name))
+
+    def _forget_visit(self) -> None:
+        self._site = None
+        if self.workspace.guest is self:
+            self.workspace.guest = None
+
+
+# All sites in this process: the transport of simulations, and the default.
+
+
+class LocalTransport:
+    """All sites in this process, one after another."""
+
+    def __init__(self, desks: Sequence[SiteDesk], tap: Callable[[str, Message], None] | None = None) -> None:
+        """Take the sites; ``tap`` sees every message that leaves one, as a recorder on the wire would."""
+        self.desks = {desk.name: desk for desk in sorted(desks, key=lambda desk: desk.name)}
+        self.names = tuple(self.desks)
+        self.tap = tap
+
+    def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+        """Carry the orders out, in sorted order of sites."""
+        for name in sorted(orders):
+            try:
+                message = self.desks[name].carry_out(orders[name])
+            except BudgetSpent as error:
+                yield Reply(name, None, str(error), orders[name].ticket, spent=True)
+                continue
+            except (TrainingBroke, Refused, OSError) as error:
+                yield Reply(name, None, str(error), orders[name].ticket)
+                continue
+            if self.tap is not None:
+                self.tap(name, message)
+            yield Reply(name, message, ticket=orders[name].ticket)
+
+    def commit(self, generation: int) -> dict[str, int]:
+        """Commit every site."""
+        return {name: desk.commit(generation) for name, desk in self.desks.items()}
+
+    def restore(self, generations: Mapping[str, int]) -> None:
+        """Restore every site."""
+        for name, desk in self.desks.items():
+            if name not in generations:
+                raise UserError("checkpoint", f"knows nothing of site {name}")
+            desk.restore(generations[name])

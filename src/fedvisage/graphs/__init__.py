@@ -1,1 +1,0 @@
-"""ONNX graphs from anywhere: checked, and only then loaded by ONNX Runtime."""

@@ -1,0 +1,48 @@
+"""A network that every machine has and nobody sends: its weights come from each machine's own copy of a file.
+
+For models and methods with a part that is an :class:`~fedvisage.nn.adapters.Adapted`, and whose ``network`` section
+names the file. A finished model holds the tensors beside those of its parts, so that a user needs no other file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from torch import nn
+
+from fedvisage.base.errors import UserError
+from fedvisage.federation.wire.message import Message
+from fedvisage.nn.adapters import Adapted, Bare, load_frozen
+from fedvisage.nn.timm_network import PLACE, load_weights
+from fedvisage.recipe import Recipe
+
+
+def fix(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
+    """Put the weights that the recipe names into the frozen network, from this machine's copy of the file."""
+    weights = getattr(getattr(recipe.method, "network", None), "weights", None)
+    if weights is None or not any(_bodies(net)):
+        return
+    path = files.get(weights, Path(weights))
+    if not path.is_file():
+        raise UserError(f"{PLACE}.weights", f"{weights} is not on this machine, and the frozen network is never sent")
+    for _, body in _bodies(net):
+        if isinstance(body.frozen, Bare):
+            load_frozen(body.frozen, path)
+        else:
+            load_weights(body.frozen, path)
+
+
+def beside(net: nn.ModuleDict) -> Message:
+    """Return the frozen network's tensors under the names that a finished model has for them."""
+    return {f"{part}.{name}": value for part, body in _bodies(net) for name, value in body.frozen_state().items()}
+
+
+def merged(net: nn.ModuleDict) -> None:
+    """Put what was trained within the frozen network into its weights, for good."""
+    for part, body in list(_bodies(net)):
+        net[part] = body.merged()
+
+
+def _bodies(net: nn.ModuleDict) -> Iterator[tuple[str, Adapted]]:
+    yield from ((part, body) for part, body in net.items() if isinstance(body, Adapted))

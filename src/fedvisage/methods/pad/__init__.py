@@ -1,0 +1,1 @@
+"""Methods for presentation attack detection, one file per method."""

@@ -1,0 +1,151 @@
+"""Federated colour texture: histograms of colour_texture, scaled by the moments of all sites, and an averaged plane.
+
+Z. Boulkenafet, J. Komulainen, A. Hadid, "Face Spoofing Detection Using Colour Texture Analysis", 2016, as a federation
+would have it. In the first round each site sends how many images it has and, of each of the 354 features, the sum and
+the sum of squares; the server adds them up and lends the mean and the scale of all sites' images together, exactly
+what a scaler on the merged data would have. From then on it is federated averaging of a plane (McMahan et al., 2017):
+the sites minimise colour_texture's primal objective of a linear support vector machine on scaled features.
+
+Deviations from the paper: those of colour_texture, except that features are scaled by statistics of the data, as most
+implementations do. The moments are over images as they are trained on, augmented if the recipe says so, and the server
+sees those of each site: means of histograms, nothing of a single image unless a site has very few.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+
+import torch
+from torch import Tensor, nn
+
+from fedvisage.federation.method import EXAMPLES, Call, Home, Member, Method, Upload
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Batch, Site
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.pad.colour_texture import Options as Penalty
+from fedvisage.methods.pad.colour_texture import hinge
+from fedvisage.nn.texture import FEATURES, ColourTexture
+from fedvisage.recipe import Recipe
+
+LEAST_SCALE = 1e-3
+"""A feature that is the same on all images is not blown up."""
+
+
+class Options(Penalty, fedavg.AveragingOptions):
+    """The penalty of colour_texture, and how sites count."""
+
+
+class Scaler(nn.Module):
+    """Features less their mean, over their scale; nothing in it is learnt by gradients."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self) -> None:
+        """Begin with features as they are."""
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(FEATURES))
+        self.register_buffer("scale", torch.ones(FEATURES))
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Scale B×354 features."""
+        return (features - self.mean) / self.scale
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build histograms, which have nothing to keep, and the two parts: the scaler and a plane."""
+    return nn.ModuleDict({"scaler": Scaler(), "plane": nn.Linear(FEATURES, 1)})
+
+
+@cache
+def _texture(device: torch.device) -> ColourTexture:
+    """Tabulate patterns once for each device: a part of a model that has nothing to lend."""
+    return ColourTexture().to(device)
+
+
+def textures(images: Tensor) -> Tensor:
+    """Return the features of a batch."""
+    found: Tensor = _texture(images.device)(images)
+    return found
+
+
+def moments(site: Site, message: Message) -> Message:
+    """Return how many images the site has, and the sum and the sum of squares of each feature."""
+    count, total, squares = 0, torch.zeros(FEATURES).double(), torch.zeros(FEATURES).double()
+    for batch in site.batches_of(site.data, epochs=1, purpose="moments"):
+        features = textures(batch.images).double().cpu()
+        count, total, squares = count + len(features), total + features.sum(0), squares + features.square().sum(0)
+    return {"examples": torch.tensor(count), "total": total, "squares": squares}
+
+
+def scaler_of(replies: list[Message]) -> Message:
+    """Return the scaler of all sites' images together."""
+    count = sum(int(reply["examples"]) for reply in replies)
+    mean = torch.stack([reply["total"] for reply in replies]).sum(0) / count
+    square = torch.stack([reply["squares"] for reply in replies]).sum(0) / count
+    scale = (square - mean.square()).clamp_min(0).sqrt().clamp_min(LEAST_SCALE)
+    return {"scaler.mean": mean.float(), "scaler.scale": scale.float()}
+
+
+def loss(site: Site, batch: Batch) -> Tensor:
+    """Return the primal objective of a linear support vector machine on scaled features."""
+    options, plane = site.recipe.options(Options), site.net["plane"]
+    margins = plane(site.net["scaler"](textures(batch.images))).float().squeeze(1)
+    assert isinstance(plane, nn.Linear)
+    return hinge(margins, batch.labels) + options.penalty / 2 * plane.weight.square().sum()
+
+
+def server(s: Server) -> Iterator[None]:
+    """Scale once, by the sites of the first round; then federated averaging of the plane."""
+    for _ in s.rounds():
+        with s.quorum():
+            s.load(s.once("scaler", lambda: scaler_of([*s.ask("moments").values()])))
+            s.load(s.reduce("train", s.tensors("scaler", "plane"), weight=fedavg.weight_of(s.recipe)).value)
+        yield
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit: the signed margin."""
+    margins: Tensor = member.net["plane"](features(member))
+    return margins.squeeze(1)
+
+
+def as_graph(member: Member) -> Tensor:
+    """Return the live logit by operations that an exported graph can have."""
+    histograms = _texture(member.images.device).as_graph(member.images)
+    logits: Tensor = member.net["plane"](member.net["scaler"](histograms))
+    return logits.squeeze(1)
+
+
+def features(member: Member) -> Tensor:
+    """Return the scaled histograms."""
+    scaled: Tensor = member.net["scaler"](textures(member.images))
+    return scaled
+
+
+METHOD = Method(
+    name="federated_texture",
+    title="Colour texture, federated",
+    paper="Boulkenafet et al., Face Spoofing Detection Using Colour Texture Analysis, 2016",
+    task="pad",
+    options=Options,
+    network=network,
+    home={"scaler": Home.LENT, "plane": Home.LENT},
+    calls={
+        "moments": Call(
+            moments,
+            (
+                EXAMPLES,
+                Upload("total", "statistic", shape=(FEATURES,), dtype="float64", guarantee="sum of each texture"),
+                Upload("squares", "statistic", shape=(FEATURES,), dtype="float64", guarantee="sum of their squares"),
+            ),
+        ),
+        "train": fedavg.training_call(loss, "plane"),
+    },
+    server=server,
+    user=user,
+    as_graph=as_graph,
+    features=features,
+)

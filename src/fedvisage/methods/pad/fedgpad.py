@@ -1,0 +1,189 @@
+"""FedGPAD: federated generalised face presentation attack detection by domain disentanglement.
+
+R. Shao, P. Perera, P. C. Yuen, V. M. Patel, "Federated Generalized Face Presentation Attack Detection", 2022, §III-B
+and Algorithm 2. Each data centre splits what it learns in two: a domain-invariant encoder with classifier (Eq. 4) and
+depth estimator (Eq. 5) is shared, a domain-specific encoder and a decoder stay at the centre. Both features together
+must rebuild the image (Eq. 6), and should have nothing in common (Eq. 7). The shared parts are averaged (Eq. 10)
+after every batch, as Algorithm 2 has no local loop; users download encoder and classifier.
+
+Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
+losses are sums, each of weight 1 unless the recipe gives others (``losses: printed``); the default is what the authors'
+released code does: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length).
+Weights begin by Xavier's uniform rule, the specific encoder with its own, and poolings are resized to the depth
+estimator's 32×32 by interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier`` are
+what the released code does. The decoder ends, as there, in Tanh without BatchNorm. ``network.encoder`` and ``.stem``
+are of neither: they put FedPAD's ResNet-18 in the place of Table II's encoders, and make these cost less.
+3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5 instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import Texts
+from fedvisage.federation.method import Home, Member, Method
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.pad.fedpad import PAPER
+from fedvisage.nn.fedgpad import Decoder, TableII, classifier, depth_estimator, encoder, initialise
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.losses.disentanglement import Form, difference, squared_error
+from fedvisage.recipe import Recipe, Section
+
+SHARED = ("encoder", "classifier", "depth")
+SIDES = 32
+"""Image sizes are multiples of this: encoders halve an image five times, and the decoder must double up to it again."""
+PRINTED = {"depth": 1.0, "reconstruction": 1.0, "difference": 1.0}
+"""Weights beside the sums of Eq. 8."""
+
+
+class Weights(Section):
+    """What each loss counts beside cross-entropy.
+
+    A term of weight zero is not computed. Its parts stay: in the network, and, where they are shared, on the wire.
+    """
+
+    depth: float = Field(10.0, ge=0)
+    """Of Eq. 5; 0 is not computed."""
+    reconstruction: float = Field(0.1, ge=0)
+    """Of Eq. 6; 0 is not computed."""
+    difference: float = Field(1.0, ge=0)
+    """Of Eq. 7; 0 is not computed."""
+
+
+class Options(fedavg.AveragingOptions):
+    """FedGPAD's options; the switches of Tables VI and VII are weights of zero.
+
+    ``without_depth`` names the species that the depth loss leaves out because their shape is real, such as ``mask``.
+    """
+
+    network: TableII = TableII()
+    losses: Form = "mean"
+    """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8."""
+    weights: Weights = Weights()
+    """What each loss counts beside cross-entropy; with ``losses: printed`` 1 each."""
+    without_depth: tuple[str, ...] = ()
+    """Species whose shape is real, such as ``[mask]``: the depth loss leaves them out."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _sums_count_alike(cls, section: Any) -> Any:
+        """Fill in weights of 1 for the printed sums; the section's own defaults are those of the means."""
+        if not isinstance(section, Mapping) or section.get("losses") != "printed":
+            return section
+        weights = section.get("weights", {})
+        return {**section, "weights": {**PRINTED, **weights}} if isinstance(weights, Mapping) else section
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the five networks of Table II, or those of them that go with another encoder."""
+    options, colour = recipe.options(Options).network, recipe.input.colour
+    check_size(recipe)
+    parts: dict[str, nn.Module] = {
+        "encoder": encoder(options, colour),
+        "classifier": classifier(options),
+        "depth": depth_estimator(options),
+        "specific": encoder(options, colour),
+        "decoder": Decoder(CHANNELS[colour], options.width, recipe.input.size),
+    }
+    as_drawn = ("encoder", "specific") if options.encoder == "resnet18" and options.initialisation is None else ()
+    for part in (part for name, part in parts.items() if name not in as_drawn):
+        initialise(part, options.initialisation or "xavier")
+    if options.specific == "copied":
+        parts["specific"].load_state_dict(parts["encoder"].state_dict())
+    return nn.ModuleDict(parts)
+
+
+def check_size(recipe: Recipe) -> None:
+    """Refuse images whose side Table II cannot halve and double."""
+    size = recipe.input.size
+    if size % SIDES:
+        problem = f"must be a multiple of {SIDES} for the networks of FedGPAD's Table II, got {size}"
+        raise UserError("recipe.input.size", f"{problem}; prepare the sets at such a size")
+
+
+def loss(site: Site, batch: Batch) -> Tensor:
+    """Eq. 8; both encoders look at the same batch, which is read once."""
+    options = site.recipe.options(Options)
+    form, weights, net = options.losses, options.weights, site.net
+    invariant, pooled = net["encoder"](batch.images)
+    logits = net["classifier"](invariant).float().squeeze(1)
+    total = binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum" if form == "printed" else "mean")
+    if weights.depth:
+        estimated, exact = net["depth"](pooled).float(), depth_of(batch, site)
+        total = total + weights.depth * depth_error(estimated, exact, batch.species, form, options.without_depth)
+    if weights.reconstruction or weights.difference:
+        specific, _ = net["specific"](batch.images)
+        if weights.reconstruction:
+            rebuilt = net["decoder"](invariant + specific).float()
+            total = total + weights.reconstruction * squared_error(rebuilt, batch.images, form)
+        if weights.difference:
+            total = total + weights.difference * difference(invariant.float(), specific.float(), form)
+    return total
+
+
+def depth_of(batch: Batch, site: Site) -> Tensor:
+    """Return a batch's depth maps, or say that the site has none."""
+    if batch.depth is None:
+        advice = "import it with --depth, or choose a method without a depth loss (for fedgpad: weights.depth=0)"
+        needs = f"has no depth maps, which {site.recipe.method.name} needs; {advice}"
+        raise UserError(f"data.sites.{site.name}", needs)
+    return batch.depth
+
+
+def depth_error(estimated: Tensor, exact: Tensor, species: Texts, form: Form, without: tuple[str, ...]) -> Tensor:
+    """Eq. 5 over the images whose depth is known: all but the named species; zero if the batch has none."""
+    known = ~np.isin(species, without)
+    if not known.any():
+        return estimated.sum() * 0.0  # all parts keep a gradient, which optimizers with a state count on
+    if known.all():
+        return squared_error(estimated, exact, form)
+    rows = torch.from_numpy(np.flatnonzero(known)).to(estimated.device)
+    return squared_error(estimated[rows], exact[rows], form)
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit from encoder and classifier."""
+    logits: Tensor = member.net["classifier"](features(member))
+    return logits.squeeze(1)
+
+
+def step(member: Member) -> Tensor:
+    """Pass images through all five networks, as Eq. 8 does."""
+    net = member.net
+    invariant, pooled = net["encoder"](member.images)
+    specific, _ = net["specific"](member.images)
+    passed = (net["classifier"](invariant), net["depth"](pooled), net["decoder"](invariant + specific))
+    return torch.stack([one.float().square().mean() for one in passed])
+
+
+def features(member: Member) -> Tensor:
+    """Return the domain-invariant features."""
+    invariant: Tensor = member.net["encoder"](member.images)[0]
+    return invariant
+
+
+METHOD = Method(
+    name="fedgpad",
+    title="FedGPAD",
+    paper=PAPER,
+    task="pad",
+    options=Options,
+    network=network,
+    home={**dict.fromkeys(SHARED, Home.LENT), "specific": Home.SITE, "decoder": Home.SITE},
+    calls={"train": fedavg.training_call(loss, *SHARED)},
+    server=fedavg.server,
+    user=user,
+    features=features,
+    step=step,
+    delivered=("encoder", "classifier"),
+    averages=True,
+)

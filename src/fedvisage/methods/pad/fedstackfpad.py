@@ -1,0 +1,186 @@
+"""Fed-StackFPAD: each site's classifier on frozen features, and one more on what all of them say; one round.
+
+"Fed-StackFPAD: Federated Learning for Face Presentation Attack Detection With Stacking to Tackle Data Heterogeneity",
+IEEE Access 13, 2025, pp. 190354–190370: features of a pre-trained transformer, a federated model, models of single data
+centres, and a meta-model that combines them. Here in its cheapest form: a site fits a linear classifier on the features
+of a frozen network of timm's (call ``fit``), gets everybody's, fits what combines their logits and the logit of their
+mean, the federated model (call ``stack``), and the server averages the combinations. What a site's own classifier says
+of the site's own images is out of fold, by subjects: it would be too sure of images that it was fitted on.
+
+Deviations from the paper, which was read in its abstract alone: no layer of the network is fine-tuned, so all is one
+round of closed form (logistic regression by Newton's method with a quadratic penalty, both classes counting alike); the
+federated model is the mean of the sites' classifiers; the meta-model is linear, and averaged over the sites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from fedvisage.base.errors import UserError
+from fedvisage.federation.method import EXAMPLES, LOSS, Call, Home, Member, Method, Upload
+from fedvisage.federation.server import Server
+from fedvisage.federation.site import Site
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models import frozen_backbone
+from fedvisage.nn.adapters import AdaptedNetwork, adapted
+from fedvisage.nn.stacking import Heads, Plane, logistic, loss_of, scaled
+from fedvisage.nn.timm_network import TimmNetwork, check_architecture
+from fedvisage.recipe import Recipe
+
+PAPER = "Fed-StackFPAD: Federated Learning for Face Presentation Attack Detection With Stacking, IEEE Access, 2025"
+FOLDS = 2
+FEATURES = "features of the site's images"
+
+
+class Options(fedavg.AveragingOptions):
+    """Which frozen network, the penalties of the sites' classifiers and of what combines them, how sites count."""
+
+    network: TimmNetwork
+    """The frozen network."""
+    penalty: float = Field(1e-2, gt=0)
+    """What the squared weights of a site's classifier count."""
+    stack_penalty: float = Field(1e-2, gt=0)
+    """The same for what combines the classifiers."""
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the frozen network, a site's classifier, everybody's, and what combines them."""
+    named = recipe.options(Options).network
+    body = adapted(AdaptedNetwork(arch=named.arch, weights=named.weights, rank=0), recipe.input)
+    width, sites = body.frozen.width, len(recipe.data.sites)
+    return nn.ModuleDict(
+        {"body": body, "head": nn.Linear(width, 1), "heads": Heads(sites, width), "stack": nn.Linear(sites + 1, 1)}
+    )
+
+
+def check(recipe: Recipe) -> None:
+    """Refuse an unknown architecture, and weights that nothing would be left of."""
+    check_architecture(recipe.options(Options).network.arch)
+    if recipe.training.start is not None:
+        raise UserError("recipe.training.start", "gives weights that this method fits anew; use method.network.weights")
+
+
+def warning(recipe: Recipe) -> str | None:
+    """Say that further rounds repeat the first."""
+    return (
+        "one round is all that fedstackfpad needs; each further one fits the same again"
+        if (recipe.training.rounds > 1)
+        else None
+    )
+
+
+def fit(site: Site, _: Message) -> Message:
+    """Fit the site's own classifier."""
+    features, labels = _features(site), _labels(site)
+    plane = logistic(features, labels, site.recipe.options(Options).penalty)
+    _put(site.net["head"], plane)
+    site.losses.append(loss_of(plane, features, labels))
+    return site.tensors("head") | site.statistics()
+
+
+def stack(site: Site, message: Message) -> Message:
+    """Fit what combines everybody's classifiers, on the site's images."""
+    site.load(message)
+    options, features, labels = site.recipe.options(Options), _features(site), _labels(site)
+    with torch.no_grad():
+        logits = site.net["heads"](features.to(site.compute.device)).double().cpu()
+    own = sorted(site.recipe.data.sites).index(site.name)
+    logits[:, own] = _out_of_fold(site, features, labels, options.penalty)
+    logits[:, -1] = logits[:, :-1].mean(dim=1)
+    plane = logistic(logits, labels, options.stack_penalty)
+    _put(site.net["stack"], plane)
+    site.losses.append(loss_of(plane, logits, labels))
+    return site.tensors("stack") | site.statistics()
+
+
+def _features(site: Site) -> Tensor:
+    """Return the scaled features of the site's images, worked out once a round."""
+    if FEATURES not in site.scratch:
+        site.scratch[FEATURES] = scaled(site.embed(site.net["body"], site.data))
+    features: Tensor = site.scratch[FEATURES]
+    return features
+
+
+def _labels(site: Site) -> Tensor:
+    return torch.from_numpy(site.data.labels.astype(np.int64))
+
+
+def _out_of_fold(site: Site, features: Tensor, labels: Tensor, penalty: float) -> Tensor:
+    """Return logits of each image by a classifier that was fitted on other subjects."""
+    folds = torch.from_numpy(np.searchsorted(site.data.identities, site.data.subjects) % FOLDS)
+    logits = torch.zeros(len(features), dtype=torch.float64)
+    for fold in range(FOLDS):
+        held, others = folds == fold, folds != fold
+        if not bool(others.any()):  # a site with one subject
+            others = held
+        logits[held] = logistic(features[others], labels[others], penalty).logits(features[held].double())
+    return logits
+
+
+def _put(layer: nn.Module, plane: Plane) -> None:
+    assert isinstance(layer, nn.Linear)
+    with torch.no_grad():
+        layer.weight.copy_(plane.weight[None])
+        layer.bias.copy_(plane.bias[None])
+
+
+def server(s: Server) -> Iterator[None]:
+    """Ask for the classifiers, hand them out together, and average what combines them."""
+    for _ in s.rounds():
+        with s.quorum():
+            s.load(_together(s, s.ask("fit")))
+            s.load(s.reduce("stack", s.tensors("heads"), weight=fedavg.weight_of(s.recipe)).value)
+        yield
+
+
+def _together(s: Server, replies: Mapping[str, Message]) -> Message:
+    """Return all classifiers as one part; the mean stands for a site that sent none."""
+    weights = {name: reply["head.weight"][0] for name, reply in replies.items()}
+    biases = {name: reply["head.bias"][0] for name, reply in replies.items()}
+    means = torch.stack(list(weights.values())).mean(0), torch.stack(list(biases.values())).mean()
+    return {
+        "heads.weight": torch.stack([weights.get(name, means[0]) for name in s.names]),
+        "heads.bias": torch.stack([biases.get(name, means[1]) for name in s.names]),
+    }
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit."""
+    logits: Tensor = member.net["stack"](member.net["heads"](features(member)))
+    return logits.squeeze(1)
+
+
+def features(member: Member) -> Tensor:
+    """Return the frozen network's features."""
+    found: Tensor = member.net["body"](member.images)
+    return found
+
+
+METHOD = Method(
+    name="fedstackfpad",
+    title="Fed-StackFPAD",
+    paper=PAPER,
+    task="pad",
+    options=Options,
+    network=network,
+    home=dict.fromkeys(("body", "head", "heads", "stack"), Home.LENT),
+    calls={
+        "fit": Call(fit, (Upload("weights", "weights", parts=("head",)), EXAMPLES, LOSS)),
+        "stack": Call(stack, (Upload("weights", "weights", parts=("stack",)), EXAMPLES, LOSS)),
+    },
+    server=server,
+    user=user,
+    features=features,
+    delivered=("body", "heads", "stack"),
+    check=check,
+    warning=warning,
+    fix=frozen_backbone.fix,
+    beside=frozen_backbone.beside,
+    merged=frozen_backbone.merged,
+)

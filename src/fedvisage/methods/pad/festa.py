@@ -1,0 +1,53 @@
+"""FeSTA: federated split task-agnostic learning, with one task: presentation attack detection.
+
+S. Park, G. Kim, J. Kim, B. Kim, J. C. Ye, "Federated Split Task-Agnostic Vision Transformer for COVID-19 CXR
+Diagnosis", NeurIPS 2021, as the baseline of N. Alkhunaizi et al., "FedSIS", 2023, §5. The network is ViT-H, cut in
+three: sites have tokenizer and head, the server has the blocks, and the head sees the class token behind the last one.
+The blocks step once a round, tokenizers and heads are averaged now and then (``methods/split``).
+
+Deviations from the paper: it has convolutional heads and task-specific tails for several tasks on radiographs; here, as
+in FedSIS's comparison, they are ViT-H's tokenizer and linear head, and the task is one.
+"""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from fedvisage.federation.method import Home
+from fedvisage.federation.server import Server
+from fedvisage.methods.models.vit import PARTS
+from fedvisage.methods.models.vit_h import Options as HybridOptions
+from fedvisage.methods.pad import split, vit_h
+from fedvisage.nn.vit import class_token
+
+
+class Options(split.Options, HybridOptions):
+    """The options of ViT-H and of split learning."""
+
+
+def represent(s: Server, name: str) -> split.Represent:
+    """Send tokens through all blocks; the class token comes out."""
+
+    def through(tokens: Tensor) -> Tensor:
+        return class_token(s.net, tokens)
+
+    return through
+
+
+METHOD = replace(
+    vit_h.METHOD,
+    name="festa",
+    title="FeSTA",
+    paper="Park et al., Federated Split Task-Agnostic Vision Transformer for COVID-19 CXR Diagnosis, 2021",
+    options=Options,
+    home={"tokenizer": Home.SITE, "blocks": Home.SERVER, "norm": Home.SERVER, "head": Home.SITE},
+    calls=split.calls(class_token=True),
+    in_turn=True,
+    accumulates=False,
+    server=split.program(split.ServerSide(represent, encoder=("blocks", "norm"))),
+    delivered=PARTS,
+    pooled=False,
+    server_sees=split.SERVER_SEES,
+    steps_at_server=False,
+    warning=split.out_of_reach,
+)

@@ -1,0 +1,193 @@
+"""ViT-H-IS: ViT-H with intermediate representation sampling, trained on all data centres' merged data (FedSIS, §3.3).
+
+N. Alkhunaizi et al., "FedSIS", 2023. A sampler draws one of the L blocks; the patch tokens behind it, s_ℓ = F_{1:ℓ}(s),
+go through an adapter that all blocks share, z̃ = A(s_ℓ), and the head classifies this pseudo-class token. Tokens have
+positions but no class token, which nothing would read. Predictions are random, as blocks are sampled at inference too.
+
+Deviations from the paper: a prediction averages ``inference.draws`` drawn blocks for each image (1 is the paper's), or
+with ``inference.blocks: all`` every block of the range, which is what many draws come to; probabilities are averaged.
+Blocks beyond the range are not built. Pixels go from -1 to 1, as timm's weights expect, where the authors' code takes
+ImageNet's mean and deviation; ``adapter: residual`` and ``head: normed`` are that code's networks. The paper does not
+say how often the central training draws: here, every batch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field, model_validator
+from torch import Generator, Tensor, nn
+from torch.nn.functional import cross_entropy, logsigmoid
+
+from fedvisage.federation.method import Home, Member
+from fedvisage.federation.site import Batch, Site
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.models.vit_h import Options as HybridOptions
+from fedvisage.methods.pad import vit_h
+from fedvisage.nn.vit import Adapter, cut, live_logit, normed_head
+from fedvisage.recipe import Recipe, Section
+
+PARTS = ("tokenizer", "blocks", "adapter", "head")
+
+
+class Range(Section):
+    """The blocks that the sampler chooses among, from ``first`` to ``last``; none means the network's last block."""
+
+    first: int = Field(1, ge=1)
+    """The first block."""
+    last: int | None = Field(None, ge=1)
+    """The last block; by default the network's."""
+
+
+class Inference(Section):
+    """How a user predicts: with blocks drawn for each image, or deterministically with all of the range."""
+
+    blocks: Literal["sampled", "all"] = "sampled"
+    """``sampled`` averages some draws for each image, ``all`` every block of the range; ``metrics.json`` gives their
+    ``spread``."""
+    draws: int = Field(5, ge=1)
+    """How many; 1 is the paper's."""
+
+
+class Options(HybridOptions):
+    """ViT-H's options, the sampler's range, what happens at inference; adapter and head of the text or of the code."""
+
+    unset: ClassVar[frozenset[str]] = frozenset({"adapter", "head"})
+    blocks: Range = Range()
+    """The blocks that the sampler draws from."""
+    inference: Inference = Inference()
+    """How a prediction is made."""
+    adapter: Literal["plain", "residual"] | None = None
+    """The text's adapter (plain, unless said), or the authors' code's, with a shortcut around its convolutions."""
+    head: Literal["linear", "normed"] | None = None
+    """The text's linear head, unless said, or the authors' code's, with LayerNorm before it."""
+
+    @model_validator(mode="after")
+    def _the_range_is_within_the_network(self) -> Options:
+        first, last = self.range
+        if not first <= last <= self.network.depth:
+            raise ValueError(f"blocks must be a range within 1 … {self.network.depth}, got {first} … {last}")
+        return self
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """The first and the last block that can be drawn, counted from 1."""
+        return self.blocks.first, self.blocks.last or self.network.depth
+
+
+def network(recipe: Recipe) -> nn.ModuleDict:
+    """Build the four parts, with as many blocks as can be drawn."""
+    options, settings = recipe.options(Options), recipe.input
+    parts = cut(options.network, settings.colour, settings.size, class_token=False, depth=options.range[1])
+    parts["adapter"] = Adapter(options.network.width, residual=options.adapter == "residual")
+    if options.head == "normed":
+        parts["head"] = normed_head(options.network.width)
+    return nn.ModuleDict({part: parts[part] for part in PARTS})
+
+
+def draw(options: Options, count: int, generator: Generator) -> Tensor:
+    """Draw blocks uniformly from the range, counted from 1."""
+    first, last = options.range
+    return torch.randint(first, last + 1, (count,), generator=generator, device=generator.device)
+
+
+def pseudo_class_token(net: nn.ModuleDict, tokens: Tensor, depth: int) -> Tensor:
+    """Return z̃ = A(F_{1:ℓ}(s)); blocks behind the ℓ-th are not computed."""
+    for block in list(net["blocks"].children())[:depth]:
+        tokens = block(tokens)
+    pseudo: Tensor = net["adapter"](tokens)
+    return pseudo
+
+
+def loss(site: Site, batch: Batch) -> Tensor:
+    """Eq. 4 for one batch, with a block drawn for it."""
+    generator = site.held.setdefault("blocks", site.rng("blocks"))
+    (depth,) = draw(site.recipe.options(Options), 1, generator).tolist()
+    two = site.net["head"](pseudo_class_token(site.net, site.net["tokenizer"](batch.images), depth))
+    return cross_entropy(two.float(), batch.labels.long())
+
+
+def shares(options: Options, images: int, generator: Generator) -> Tensor:
+    """Return how much each block counts in each image's prediction: images × blocks; every row sums to 1."""
+    first, last = options.range
+    if options.inference.blocks == "all":
+        counts = torch.ones(images, last, device=generator.device)
+        counts[:, : first - 1] = 0
+    else:
+        drawn = draw(options, images * options.inference.draws, generator).reshape(images, -1)
+        counts = torch.nn.functional.one_hot(drawn - 1, last).sum(dim=1).float()
+    return counts / counts.sum(dim=1, keepdim=True)
+
+
+def at_every_depth(net: nn.ModuleDict, images: Tensor, wanted: Tensor) -> Tensor:
+    """Return pseudo-class tokens, images × blocks × width, from one pass through the blocks; zero where not wanted."""
+    tokens, by_block = net["tokenizer"](images), []
+    for number, block in enumerate(net["blocks"].children()):
+        if not wanted[:, number:].any():
+            break
+        tokens, chosen = block(tokens), wanted[:, number].nonzero().squeeze(1)
+        pseudo = tokens.new_zeros(len(images), tokens.shape[2])
+        if len(chosen):
+            pseudo = pseudo.index_copy(0, chosen, net["adapter"](tokens[chosen]).to(pseudo))
+        by_block.append(pseudo)
+    return torch.stack(by_block, dim=1)
+
+
+def user(member: Member) -> Tensor:
+    """Return the live logit of the mean probability over blocks."""
+    pseudo, share = _read(member)
+    logits = live_logit(member.net["head"](pseudo).float())
+    live = torch.logsumexp(share.log() + logsigmoid(logits), dim=1)
+    attack = torch.logsumexp(share.log() + logsigmoid(-logits), dim=1)
+    return live - attack
+
+
+def as_graph(member: Member) -> Tensor:
+    """Return the live logit of the mean probability over all blocks of the range, whatever ``inference`` says."""
+    first, last = member.recipe.options(Options).range
+    tokens, logits = member.net["tokenizer"](member.images), []
+    for number, block in enumerate(list(member.net["blocks"].children())[:last], 1):
+        tokens = block(tokens)
+        if number >= first:
+            logits.append(live_logit(member.net["head"](member.net["adapter"](tokens)).float()))
+    every = torch.stack(logits, dim=1)
+    return torch.logsumexp(logsigmoid(every), dim=1) - torch.logsumexp(logsigmoid(-every), dim=1)
+
+
+def spread(member: Member) -> Tensor:
+    """Return the standard deviation, over the blocks that an image's prediction is made of, of the live probability."""
+    pseudo, share = _read(member)
+    live = torch.sigmoid(live_logit(member.net["head"](pseudo).float()))
+    mean = (share * live).sum(dim=1, keepdim=True)
+    return (share * (live - mean).square()).sum(dim=1).sqrt()
+
+
+def features(member: Member) -> Tensor:
+    """Return the mean over blocks of what the head receives."""
+    pseudo, share = _read(member)
+    return (pseudo * share[:, :, None]).sum(dim=1)
+
+
+def _read(member: Member) -> tuple[Tensor, Tensor]:
+    """Return pseudo-class tokens and shares, images × blocks, up to the deepest block that any image wants."""
+    wanted = shares(member.recipe.options(Options), len(member.images), member.generator)
+    pseudo = at_every_depth(member.net, member.images, wanted > 0)
+    return pseudo, wanted[:, : pseudo.shape[1]]
+
+
+METHOD = replace(
+    vit_h.METHOD,
+    name="vit-h-is",
+    title="ViT-H-IS",
+    options=Options,
+    network=network,
+    home=dict.fromkeys(PARTS, Home.LENT),
+    calls={"train": fedavg.training_call(loss, *PARTS)},
+    accumulates=False,
+    user=user,
+    features=features,
+    spread=spread,
+    as_graph=as_graph,
+)

@@ -1,0 +1,1 @@
+"""Methods for face recognition, one file per method."""

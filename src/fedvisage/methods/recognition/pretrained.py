@@ -1,0 +1,41 @@
+"""Pre-trained only: the model of the public set as it is, which no site has trained (first row of FedFR's Table 1).
+
+The reference for what a federation is worth: sites are asked for figures and nothing else.
+
+Deviations from the paper: none known.
+"""
+
+from collections.abc import Iterator
+
+from fedvisage.base.errors import UserError
+from fedvisage.federation.method import Home, Method
+from fedvisage.federation.server import Server
+from fedvisage.methods.models import face
+
+
+def server(s: Server) -> Iterator[None]:
+    """Let the rounds pass; the model stays as it was."""
+    if s.recipe.training.pretrain is None and s.recipe.training.start is None:
+        raise UserError(
+            "recipe.training.pretrain", "is what this method is about; say how long, or give training.start"
+        )
+    for _ in s.rounds():
+        yield
+
+
+METHOD = Method(
+    name="pretrained",
+    title="Pre-trained",
+    paper=face.PAPER,
+    task="recognition",
+    options=face.FaceOptions,
+    network=face.network,
+    home={"model": Home.LENT},
+    calls={},
+    server=server,
+    user=face.user,
+    check=face.check,
+    begin=face.begin,
+    features=face.user,
+    server_sees="figures of the sites' own people",
+)

@@ -1,0 +1,22 @@
+"""Global training: one model trained on all sites' people at once, an upper bound.
+
+Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, "Baselines".
+It violates what a federation is for: a simulation only, refused between real organisations.
+
+Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface`.
+"""
+
+from dataclasses import replace
+
+from fedvisage.methods.models import face
+from fedvisage.methods.recognition import conventional
+
+METHOD = replace(
+    conventional.METHOD,
+    name="privacyface-global",
+    title="Global training",
+    averages=False,
+    pooled=True,
+    personal={"generic": face.GENERIC},
+    server_sees="everything",
+)

@@ -1,0 +1,55 @@
+"""PrivacyFace without noise, φ + p: what the noise costs, and a way to tell the means of people to everybody.
+
+Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, "Baselines":
+Algorithm 1 without its line 7. Nothing protects what sites tell; the ledger says so.
+
+Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface`.
+"""
+
+from dataclasses import replace
+
+import torch
+
+from fedvisage.federation.method import Call, Upload
+from fedvisage.federation.privacy.clustering import Clustering, densest, directions
+from fedvisage.federation.privacy.mechanisms import Budget
+from fedvisage.federation.site import Site
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods.recognition import privacyface
+from fedvisage.methods.recognition.privacyface_loss import (
+    CLUSTERS,
+    TRAIN,
+    ClusterOptions,
+    centres_at_start,
+    cluster_shape,
+    filled,
+)
+
+
+class Options(ClusterOptions):
+    """What clusters are."""
+
+
+UNUSED = Budget(1.0, 0.5)
+"""A clustering names a budget; without noise it says nothing."""
+
+
+def cluster(site: Site, message: Message) -> Message:
+    """Find clusters of the site's class centres and tell them as they are."""
+    options = site.recipe.options(Options)
+    centres = centres_at_start(site, message)
+    clusters = densest(centres, Clustering(options.rho, options.queries, options.minimum, UNUSED))
+    rows = torch.stack([one.mean for one in clusters]) if clusters else centres[:0].double()
+    return {CLUSTERS: filled(directions(rows), options.queries)}
+
+
+TOLD = Upload(CLUSTERS, "statistic", shape=cluster_shape, guarantee="means of class centres; nothing protects them")
+
+METHOD = replace(
+    privacyface.METHOD,
+    name="privacyface-without-noise",
+    title="PrivacyFace without noise (φ + p)",
+    options=Options,
+    calls={"cluster": Call(cluster, (TOLD,)), "train": TRAIN},
+    prices=None,
+)

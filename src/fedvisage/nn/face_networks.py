@@ -1,0 +1,343 @@
+"""The face recognition networks by name, and public class centres as a part of a model."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from fedvisage.nn.adapters import FaceAdapters, with_adapters
+from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_network
+from fedvisage.nn.vit import Backbone, Centred, Normalised, last_side
+from fedvisage.recipe import Input
+
+# iResNet-18, iResNet-50 and iResNet-100, the face variant of ResNet.
+#
+# J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, §3.1 (its "LResNet-E-
+# IR"),
+# as the authors' released PyTorch code builds it. Unlike in a ResNet for photographs the first convolution is 3×3
+# and
+# keeps the size, every block is BN – conv – BN – PReLU – conv – BN with the stride in the second convolution, also
+# at
+# depth 50, and what follows the last stage is BN – fully connected – BN, with the last scale held at 1.
+#
+# At 112 pixels: 24,025,600 parameters (depth 18) and 43,590,848 (depth 50).
+
+
+IRESNET_BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3)}
+IRESNET_FACTORS = (1, 1, 2, 4, 8)
+"""The width of the first convolution and of each stage, in widths of the first."""
+
+
+class IResNet(Backbone):
+    """How many layers, and how wide."""
+
+    depth: Literal[18, 50, 100] = 50
+
+
+class IResNetBlock(nn.Module):
+    """BN – conv – BN – PReLU – conv – BN, added to what went in; a 1×1 convolution where the shape changes."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        """The second convolution has the stride."""
+        super().__init__()
+        self.residual = nn.Sequential(
+            nn.BatchNorm2d(inputs),
+            _iresnet_convolution(inputs, width),
+            nn.BatchNorm2d(width),
+            nn.PReLU(width),
+            _iresnet_convolution(width, width, stride=stride),
+            nn.BatchNorm2d(width),
+        )
+        same = stride == 1 and inputs == width
+        self.shortcut = (
+            nn.Identity()
+            if same
+            else nn.Sequential(_iresnet_convolution(inputs, width, side=1, stride=stride), nn.BatchNorm2d(width))
+        )
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Add the residual."""
+        features: Tensor = self.shortcut(values) + self.residual(values)
+        return features
+
+
+def iresnet(options: IResNet, size: int = 112) -> nn.Sequential:
+    """Build the network with random weights: images in [0, 1] to features."""
+    widths = [options.width * factor for factor in IRESNET_FACTORS]
+    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
+    parts["stem"] = nn.Sequential(_iresnet_convolution(3, widths[0]), nn.BatchNorm2d(widths[0]), nn.PReLU(widths[0]))
+    for number, (blocks, (inputs, width)) in enumerate(
+        zip(IRESNET_BLOCKS[options.depth], pairwise(widths), strict=True), 1
+    ):
+        rest = (IResNetBlock(width, width, 1) for _ in range(blocks - 1))
+        parts[f"stage{number}"] = nn.Sequential(IResNetBlock(inputs, width, 2), *rest)
+    parts["norm"] = nn.BatchNorm2d(widths[-1])
+    parts["flat"] = nn.Flatten()
+    parts["linear"] = nn.Linear(widths[-1] * last_side(size) ** 2, options.embedding)
+    parts["features"] = nn.BatchNorm1d(options.embedding)
+    parts["features"].weight.requires_grad_(False)
+    return nn.Sequential(parts)
+
+
+def _iresnet_convolution(inputs: int, outputs: int, *, side: int = 3, stride: int = 1) -> nn.Conv2d:
+    layer = nn.Conv2d(inputs, outputs, side, stride=stride, padding=side // 2, bias=False)
+    nn.init.normal_(layer.weight, std=0.1)
+    return layer
+
+
+# MobileFaceNet: a small network for phones.
+#
+# S. Chen, Y. Liu, X. Gao, Z. Han, "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
+# Devices", CCBR 2018, Table 1. Bottlenecks of MobileNetV2 with PReLU; in place of global average pooling a depthwise
+# convolution over the whole last map, which can tell its middle from its corners. At 112 pixels: 1,200,512
+# parameters;
+# with the paper's features of 128 numbers 1,003,136, its 0.99 million if BatchNorm is counted as a bias.
+#
+# ``mobilefacenet-dw`` is the variant that Y. Liu published as PyTorch code ("foamliu"): after the depthwise
+# convolution a
+# convolution of one pixel, ReLU6 instead of PReLU (ReLU around that layer), and pixels normalised as for ImageNet.
+# Its
+# features have 128 numbers.
+
+
+BOTTLENECKS = ((2, 1, 5, 2), (4, 2, 1, 2), (2, 2, 6, 1), (4, 2, 1, 2), (2, 2, 2, 1))
+"""Table 1: expansion t, width c in widths of the first convolution, repetitions n, stride s of the first of them."""
+Activation = Callable[[int], nn.Module]
+"""Makes what follows a convolution with so many channels."""
+
+LAST = 8
+"""The width before the embedding, in widths of the first convolution."""
+
+
+class MobileFaceNet(Backbone):
+    """How wide."""
+
+
+class Bottleneck(nn.Module):
+    """Expand, convolve each channel, project; added to what went in where the shape stays."""
+
+    def __init__(self, inputs: int, width: int, expansion: int, stride: int, activation: Activation = nn.PReLU) -> None:
+        """The convolution of channels has the stride."""
+        super().__init__()
+        inner = inputs * expansion
+        self.residual = nn.Sequential(
+            *_mobile_convolution(inputs, inner, side=1),
+            activation(inner),
+            *_mobile_convolution(inner, inner, stride=stride, groups=inner),
+            activation(inner),
+            *_mobile_convolution(inner, width, side=1),
+        )
+        self.added = stride == 1 and inputs == width
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Add the residual, if the shapes agree."""
+        residual: Tensor = self.residual(values)
+        return values + residual if self.added else residual
+
+
+def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
+    """Build the network with random weights: images in [0, 1] to features."""
+    width = options.width
+    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
+    parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.PReLU(width))
+    parts["depthwise"] = nn.Sequential(*_mobile_convolution(width, width, groups=width), nn.PReLU(width))
+    parts |= _from_bottlenecks(options, size, nn.PReLU)
+    return nn.Sequential(parts)
+
+
+def mobilefacenet_dw(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
+    """Build the variant with one more layer before the bottlenecks."""
+    width = options.width
+    parts: OrderedDict[str, nn.Module] = OrderedDict(normalised=Normalised())
+    parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.ReLU6(inplace=True))
+    parts["depthwise"] = nn.Sequential(*_mobile_convolution(width, width, groups=width), nn.ReLU(inplace=True))
+    parts["pointwise"] = nn.Sequential(*_mobile_convolution(width, width, side=1), nn.ReLU(inplace=True))
+    parts |= _from_bottlenecks(options, size, lambda _: nn.ReLU6(inplace=True))
+    return nn.Sequential(parts)
+
+
+def _from_bottlenecks(options: MobileFaceNet, size: int, activation: Activation) -> OrderedDict[str, nn.Module]:
+    """Build the bottlenecks and what follows them."""
+    width, last = options.width, LAST * options.width
+    parts: OrderedDict[str, nn.Module] = OrderedDict()
+    inputs = width
+    for number, (expansion, factor, repetitions, stride) in enumerate(BOTTLENECKS, 1):
+        outputs = factor * width
+        first = Bottleneck(inputs, outputs, expansion, stride, activation)
+        rest = (Bottleneck(outputs, outputs, expansion, 1, activation) for _ in range(repetitions - 1))
+        parts[f"stage{number}"], inputs = nn.Sequential(first, *rest), outputs
+    parts["wide"] = nn.Sequential(*_mobile_convolution(inputs, last, side=1), activation(last))
+    whole = nn.Conv2d(last, last, last_side(size), groups=last, bias=False)
+    parts["global"] = nn.Sequential(whole, nn.BatchNorm2d(last))
+    parts["features"] = nn.Sequential(*_mobile_convolution(last, options.embedding, side=1), nn.Flatten())
+    return parts
+
+
+def _mobile_convolution(
+    inputs: int, outputs: int, *, side: int = 3, stride: int = 1, groups: int = 1
+) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    layer = nn.Conv2d(inputs, outputs, side, stride=stride, padding=side // 2, groups=groups, bias=False)
+    return layer, nn.BatchNorm2d(outputs)
+
+
+# Sphere20 and Sphere64: FedFR's backbone, residual without BatchNorm.
+#
+# W. Liu et al., "SphereFace: Deep Hypersphere Embedding for Face Recognition", CVPR 2017, with the stages of FedFR's
+# released code: each a convolution of stride 2 and residual blocks of two, PReLU behind every convolution, then one
+# fully
+# connected layer. At 112 pixels: 24,501,952 parameters (Sphere20) and 49,726,656 (Sphere64, which has 62
+# convolutions).
+#
+# Convolutions that begin a stage have a bias and Xavier's initialisation; those in blocks have none and start from a
+# normal distribution of 0.01, so that a block is nearly the identity at first (FedFR's released code).
+
+
+SPHERE_BLOCKS = {20: (1, 2, 4, 1), 64: (3, 7, 16, 3)}
+SPHERE_FACTORS = (1, 2, 4, 8)
+"""The width of each stage, in widths of the first."""
+
+
+class Sphere(Backbone):
+    """How many layers, and how wide."""
+
+    depth: Literal[20, 64] = 64
+
+
+class SphereBlock(nn.Module):
+    """Two convolutions with PReLU, added to what went in."""
+
+    def __init__(self, width: int) -> None:
+        """All layers keep the width."""
+        super().__init__()
+        self.conv1, self.prelu1 = _sphere_convolution(width), nn.PReLU(width)
+        self.conv2, self.prelu2 = _sphere_convolution(width), nn.PReLU(width)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Add the residual."""
+        residual: Tensor = self.prelu2(self.conv2(self.prelu1(self.conv1(values))))
+        return values + residual
+
+
+def sphere(options: Sphere, size: int = 112) -> nn.Sequential:
+    """Build the network with random weights: images in [0, 1] to features."""
+    widths = [3, *(options.width * factor for factor in SPHERE_FACTORS)]
+    parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
+    for number, (blocks, (inputs, width)) in enumerate(
+        zip(SPHERE_BLOCKS[options.depth], pairwise(widths), strict=True), 1
+    ):
+        parts[f"stage{number}"] = nn.Sequential(
+            _beginning(nn.Conv2d(inputs, width, 3, stride=2, padding=1)),
+            nn.PReLU(width),
+            *(SphereBlock(width) for _ in range(blocks)),
+        )
+    parts["flat"] = nn.Flatten()
+    parts["features"] = _beginning(nn.Linear(widths[-1] * last_side(size) ** 2, options.embedding))
+    return nn.Sequential(parts)
+
+
+def _beginning(layer: nn.Conv2d | nn.Linear) -> nn.Module:
+    nn.init.xavier_uniform_(layer.weight)
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+def _sphere_convolution(width: int) -> nn.Conv2d:
+    layer = nn.Conv2d(width, width, 3, padding=1, bias=False)
+    nn.init.normal_(layer.weight, std=0.01)
+    return layer
+
+
+NetworkName = Literal[
+    "sphere20",
+    "sphere64",
+    "iresnet18",
+    "iresnet50",
+    "iresnet100",
+    "mobilefacenet",
+    "mobilefacenet-dw",
+    "timm-embedding",
+]
+
+
+class FaceNetwork(Backbone):
+    """Which network, how wide, and how long a feature is.
+
+    ``timm-embedding`` is any image network of timm, ``arch``, with a head for features; its ``weights`` can come from a
+    safetensors file of timm's. With ``adapters`` an iResNet is frozen, and small pieces in it learn and are sent.
+    """
+
+    unset: ClassVar[frozenset[str]] = frozenset({"arch", "weights", "adapters"})
+    name: NetworkName = "sphere64"
+    """The backbone."""
+    arch: str | None = None
+    """timm-embedding: the name of an architecture of timm's."""
+    weights: str | None = None
+    """timm-embedding: a safetensors file of its weights to start from; nothing is fetched. With adapters: a file that
+    `fedvisage model convert` wrote, or a finished run's model, which each machine has."""
+    adapters: FaceAdapters | None = None
+    """iresnet18, iresnet50 and iresnet100: the network is frozen, and these learn in it."""
+
+    @model_validator(mode="after")
+    def _arch_is_for_timm(self) -> FaceNetwork:
+        if (self.arch is None) == (self.name == "timm-embedding"):
+            raise ValueError("arch names an architecture of timm's for timm-embedding, and for no other network")
+        if self.adapters is not None and not self.name.startswith("iresnet"):
+            raise ValueError(f"adapters are for iresnet18, iresnet50 and iresnet100, not for {self.name}")
+        if self.weights is not None and self.name != "timm-embedding" and self.adapters is None:
+            raise ValueError(
+                f"weights is for timm-embedding and for adapters; {self.name} starts from training.start or pretrain"
+            )
+        return self
+
+
+def face_network(options: FaceNetwork, size: int) -> nn.Module:
+    """Build a network with random weights: images in [0, 1] to features; with adapters, it is frozen around them."""
+    plain = _plain_network(options, size)
+    return plain if options.adapters is None else with_adapters(plain, options.adapters, options.embedding)
+
+
+def _plain_network(options: FaceNetwork, size: int) -> nn.Sequential:
+    shape = {"width": options.width, "embedding": options.embedding}
+    builders: dict[str, Callable[[], nn.Sequential]] = {
+        "sphere20": lambda: sphere(Sphere(depth=20, **shape), size),
+        "sphere64": lambda: sphere(Sphere(depth=64, **shape), size),
+        "iresnet18": lambda: iresnet(IResNet(depth=18, **shape), size),
+        "iresnet50": lambda: iresnet(IResNet(depth=50, **shape), size),
+        "iresnet100": lambda: iresnet(IResNet(depth=100, **shape), size),
+        "mobilefacenet": lambda: mobilefacenet(MobileFaceNet(**shape), size),
+        "mobilefacenet-dw": lambda: mobilefacenet_dw(MobileFaceNet(**shape), size),
+        "timm-embedding": lambda: timm_embedding(str(options.arch), options.embedding, size),
+    }
+    return builders[options.name]()
+
+
+def timm_embedding(arch: str, embedding: int, size: int) -> nn.Sequential:
+    """Build a network of timm with a head as recognition uses it: a linear layer, and BatchNorm behind it."""
+    body = timm_network(TimmNetwork(arch=arch), Input(size=size, colour="rgb"), outputs=0)
+    with torch.no_grad():
+        width = body.eval()(torch.zeros(1, 3, size, size)).shape[1]
+    return nn.Sequential(body.train(), nn.Linear(width, embedding, bias=False), nn.BatchNorm1d(embedding))
+
+
+def load_backbone(network: nn.Module, path: Path) -> None:
+    """Put a file's weights into the body of a network of timm's."""
+    body = network.get_submodule("0")
+    assert isinstance(body, Whole)
+    load_weights(body, path)
+
+
+class Centres(nn.Module):
+    """A class centre for each of some identities, a row each; only their directions count."""
+
+    def __init__(self, identities: int, embedding: int) -> None:
+        """Draw random directions."""
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(identities, embedding))
+        nn.init.normal_(self.weight, std=0.01)

@@ -1,1 +1,0 @@
-"""Differential privacy: mechanisms as pure functions, and what they cost."""

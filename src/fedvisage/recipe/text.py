@@ -1,0 +1,97 @@
+"""Recipes as text: read, changed by ``key=value``, validated, and written out with every default."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedvisage.base.errors import UserError
+from fedvisage.recipe import plain_yaml
+from fedvisage.recipe.mistakes import mistake, read_section, shown
+from fedvisage.recipe.recipe import Recipe
+from fedvisage.recipe.section import MethodOptions
+
+ENTRY_KEY = re.compile(r"data\.(user|public|sites\.[^.]+)")
+ENTRY = re.compile(r"synth:.*|[^\s\"'\[{].* only:.*")
+"""A data entry with a colon, which YAML would take for a section, if it is not in quotes."""
+
+ReadMethod = Callable[[Mapping[str, Any]], MethodOptions]
+"""Validates the section ``method`` by the options of the method that it names."""
+
+
+def load(path: Path, overrides: Sequence[str], method: ReadMethod) -> Recipe:
+    """Read a recipe file, apply ``key=value`` overrides and validate it, its method by ``method``."""
+    tree = read_tree(path)
+    for override in overrides:
+        apply(tree, override)
+    return validate(tree, method)
+
+
+def read_tree(path: Path) -> dict[str, Any]:
+    """Read a YAML file that must hold a mapping."""
+    tree = plain_yaml.read_file(path)
+    if not isinstance(tree, dict):
+        raise UserError(str(path), "must be a mapping of sections, such as method, data and training")
+    return tree
+
+
+def apply(tree: dict[str, Any], override: str) -> None:
+    """Set one ``dotted.key=value`` in a recipe tree; the value is read as YAML, but a data entry as it stands."""
+    key, sign, text = override.partition("=")
+    if not sign or not key.strip():
+        raise UserError(override, "an override is written key=value, such as training.rounds=5")
+    entry = ENTRY_KEY.fullmatch(key.strip()) and ENTRY.fullmatch(text.strip())
+    value = text.strip() if entry else plain_yaml.parse(text, override, "the value is not YAML")
+    put(tree, key.strip(), value, override)
+
+
+def put(tree: dict[str, Any], key: str, value: Any, place: str = "") -> None:
+    """Set the value of a dotted key in a recipe tree."""
+    _write_out(tree)
+    node: Any = tree
+    *parents, last = key.split(".")
+    for name in parents:
+        node = node.setdefault(name, {})
+        if not isinstance(node, dict):
+            raise UserError(place or key, f"{name} is not a section of the recipe")
+    node[last] = value
+
+
+def _write_out(tree: dict[str, Any]) -> None:
+    """Turn the two short forms, ``method: NAME`` and ``batch: NUMBER``, into sections that overrides can reach into."""
+    if isinstance(tree.get("method"), str):
+        tree["method"] = {"name": tree["method"]}
+    training = tree.get("training")
+    if isinstance(training, dict) and isinstance(training.get("batch"), int):
+        training["batch"] = {"default": training["batch"]}
+
+
+def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
+    """Turn a tree into a recipe, or say what is wrong where."""
+    section = tree.get("method")
+    section = {"name": section} if isinstance(section, str) else section
+    if not isinstance(section, Mapping | None):
+        raise UserError(
+            "recipe.method", f"must be the name of a method, or a section with its name, got {shown(section)}"
+        )
+    try:
+        own = method(section or {})
+    except ValidationError as error:  # of a method that is not in the list
+        raise mistake(error, "recipe.method") from error
+    return read_section(Recipe, {**tree, "method": own}, "recipe")
+
+
+def tree_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the resolved recipe as plain values, each default written out."""
+    tree = recipe.model_dump(mode="json")
+    tree["method"] = recipe.method.model_dump(mode="json")
+    return tree
+
+
+def text_of(recipe: Recipe) -> str:
+    """Return the resolved recipe as YAML."""
+    return plain_yaml.write(tree_of(recipe))

@@ -1,0 +1,156 @@
+"""The capture that both classes pass: whatever stands there, a face or a print of one, the same cameras take it.
+
+One wide distribution of cameras, exposures, white balances, focus, motion, stray light and storage is drawn from for
+bona fide images and for attacks alike, so that nothing of it tells one from the other.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import pad
+
+from fedvisage.render.camera import Camera, Shots, draw_shots, expose, luminance
+from fedvisage.render.media import Sampling
+from fedvisage.render.noise import Range, between, column, unit
+
+CAPTURE_VERSION = 3
+"""Changes whenever photographs become other pixels; the first left bona fide images as they were, the second cut paper
+masks out with edges that no camera had seen."""
+
+PORTRAIT = (1.45, 1.0, 0.75)
+"""Mean linear red, green and blue of crops of faces, beside green."""
+
+_WIDE = {
+    "exposure": (-0.8, 0.7),
+    "warmth": (-0.18, 0.18),
+    "tint": (-0.10, 0.10),
+    "saturation": (0.55, 1.45),
+    "contrast": (0.0, 0.6),
+    "vignette": (0.0, 0.25),
+    "sharpening": (0.0, 0.9),
+}
+
+
+def _camera(name: str, pixels: Range, blur: Range, noise: Range, quality: Range) -> Camera:
+    return Camera(name, pixels, blur=blur, noise=noise, quality=quality, **_WIDE)
+
+
+CAMERAS = (
+    _camera("old webcam", (90, 180), (0.5, 1.0), (0.006, 0.022), (50, 85)),
+    _camera("webcam", (160, 360), (0.3, 0.7), (0.004, 0.016), (60, 92)),
+    _camera("front of a phone", (200, 480), (0.3, 0.6), (0.004, 0.016), (70, 95)),
+    _camera("back of a phone", (350, 800), (0.25, 0.5), (0.002, 0.012), (75, 96)),
+    _camera("system camera", (450, 900), (0.25, 0.5), (0.001, 0.008), (80, 97)),
+)
+"""Kinds of cameras. What they do to light and colour is drawn from the same wide ranges for all."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What happens around the exposure; ranges are of videos, lengths are shares of the crop's side."""
+
+    motion: Range = (0.0, 0.012)  # path of the picture over the sensor while it is exposed
+    focus: Range = (0.0, 0.006)  # radius of the disc that a point becomes
+    balance: Range = (0.6, 1.0)  # how far automatic white balance brings the mean to that of usual portraits
+    levels: Range = (0.75, 1.0)  # how far the camera's software takes the darkest parts for black
+    flare: Range = (0.0, 0.3)  # haze that it leaves or lays over, against the mean light of the picture
+    stored: Range = (0.7, 1.0)  # size at which the picture was kept on its way, before it was resampled
+    quality: Range = (65, 97)  # JPEG on that way
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One draw of everything for each image: tensors of B numbers."""
+
+    shots: Shots
+    motion: Tensor
+    angle: Tensor
+    focus: Tensor
+    balance: Tensor
+    levels: Tensor
+    flare: Tensor
+    stored: Tensor
+    quality: Tensor
+
+    def sampling(self, size: int) -> Sampling:
+        """Return the grid with which scenes are sampled: motion and focus widen the lens's blur, in sensor pixels."""
+        spread = (self.focus**2 / 4 + self.motion**2 / 12).sqrt() * self.shots.pixels
+        return Sampling(self.shots.pixels, (self.shots.blur**2 + spread**2).sqrt())
+
+
+def draw_camera(seed: int, among: Sequence[Camera] = CAMERAS) -> Camera:
+    """Return the kind of camera of a video."""
+    return among[int(len(among) * unit([seed], "capture/camera").item())]
+
+
+def draw_capture(cameras: Sequence[Camera], seeds: Sequence[int], around: Conditions | None = None) -> Capture:
+    """Draw the capture of each image; images of one video share a seed, hence their settings."""
+    ranges = around or Conditions()
+    drawn = {name: between(seeds, f"capture/{name}", getattr(ranges, name)) for name in Conditions.__dataclass_fields__}
+    angle = between(seeds, "capture/angle", (0.0, math.pi))
+    return Capture(draw_shots(cameras, seeds), angle=angle, **drawn)
+
+
+def photograph(radiance: Tensor, capture: Capture, frames: Sequence[int]) -> NDArray[np.uint8]:
+    """Take B×3×S×S radiance: focus and motion, automatic balance and black, the camera, and the picture's way after."""
+    size = radiance.shape[-1]
+    seen = with_flare(levelled(balanced(radiance, capture.balance), capture.levels), capture.flare)
+    light = blurred(seen, capture.focus * size, capture.motion * size, capture.angle)
+    images = expose(light.clamp_min(0), capture.shots, frames)
+    ways = zip(images, capture.stored.tolist(), capture.quality.round().int().tolist(), strict=True)
+    return np.stack([resampled(image, share, quality) for image, share, quality in ways])
+
+
+def balanced(light: Tensor, strength: Tensor) -> Tensor:
+    """Bring the mean colour of each picture towards that of usual portraits; its green stays."""
+    mean = light.mean((2, 3), keepdim=True).clamp_min(1e-4)
+    wanted = light.new_tensor(PORTRAIT)[:, None, None] * mean[:, 1:2]
+    return light * (wanted / mean) ** column(strength)
+
+
+def levelled(light: Tensor, strength: Tensor) -> Tensor:
+    """Take light of the darkest hundredth for black, by a share; the mean stays."""
+    grey = luminance(light).flatten(1)
+    black = column(torch.quantile(grey, 0.01, dim=1) * strength)
+    mean = grey.mean(1)[:, None, None, None]
+    return (light - black).clamp_min(0) * (mean / (mean - black).clamp_min(1e-4))
+
+
+def with_flare(radiance: Tensor, share: Tensor) -> Tensor:
+    """Spread a share of the mean light evenly over the picture: its mean stays, its black is lifted."""
+    return torch.lerp(radiance, radiance.mean((2, 3), keepdim=True), column(share))
+
+
+def blurred(light: Tensor, radius: Tensor, length: Tensor, angle: Tensor) -> Tensor:
+    """Return light behind a lens out of focus (a disc of this radius) that moves (a line of this length), in pixels.
+
+    By the transfer functions of disc, 2 J1(x)/x, and line, sinc; borders are mirrored.
+    """
+    size, most = light.shape[-1], int(max(radius.max().item(), length.max().item() / 2)) + 2
+    padded = pad(light, (most,) * 4, mode="reflect")
+    side = padded.shape[-1]
+    down, across = torch.fft.fftfreq(side)[:, None], torch.fft.rfftfreq(side)[None, :]
+    disc = 2 * math.pi * radius[:, None, None] * torch.hypot(down, across)
+    out_of_focus = torch.where(disc > 1e-4, 2 * torch.special.bessel_j1(disc) / disc.clamp_min(1e-4), 1.0)
+    along = angle.cos()[:, None, None] * across + angle.sin()[:, None, None] * down
+    transfer = out_of_focus * torch.sinc(length[:, None, None] * along)
+    seen: Tensor = torch.fft.irfft2(torch.fft.rfft2(padded) * transfer[:, None], s=(side, side))
+    return seen[..., most : most + size, most : most + size]
+
+
+def resampled(image: NDArray[np.uint8], share: float, quality: int) -> NDArray[np.uint8]:
+    """Return a picture that was kept smaller, as JPEG, and brought back to its size."""
+    size = len(image)
+    small = max(8, round(share * size))
+    kept = image if small == size else np.asarray(cv2.resize(image, (small, small), interpolation=cv2.INTER_AREA))
+    _, stored = cv2.imencode(".jpg", kept[:, :, ::-1], [cv2.IMWRITE_JPEG_QUALITY, quality])
+    read = np.asarray(cv2.imdecode(stored, cv2.IMREAD_COLOR), np.uint8)[:, :, ::-1]
+    if small == size:
+        return np.ascontiguousarray(read)
+    return np.asarray(cv2.resize(read, (size, size), interpolation=cv2.INTER_CUBIC), np.uint8)

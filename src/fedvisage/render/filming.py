@@ -1,0 +1,425 @@
+"""Films the videos of a rendered domain: people before cameras, and attacks before the same cameras."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, interpolate
+
+from fedvisage.base.streams import derive
+from fedvisage.render.camera import Camera, Shots, decode, draw_shots, expose, luminance
+from fedvisage.render.capture import Capture, blurred, photograph
+from fedvisage.render.domains import Attack, Domain, Place
+from fedvisage.render.masks import PAPER, Mask, draw_masks
+from fedvisage.render.media import Holding, Sampling, View, align, hold, locate, medium_coordinates, sampling_of, show
+from fedvisage.render.noise import Range, between, column, unit
+from fedvisage.render.people import Conditions, draw_conditions, draw_people, move
+from fedvisage.render.prints import Printer, cut_attack, disc_out_of_focus, fingers, mask_outline, print_attack
+from fedvisage.render.scene import DEPTH_SIZE, Scene, render, small_depth
+from fedvisage.render.screens import Display, replay_attack
+from fedvisage.render.surroundings import make_backgrounds
+
+# Re-capture of flat media: photographs of faces become photographs of prints, cut prints and displays.
+#
+# Works on any face photographs, rendered or real: what it needs beside them is a room to hold the medium up in.
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Pictures that an attacker has: sRGB in [0, 1] (B×3×S×S) and five points of the face in pixels (B×5×2).
+
+    `framing` is the size of their faces against the size that faces have in the crops of the set.
+    """
+
+    images: Tensor
+    points: Tensor
+    framing: float = 1.0
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the medium is held up: radiance of the room; for cut prints also of a face behind, with its points."""
+
+    room: Tensor
+    face: Tensor | None = None
+    points: Tensor | None = None
+
+
+def recapture(
+    photographs: Photographs,
+    attacks: Sequence[Attack],
+    setting: Setting,
+    shots: Shots,
+    videos: Sequence[int],
+    frames: Sequence[int],
+    shown: Tensor | None = None,
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Present the photographs and photograph them again.
+
+    All attacks of a batch are of one species; `videos` and `frames` seed what stays the same in a video and what
+    changes from frame to frame. Where `shown` (B×1×S×S, on the photograph) is 0 the result is blacked out.
+    Returns images (uint8 B×S×S×3) and where the five points are seen (B×5×2).
+    """
+    size = photographs.images.shape[-1]
+    holdings = [attack.instrument.holding for attack in attacks if attack.instrument]
+    view = hold(holdings, videos, frames, size, photographs.framing)
+    seen = locate(view, medium_coordinates(photographs.points, size))
+    radiance = present(photographs, attacks, setting, view, seen, sampling_of(shots), videos, frames)
+    if shown is not None:
+        radiance = radiance * show(shown, view).clamp(0, 1)
+    return expose(radiance, shots, frames), np.asarray(seen, np.float32)
+
+
+def present(
+    photographs: Photographs,
+    attacks: Sequence[Attack],
+    setting: Setting,
+    view: View,
+    seen: Tensor,
+    grid: Sampling,
+    videos: Sequence[int],
+    frames: Sequence[int],
+) -> Tensor:
+    """Return the radiance of the presented media, all of one species; `seen` is where the five points are."""
+    images, room = photographs.images, setting.room
+    displays = [attack.instrument for attack in attacks if isinstance(attack.instrument, Display)]
+    printers = [attack.instrument for attack in attacks if isinstance(attack.instrument, Printer)]
+    if attacks[0].species == "replay":
+        return replay_attack(images, displays, room, grid, view, videos, frames)
+    if setting.face is None or setting.points is None:
+        return print_attack(images, printers, room, grid, view, videos)
+    eyes = medium_coordinates(photographs.points[:, :2], images.shape[-1])
+    behind = align(setting.face, setting.points[:, :2], seen[:, :2])
+    return cut_attack(images, printers, room, grid, view, videos, eyes=eyes, behind=behind)
+
+
+# Takes: photographs of faces taken again, as a living face would be, or printed or shown first.
+#
+# Both pass the same capture. A living face keeps its shape: its second light shades it by its depth. A sheet or a
+# panel
+# is lit as what it is, flat or bent, so shading does not follow the face in it.
+
+
+LIVING = Holding(tilt=0.02)
+MASK_OF_PAPER = Printer("paper mask", (200, 420), holding=Holding(bend=(0.4, 0.9), tilt=0.08))
+RELIEF = 1.7
+"""Head units from the nearest to the farthest level of a depth map, whose frame is 2 / 0.55 of them wide."""
+FRAME = 2 / 0.55
+LENSES = ((3.7, 2.0, 1.2), (4.3, 1.9, 1.8), (6.8, 1.8, 2.8), (35.0, 2.8, 8.0))
+"""Webcam, two phones, system camera: focal length in mm, f-number, mm of the sensor that the crop takes."""
+
+
+@dataclass(frozen=True)
+class Rendition:
+    """How media and attackers' software change photographs that are printed or shown; ranges are of videos."""
+
+    vivid: Range
+    contrast: Range
+    spread: Range  # radius to which ink or sub-pixels spread a point, as a share of the side
+
+
+HALF_CONTRAST = (0.2, 0.5)
+"""Cycles a pixel at which a photograph keeps half the contrast (MTF50 of ISO 12233's edges), from soft pictures to as
+sharp ones as pixels hold; most cameras' are between."""
+SPREAD = (0.0, 0.012)
+GRAIN, DOTS = (0.0, 0.02), (0.0, 0.6)
+"""Unevenness of paper, and screens from continuous tone to nearly hard dots."""
+SHOWN = (0.94, 1.4)
+"""How far media reach: their edges come into view on some sides of some videos, in every domain."""
+RENDITIONS = {
+    "print": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
+    "cut": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
+    "mask": Rendition((1.1, 1.9), (0.8, 1.2), SPREAD),
+    "replay": Rendition((0.95, 1.6), (0.9, 1.25), (0.0, 0.005)),
+}
+"""Drivers and phones render pleasing pictures: they give back colour and contrast that ink and glass take."""
+
+
+def media_of(domain: Domain) -> list[Attack]:
+    """Return the attacks of a domain that photographs allow, with the full physics; of masks, those of paper."""
+    return [_full(attack) for attack in domain.attacks if attack.species != "mask" or PAPER in attack.materials]
+
+
+def _full(attack: Attack) -> Attack:
+    if isinstance(attack.instrument, Display):
+        held_so = replace(attack.instrument.holding, shown=SHOWN)
+        full = replace(attack.instrument, primaries=(0.0, 2.0), dimming=(0.3, 3.0), gamut=(0.0, 0.1), holding=held_so)
+        return replace(attack, instrument=full)
+    glossy = attack.instrument.gloss[1] > 0.1 if attack.instrument else False
+    paper = attack.instrument or MASK_OF_PAPER
+    density, sheen = ((1.7, 2.3), (0.0, 0.35)) if glossy else ((1.2, 1.7), (0.0, 0.08))
+    printer = replace(paper, density=density, sheen=sheen, grain=GRAIN, dot_strength=DOTS,
+                      holding=replace(paper.holding, shown=SHOWN))  # fmt: skip
+    return replace(attack, instrument=printer)
+
+
+def living_take(
+    photographs: Photographs, depth: Tensor, capture: Capture, videos: Sequence[int], frames: Sequence[int]
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Take living faces: B×3×S×S photographs with their depth maps, B×32×32 bytes, under a light that follows it."""
+    size = photographs.images.shape[-1]
+    view = hold([LIVING] * len(videos), videos, frames, size, photographs.framing)
+    lit = decode(photographs.images) * head_light(depth, size, videos)
+    seen = locate(view, medium_coordinates(photographs.points, size))
+    return photograph(show(lit, view).clamp_min(0), capture, frames), np.asarray(seen, np.float32)
+
+
+def attack_take(
+    photographs: Photographs,
+    attacks: Sequence[Attack],
+    setting: Setting,
+    capture: Capture,
+    videos: Sequence[int],
+    frames: Sequence[int],
+) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Take attacks of one species: the photographs are printed or shown, and held up in the room."""
+    size = photographs.images.shape[-1]
+    instruments = [attack.instrument for attack in attacks if attack.instrument]
+    species = attacks[0].species
+    rendered = replace(photographs, images=rendition(photographs.images, RENDITIONS[species], videos))
+    view = hold([instrument.holding for instrument in instruments], videos, frames, size, photographs.framing)
+    seen = locate(view, medium_coordinates(photographs.points, size))
+    room = replace(setting, room=far_away(setting.room, videos))
+    radiance = present(rendered, attacks, room, view, seen, capture.sampling(size), videos, frames)
+    if species == "mask" and setting.face is not None and setting.points is not None:
+        # What falls on the mask falls on the wearer, too, as on thumbs that hold a sheet.
+        light = between(videos, "print/light", [one.light for one in instruments if isinstance(one, Printer)])
+        behind = align(setting.face, setting.points[:, :2], seen[:, :2]) * column(light) * 0.6
+        cover = mask_outline(view, photographs.points, size, videos)
+        radiance = torch.lerp(behind, radiance, as_photographed(cover, videos))
+    elif species in ("print", "cut"):
+        radiance = held(radiance, view, instruments, videos)
+    return photograph(radiance, capture, frames), np.asarray(seen, np.float32)
+
+
+def as_photographed(seen: Tensor, videos: Sequence[int]) -> Tensor:
+    """Return what no camera has seen yet, B×C×S×S, as soft as photographs of this size are.
+
+    The edge of a cut, for one: a camera has blurred the faces before and behind it already, and it would be sharper
+    than all of them.
+    """
+    half = between(videos, "half contrast", HALF_CONTRAST)
+    deviation = math.sqrt(math.log(2) / 2) / (math.pi * half)  # of the Gaussian whose transfer is 1/2 there
+    none = torch.zeros_like(half)
+    return blurred(seen, 2 * deviation, none, none).clamp(0, 1)  # a disc's deviation is half its radius
+
+
+def rendition(images: Tensor, how: Rendition, videos: Sequence[int]) -> Tensor:
+    """Return photographs, sRGB in [0, 1], as attackers show them: ink spreads, colour and contrast are enhanced."""
+    vivid, contrast, spread = (
+        between(videos, f"rendition/{name}", getattr(how, name)) for name in ("vivid", "contrast", "spread")
+    )
+    if spread.any():
+        none = torch.zeros_like(spread)
+        images = blurred(images, spread * images.shape[-1], none, none).clamp(0, 1)
+    grey = luminance(images)
+    coloured = grey + column(vivid) * (images - grey)
+    mean = grey.mean((2, 3), keepdim=True)
+    return (mean + column(contrast) * (coloured - mean)).clamp(0, 1)
+
+
+def head_light(depth: Tensor, size: int, videos: Sequence[int]) -> Tensor:
+    """Return B×1×S×S light on heads with these depth maps (bytes): a lamp's cosine law, 1 on what faces the camera."""
+    height = interpolate(depth[:, None].float() / 255, size, mode="bicubic", align_corners=False)
+    height = blurred(height, *(torch.full((len(depth),), share * size) for share in (0.03, 0.0, 0.0))) * RELIEF
+    step = FRAME / size
+    down, across = torch.gradient(height, spacing=step, dim=(2, 3))
+    facing = (1 + across**2 + down**2).rsqrt()
+    lamp_x, lamp_y = between(videos, "head/lamp x", (-0.9, 0.9)), between(videos, "head/lamp y", (-0.8, 0.3))
+    cosine = facing * (1 - column(lamp_x) * across - column(lamp_y) * down)
+    strength = column(between(videos, "head/lamp strength", (0.0, 0.6)))
+    return 1 + strength * (cosine.clamp(0, 1.6) - 1)
+
+
+def far_away(room: Tensor, videos: Sequence[int]) -> Tensor:
+    """Return the room out of focus, as a lens sees it that is focused on what is held before it."""
+    size = room.shape[-1]
+    near, far = between(videos, "room/near", (250.0, 600.0)), between(videos, "room/far", (900.0, 4000.0))
+    lenses = [LENSES[int(len(LENSES) * number)] for number in unit(videos, "room/lens").tolist()]
+    discs = [
+        disc_out_of_focus(away, held_at, length, aperture) / width * size / 2
+        for away, held_at, (length, aperture, width) in zip(far.tolist(), near.tolist(), lenses, strict=True)
+    ]
+    none = torch.zeros(len(room))
+    return blurred(room, torch.tensor(discs), none, none).clamp_min(0)
+
+
+def held(radiance: Tensor, view: View, instruments: Sequence[Printer | Display], videos: Sequence[int]) -> Tensor:
+    """Return the scene with thumbs on the sheet's sides, for half of the videos."""
+    light = between(videos, "print/light", [one.light for one in instruments if isinstance(one, Printer)])
+    cover, skin = fingers(view, unit(videos, "hand/tone"), videos)
+    there = column((unit(videos, "hand/there") < 0.5).float())
+    return torch.lerp(radiance, skin * column(light) * 0.6, cover * there)
+
+
+FRAMING = 0.85  # photographs to be shown are framed wider than crops, so that their edges need not come into view
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class Video:
+    """One video to film: who, what kind, and the seed of everything that stays the same in it."""
+
+    name: str
+    subject: str
+    person: int  # seed of the person
+    seed: int
+    frames: int
+    camera: Camera
+    attack: Attack | None = None  # None: bona fide
+
+    @property
+    def species(self) -> str:
+        """Return the species as prepared sets name it."""
+        return self.attack.species if self.attack else "bonafide"
+
+
+@dataclass(frozen=True)
+class Frames:
+    """What was filmed: uint8 N×S×S×3, depth uint8 N×32×32, points float32 N×5×2, in the order of the videos."""
+
+    images: NDArray[np.uint8]
+    depth: NDArray[np.uint8]
+    points: NDArray[np.float32]
+
+    def split(self, videos: Sequence[Video]) -> list["Frames"]:
+        """Return each video's own frames."""
+        ends = np.cumsum([video.frames for video in videos])
+        return [
+            Frames(
+                self.images[end - v.frames : end], self.depth[end - v.frames : end], self.points[end - v.frames : end]
+            )
+            for v, end in zip(videos, ends, strict=True)
+        ]
+
+    @staticmethod
+    def joined(parts: Sequence["Frames"]) -> "Frames":
+        """Return all frames, part after part."""
+        return Frames(
+            np.concatenate([part.images for part in parts]),
+            np.concatenate([part.depth for part in parts]),
+            np.concatenate([part.points for part in parts]),
+        )
+
+
+def film(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
+    """Film videos of one species, all their frames in one batch."""
+    species = videos[0].species
+    if species in ("bonafide", "mask"):
+        return _film_faces(videos, domain, size)
+    return _film_media(videos, domain, size)
+
+
+def _film_faces(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
+    masked = videos[0].species == "mask"
+    place = domain.attack_place if masked else domain.place
+    scene = _act(videos, "face", domain, place, size, mask=masked)
+    radiance = scene.radiance * scene.face[:, None] if domain.cutout else scene.radiance
+    images = expose(radiance, _shots(videos), _frame_seeds(videos))
+    depth = scene.depth if not masked else torch.zeros_like(scene.depth)
+    return Frames(images, small_depth(depth), np.asarray(scene.points, np.float32))
+
+
+def _film_media(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
+    photographs, face = _photographs(videos, domain, size)
+    setting = _setting(videos, domain, size)
+    attacks = [video.attack for video in videos for _ in range(video.frames) if video.attack]
+    seeds = [video.seed for video in videos for _ in range(video.frames)]
+    images, points = recapture(
+        photographs,
+        attacks,
+        setting,
+        _shots(videos),
+        seeds,
+        _frame_seeds(videos),
+        face[:, None] if domain.cutout else None,
+    )
+    return Frames(images, np.zeros((len(images), DEPTH_SIZE, DEPTH_SIZE), np.uint8), points)
+
+
+def _photographs(videos: Sequence[Video], domain: Domain, size: int) -> tuple[Photographs, Tensor]:
+    """Return what the attacker shows in every frame, and its face mask: a still, or for half of the replays a video."""
+    alive = [video.species == "replay" and unit([video.seed], "replay/video").item() < 0.5 for video in videos]
+    takes = [video.frames if moving else 1 for video, moving in zip(videos, alive, strict=True)]
+    scene = _act(videos, "photograph", domain, domain.place, size, takes=takes)
+    seeds = _frame_seeds(videos, "photograph", takes)
+    shots = draw_shots([domain.photographer] * len(seeds), _repeated([video.seed for video in videos], takes))
+    images = torch.from_numpy(expose(scene.radiance, shots, seeds)).permute(0, 3, 1, 2) / 255
+    starts = np.cumsum([0, *takes[:-1]])
+    rows = [
+        int(start) + (frame if moving else 0)
+        for video, start, moving in zip(videos, starts, alive, strict=True)
+        for frame in range(video.frames)
+    ]
+    return Photographs(images[rows], scene.points[rows], FRAMING), scene.face[rows]
+
+
+def _setting(videos: Sequence[Video], domain: Domain, size: int) -> Setting:
+    """Return the room in which attacks are presented, one per video, and for cut prints the impostor in it."""
+    rows = _repeated(list(range(len(videos))), [video.frames for video in videos])
+    if videos[0].species == "cut":
+        scene = _act(videos, "impostor", domain, domain.attack_place, size, takes=[1] * len(videos))
+        return Setting(_blurred(scene.radiance)[rows], scene.radiance[rows], scene.points[rows])
+    seeds = [derive(video.seed, "room") for video in videos]
+    place = domain.attack_place
+    conditions = draw_conditions(seeds, light=place.light, backgrounds=place.backgrounds)
+    return Setting(make_backgrounds(conditions, size)[rows])
+
+
+def _blurred(radiance: Tensor) -> Tensor:
+    """Return what is far behind the plane that is in focus."""
+    return interpolate(adaptive_avg_pool2d(radiance, 8), radiance.shape[-1], mode="bilinear", align_corners=False)
+
+
+def _act(
+    videos: Sequence[Video],
+    role: str,
+    domain: Domain,
+    place: Place,
+    size: int,
+    *,
+    takes: Sequence[int] | None = None,
+    mask: bool = False,
+) -> Scene:
+    """Render people acting: one draw of conditions a video, small movements between its takes."""
+    takes = takes or [video.frames for video in videos]
+    seeds = [derive(video.seed, role) for video in videos]
+    persons = [derive(video.seed, "impostor person") if role == "impostor" else video.person for video in videos]
+    conditions = draw_conditions(seeds, yaw_max=domain.yaw, light=place.light, backgrounds=place.backgrounds)
+    rows = _repeated(list(range(len(videos))), takes)
+    moved: Conditions = move(conditions.select(rows), _frame_seeds(videos, role, takes))
+    if role == "photograph":
+        moved = replace(moved, scale=moved.scale * FRAMING)
+    people = draw_people(persons).select(rows)
+    return render(people, moved, size, mask=_masks(videos).select(rows) if mask else None)
+
+
+def _masks(videos: Sequence[Video]) -> Mask:
+    kinds = [
+        video.attack.materials[int(len(video.attack.materials) * unit([video.seed], "mask/material").item())]
+        for video in videos
+        if video.attack
+    ]
+    return draw_masks([derive(video.seed, "mask") for video in videos], kinds)
+
+
+def _shots(videos: Sequence[Video]) -> Shots:
+    counts = [video.frames for video in videos]
+    return draw_shots(
+        _repeated([video.camera for video in videos], counts), _repeated([v.seed for v in videos], counts)
+    )
+
+
+def _frame_seeds(videos: Sequence[Video], role: str = "frame", takes: Sequence[int] | None = None) -> list[int]:
+    takes = takes or [video.frames for video in videos]
+    return [derive(v.seed, role, number) for v, count in zip(videos, takes, strict=True) for number in range(count)]
+
+
+def _repeated(values: Sequence[Value], counts: Sequence[int]) -> list[Value]:
+    return [value for value, count in zip(values, counts, strict=True) for _ in range(count)]

@@ -1,0 +1,178 @@
+"""Rendered people for face recognition: many photographs of each, aligned by five points, into an identity set.
+
+A photograph differs from another of the same person in pose, expression, light, background, glasses, camera, and in
+age: the traits that lean on age move a few years up or down. What stays is the person: shape, colours and marks. People
+come from four groups (``people.GROUPS``) in turn, which stand for populations that differ in appearance.
+
+Person number n is the same person in every set of a seed: sets are disjoint if their ranges of numbers are.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedvisage.base.parallel import Progress, spread
+from fedvisage.base.streams import derive, numpy_rng
+from fedvisage.data.writer import Writer
+from fedvisage.faces.align import align
+from fedvisage.render.camera import draw_shots, expose
+from fedvisage.render.domains import AUXILIARY
+from fedvisage.render.people import GROUPS, TRAITS, LightRange, People, draw_conditions, draw_people
+from fedvisage.render.scene import render
+from fedvisage.render.sets import BATCH, MOST_OF_ONE, MOST_SUBJECTS, check, check_images, read_settings
+
+NAME = "people"
+IDENTITIES_VERSION = 1
+"""Changes whenever a specification gives other pixels than before."""
+
+LIGHT = LightRange(
+    key_strength=(0.3, 1.3), ambient_strength=(0.15, 0.6), azimuth=1.4, softness=(0.1, 1.0), key_kelvin=(3200.0, 7500.0)
+)
+YAW, PITCH, ROLL = 0.5, 0.25, 0.25
+YEARS = 0.35
+"""How far two photographs lie apart in age, as a standard deviation; people's own ages span 2.6 of this unit."""
+DETECTOR = 0.012
+"""How far found points are from the true ones, in widths of the picture."""
+WIDER = 1.3
+"""The picture that an aligned crop is cut out of, in sides of the crop: its pixels are about the crop's."""
+
+
+@dataclass(frozen=True)
+class Identities:
+    """What to render: how many people, beginning with which, how many photographs of each, and their splits."""
+
+    identities: int = 40
+    images: int = 20
+    size: int = 112
+    first: int = 0
+    seed: int = 0
+    test: float = 0.4
+    heldout: float = 0.0
+    group: int | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be rendered."""
+        check("size", self.size, 32 <= self.size <= 384 and self.size % 2 == 0, "an even number from 32 to 384")
+        for name, most in (("identities", MOST_SUBJECTS), ("images", MOST_OF_ONE)):
+            check(name, getattr(self, name), getattr(self, name) >= 1, "at least 1")
+            check(name, getattr(self, name), getattr(self, name) <= most, f"at most {most:,}")
+        check_images(self.images, self.identities, self.size)
+        for name in ("first", "seed"):
+            check(name, getattr(self, name), getattr(self, name) >= 0, "at least 0")
+        for name in ("test", "heldout"):
+            check(name, getattr(self, name), 0 <= getattr(self, name) < 1, "a share from 0 to below 1")
+        check("group", self.group, self.group is None or 0 <= self.group < len(GROUPS), "0, 1, 2 or 3")
+
+    @property
+    def digest_text(self) -> str:
+        """Return one line that names the pixels."""
+        values = " ".join(f"{field.name}={getattr(self, field.name)}" for field in fields(self))
+        return f"{NAME} {values} identities-renderer={IDENTITIES_VERSION}"
+
+    @property
+    def trained_on(self) -> int:
+        """Count the identities that are not held out."""
+        return self.identities - len(_heldout(self))
+
+
+class Photograph(NamedTuple):
+    """One photograph to take: of whom, how old beside their own age, and the seed of everything else."""
+
+    person: int
+    group: int
+    years: float
+    seed: int
+
+
+def parse_identities(settings: Sequence[str]) -> Identities:
+    """Read the settings of a line such as ``people identities=20 images=12 size=64``."""
+    readers: dict[str, Callable[[str], object]] = {
+        field.name: float if field.name in ("test", "heldout") else int for field in fields(Identities)
+    }
+    return Identities(**read_settings(settings, readers))  # type: ignore[arg-type]
+
+
+def render_identities(
+    spec: Identities, destination: Path, *, workers: int = 1, progress: Progress | None = None
+) -> None:
+    """Render the set that the specification names into an identity set at the destination."""
+    numbers = range(spec.first, spec.first + spec.identities)
+    heldout = _heldout(spec)
+    albums = spread(partial(photograph_person, size=spec.size), [album(spec, n) for n in numbers], workers)
+    source = f"synthetic {spec.digest_text}"
+    out = Writer(destination, name=NAME, size=spec.size, source=source, points=True, identities=True)
+    with out, closing(albums):
+        for done, (number, (images, points)) in enumerate(zip(numbers, albums, strict=True)):
+            name, group = f"person-{number:06d}", f"group-{_group(spec, number)}"
+            splits = ["heldout"] * spec.images if number in heldout else _splits(spec)
+            names = [f"{name}/{turn:03d}" for turn in range(spec.images)]
+            out.add(
+                images, points=points, item=names, video=names, split=splits, subject=[name] * len(names),
+                label=[1] * len(names), species=["bonafide"] * len(names), frame=[0] * len(names),
+                group=[group] * len(names),
+            )  # fmt: skip
+            if progress:
+                progress(done + 1, spec.identities)
+
+
+def album(spec: Identities, number: int) -> list[Photograph]:
+    """List the photographs of one person."""
+    person, group = derive(spec.seed, "identity", number), _group(spec, number)
+    seeds = [derive(person, "photograph", turn) for turn in range(spec.images)]
+    return [Photograph(person, group, YEARS * numpy_rng(seed, "years").standard_normal(), seed) for seed in seeds]
+
+
+def photograph_person(shots: Sequence[Photograph], size: int) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+    """Take and align photographs; return the crops and the five points in them."""
+    parts = [_take(shots[start : start + BATCH], size) for start in range(0, len(shots), BATCH)]
+    images, points = zip(*(pair for part in parts for pair in part), strict=True)
+    return np.stack(images), np.stack(points).astype(np.float32)
+
+
+def _take(shots: Sequence[Photograph], size: int) -> list[tuple[NDArray[np.uint8], NDArray[np.float64]]]:
+    seeds = [shot.seed for shot in shots]
+    people = aged(
+        draw_people([shot.person for shot in shots], [shot.group for shot in shots]), [s.years for s in shots]
+    )
+    conditions = draw_conditions(seeds, yaw_max=YAW, pitch_max=PITCH, roll_max=ROLL, light=LIGHT, expression=1.2)
+    wide = 2 * round(WIDER * size / 2)
+    scene = render(people, conditions, wide)
+    cameras = [AUXILIARY.cameras[derive(seed, "which camera") % len(AUXILIARY.cameras)] for seed in seeds]
+    images = expose(scene.radiance, draw_shots(cameras, seeds), seeds)
+    crops = []
+    for image, exact, seed in zip(images, scene.points.double().numpy(), seeds, strict=True):
+        noise = numpy_rng(seed, "detector").normal(0.0, DETECTOR * wide, exact.shape)
+        crops.append(align(image, exact + noise, size))
+    return crops
+
+
+def aged(people: People, years: Sequence[float]) -> People:
+    """Return people some years older or younger: every trait that leans on age moves, within its limits."""
+    columns = [
+        (people[name][:, 0] + trait.old * torch.tensor(years, dtype=torch.float32)).clamp(trait.low, trait.high)
+        for name, trait in TRAITS.items()
+    ]
+    return People(torch.stack(columns, dim=1), people.seeds)
+
+
+def _group(spec: Identities, number: int) -> int:
+    return number % len(GROUPS) if spec.group is None else spec.group
+
+
+def _splits(spec: Identities) -> list[str]:
+    """Photographs are exchangeable, so the last ones are the test images; one at least is left to train on."""
+    tested = min(round(spec.test * spec.images), spec.images - 1)
+    return ["train"] * (spec.images - tested) + ["test"] * tested
+
+
+def _heldout(spec: Identities) -> set[int]:
+    """Return the numbers of the people who are held out: the last ones, never all."""
+    count = min(round(spec.heldout * spec.identities), spec.identities - 1)
+    return set(range(spec.first + spec.identities - count, spec.first + spec.identities))

@@ -1,0 +1,225 @@
+"""Holding a flat medium in front of a camera: where on the medium does each pixel of the new photograph look?
+
+Medium coordinates: the shown photograph is the square [-1, 1]², x to the right, y down; beyond it lies the margin
+(paper, bezel), and beyond the margin the room. The camera's crop sees [-1, 1]² too when the medium is held straight
+and so that the shown face fills the crop as a living one would.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import grid_sample
+
+from fedvisage.render.camera import Shots
+from fedvisage.render.noise import Range, bell, between
+
+
+@dataclass(frozen=True)
+class Holding:
+    """How a medium is held; ranges are of videos."""
+
+    zoom: Range = (0.92, 1.08)  # size of the shown face against a living one's in the crop
+    shown: Range = (1.0, 1.0)  # how far the photograph reaches on each side, against its whole half width
+    shift: float = 0.03  # standard deviation, in half crops
+    turn: float = 0.04  # in-plane rotation in radians, standard deviation
+    tilt: float = 0.06  # perspective, standard deviation
+    bend: Range = (0.0, 0.0)  # curl of paper about an axis
+    shake: float = 0.006  # motion from frame to frame
+
+
+@dataclass(frozen=True)
+class View:
+    """What the camera sees of the medium.
+
+    Attributes:
+        coordinates: B×H×W×2, the place on the medium that each pixel sees.
+        slope: B×1×H×W, slope of a curled sheet.
+        sides: B×4, where the photograph ends to the right, at the bottom, to the left, at the top.
+
+    """
+
+    coordinates: Tensor
+    slope: Tensor
+    sides: Tensor
+
+
+def hold(
+    holdings: Sequence[Holding], videos: Sequence[int], frames: Sequence[int], size: int, framing: float = 1.0
+) -> View:
+    """Place the medium: the pose by the video's seed, the shake of the hand by the frame's.
+
+    `framing` says how wide photographs are framed: the size of their faces against that of a living one in the crop.
+    """
+
+    def normal(name: str, spread: str) -> Tensor:
+        scale = torch.tensor([getattr(holding, spread) for holding in holdings])
+        shake = torch.tensor([holding.shake for holding in holdings])
+        return scale * bell(videos, f"hold/{name}") + shake * bell(frames, f"hold/{name}")
+
+    zoom = between(videos, "hold/zoom", [holding.zoom for holding in holdings]) / framing
+    sides = [between(videos, f"hold/side {side}", [holding.shown for holding in holdings]) for side in range(4)]
+    bend = between(videos, "hold/bend", [holding.bend for holding in holdings])
+    axis = between(videos, "hold/axis", (-0.5 * math.pi, 0.5 * math.pi))
+    step = (torch.arange(size) + 0.5) / size * 2 - 1
+    y, x = (part.expand(len(videos), -1, -1) for part in torch.meshgrid(step, step, indexing="ij"))
+    depth = 1 + _three(normal("tilt x", "tilt")) * x + _three(normal("tilt y", "tilt")) * y
+    turn, inverse = normal("turn", "turn"), 1 / zoom
+    cosine, sine = _three(turn.cos() * inverse), _three(turn.sin() * inverse)
+    across = (x + _three(normal("shift x", "shift"))) / depth
+    down = (y + _three(normal("shift y", "shift"))) / depth
+    u, v = cosine * across - sine * down, sine * across + cosine * down
+    # A curled sheet: distance along the sheet grows faster than distance across the view away from the fold.
+    along = u * _three(axis.cos()) + v * _three(axis.sin())
+    slope = _three(bend) * along
+    stretch = slope**2 * along / 6
+    u, v = u + stretch * _three(axis.cos()), v + stretch * _three(axis.sin())
+    return View(torch.stack([u, v], dim=-1), slope[:, None], torch.stack(sides, dim=1))
+
+
+def show(images: Tensor, view: View) -> Tensor:
+    """Resample images on the medium (B×C×S×S) at the pixels of the view; what is outside repeats the edge."""
+    return grid_sample(images, view.coordinates, mode="bicubic", padding_mode="border", align_corners=False)
+
+
+def inside(view: View, margin: Tensor | float = 0.0) -> Tensor:
+    """Return B×1×H×W coverage (anti-aliased) of the photograph with a margin around it (B numbers or B×4)."""
+    x, y = view.coordinates.unbind(-1)
+    reach = view.sides + (margin.reshape(len(view.sides), -1) if isinstance(margin, Tensor) else margin)
+    right, bottom, left, top = (_three(side) for side in reach.unbind(1))
+    distance = torch.minimum(torch.minimum(right - x, bottom - y), torch.minimum(x + left, y + top))
+    return (distance * (view.coordinates.shape[1] / 2) + 0.5).clamp(0, 1)[:, None]
+
+
+def glow(view: View, x: Tensor, y: Tensor, width: Tensor, height: Tensor) -> Tensor:
+    """Return B×1×H×W: a soft blob of light on the medium, 1 at its centre."""
+    u, v = view.coordinates.unbind(-1)
+    return torch.exp(-(((u - _three(x)) / _three(width)) ** 2 + ((v - _three(y)) / _three(height)) ** 2))[:, None]
+
+
+def _three(values: Tensor) -> Tensor:
+    return values[:, None, None]
+
+
+def locate(view: View, points: Tensor) -> Tensor:
+    """Return where points of the medium (B×N×2, medium coordinates) are seen, in pixels: Newton's iteration."""
+    size = view.coordinates.shape[1]
+    maps = view.coordinates.permute(0, 3, 1, 2)
+    middle = size // 2
+    centre = view.coordinates[:, middle, middle]
+    columns = [view.coordinates[:, middle, middle + 1] - centre, view.coordinates[:, middle + 1, middle] - centre]
+    inverse = torch.linalg.inv(torch.stack(columns, dim=-1))
+    pixels = torch.full_like(points, middle + 0.5)
+    for _ in range(5):
+        seen = grid_sample(maps, medium_coordinates(pixels, size)[:, :, None], align_corners=False)[..., 0]
+        pixels = pixels + torch.einsum("bij,bnj->bni", inverse, points - seen.transpose(1, 2))
+        pixels = pixels.clamp(0.5, size - 0.5)
+    return pixels
+
+
+def medium_coordinates(pixels: Tensor, size: int) -> Tensor:
+    """Return medium coordinates of pixel positions in the shown photograph."""
+    return pixels * (2 / size) - 1
+
+
+def align(images: Tensor, eyes: Tensor, wanted: Tensor) -> Tensor:
+    """Turn, scale and shift images so that two eyes (pixels, B×2×2) come to lie at the wanted pixels."""
+    size = images.shape[-1]
+    here, there = (torch.view_as_complex(medium_coordinates(pair, size).contiguous()) for pair in (eyes, wanted))
+    ratio = (here[:, 1] - here[:, 0]) / (there[:, 1] - there[:, 0])
+    step = (torch.arange(size) + 0.5) / size * 2 - 1
+    pixels = torch.complex(step[None, :].expand(size, size), step[:, None].expand(size, size))
+    source = ratio[:, None, None] * (pixels - there[:, :1, None]) + here[:, :1, None]
+    return grid_sample(images, torch.view_as_real(source), padding_mode="border", align_corners=False)
+
+
+# A periodic structure (display pixels, printer dots) sampled by a sensor: what is left of it, and as what.
+#
+# The structure is a sum of cosines in medium coordinates. Each is carried through the camera as a signal is: the
+# lens
+# and the pixel aperture attenuate it by their transfer functions at the cosine's frequency *on the sensor*, sampling
+# folds the frequency by whole multiples of the sampling frequency, and binning to the crop attenuates the folded
+# one.
+# So moiré is where it must be: at the difference of the two pitches, bent by the medium's perspective and curl. Red
+# and
+# blue sites of a Bayer sensor lie two pixels apart and fold at half the frequency of green ones: moiré is coloured.
+
+
+SITES = (2.0, 1.0, 2.0)  # distance of two red, green, blue sites in sensor pixels
+APERTURE = 0.85  # width of a pixel's light-sensitive part (behind its micro-lens), in pixels
+INVISIBLE = 0.003  # amplitudes below, of a mean of 1, are less than the noise and are left out
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """The sensor's grid over the crop: pixels across, and lens blur in pixels, B numbers each."""
+
+    pixels: Tensor
+    blur: Tensor
+
+
+def sampling_of(shots: Shots) -> Sampling:
+    """Return the grid with which these photographs sample the scene."""
+    return Sampling(shots.pixels, shots.blur)
+
+
+def wave(view: View, across: Tensor, down: Tensor, offsets: tuple[float, float, float], grid: Sampling) -> Tensor:
+    """Return what the sensor sees, B×3×H×W, of a cosine.
+
+    `across` and `down` are its cycles over the shown photograph, B numbers each; `offsets` its phase in each colour.
+    """
+    size = view.coordinates.shape[1]
+    frequency = _frequency(view, across, down, grid)
+    step = size / grid.pixels  # crop pixels a sensor pixel
+    seen = view.coordinates.new_zeros(len(across), 3, size, size)
+    for channel, (site, offset) in enumerate(zip(SITES, offsets, strict=True)):
+        if channel == 2 and offset == offsets[0]:
+            seen[:, 2] = seen[:, 0]
+            continue
+        fold = torch.round(frequency * site) / site
+        kept = _kept(frequency, fold, step, grid.blur)
+        rows = kept.nonzero()[:, 0]
+        if len(rows):
+            turns = 2 * math.pi * fold[rows] / step[rows, None]
+            phase = _unfolded(view.coordinates[rows], across[rows], down[rows], turns, offset)
+            seen[rows, channel] = _wide(kept[rows]) * phase.cos_()
+    return seen
+
+
+def _frequency(view: View, across: Tensor, down: Tensor, grid: Sampling) -> Tensor:
+    """Return cycles a sensor pixel along x and y, in the middle of the view, B×2."""
+    size = view.coordinates.shape[1]
+    middle = size // 2
+    here = view.coordinates[:, middle, middle]
+    to_right = view.coordinates[:, middle, middle + 1] - here
+    to_bottom = view.coordinates[:, middle + 1, middle] - here
+    cycles = torch.stack([across, down], dim=1) / 2
+    step = size / grid.pixels
+    return torch.stack([(cycles * to_right).sum(1), (cycles * to_bottom).sum(1)], dim=1) * step[:, None]
+
+
+def _kept(frequency: Tensor, fold: Tensor, step: Tensor, blur: Tensor) -> Tensor:
+    """Return the amplitude that passes lens, pixel aperture and binning, B numbers; exactly 0 when invisible."""
+    lens = torch.exp(-2 * math.pi**2 * blur**2 * (frequency**2).sum(1))
+    aperture = torch.sinc(APERTURE * frequency).prod(1)
+    # The mean of b neighbouring samples of a cosine: the Dirichlet kernel.
+    residual, binned = frequency - fold, (1 / step).clamp_min(1)[:, None]
+    binning = (torch.sinc(residual * binned) / torch.sinc(residual)).prod(1)
+    kept = lens * aperture * binning
+    return torch.where(kept.abs() < INVISIBLE, 0.0, kept)
+
+
+def _unfolded(coordinates: Tensor, across: Tensor, down: Tensor, turns: Tensor, offset: float) -> Tensor:
+    """Return the phase on the crop's pixels, less the whole turns that sampling cannot see."""
+    position = torch.arange(coordinates.shape[1], dtype=coordinates.dtype) + 0.5
+    phase = _wide(math.pi * across) * coordinates[..., 0]
+    phase += _wide(math.pi * down) * coordinates[..., 1]
+    phase -= (turns[:, :1] * position - offset)[:, None, :]
+    phase -= (turns[:, 1:] * position)[:, :, None]
+    return phase
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values[:, None, None]

@@ -1,0 +1,158 @@
+"""The scene: people under conditions, rendered as the light that reaches the camera, with exact depth and points."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d
+
+from fedvisage.render.head import (
+    DISTANCE,
+    Hair,
+    Head,
+    add_catch_lights,
+    glasses_window,
+    make_hair,
+    make_head,
+    mouth_centre,
+    mouth_corner_lift,
+    mouth_half_width,
+    paint_beard,
+    paint_brows,
+    paint_eyes,
+    paint_glasses,
+    paint_hair,
+)
+from fedvisage.render.light import make_lamps, shade
+from fedvisage.render.masks import Mask, draw_masks, mask_cover, wear
+from fedvisage.render.people import Conditions, LightRange, People, draw_conditions, move
+from fedvisage.render.sheet import Sheet, halve, look_up, make_sheet, project, rotation, see, step
+from fedvisage.render.skin import make_skin, pores_of, skin_colour
+from fedvisage.render.surroundings import make_backgrounds, put_body
+
+__all__ = [
+    "Conditions", "LightRange", "Mask", "Scene", "depth_map", "draw_conditions", "draw_masks", "face_cover",
+    "landmarks", "move", "render", "small_depth",
+]  # fmt: skip
+
+DEPTH_SIZE = 32
+DEPTH_RANGE = 1.7
+"""Head units from the nearest point of the face to where its depth map reaches 0."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What stands in front of the camera.
+
+    Attributes:
+        radiance: B×3×H×W, linear light, RGB; mid grey under full light is about 0.18.
+        depth: B×H×W in [0, 1]; 1 = nearest point of the face, 0 = not face.
+        face: B×H×W in [0, 1], coverage of the head with hair and ears.
+        points: B×5×2, pixel coordinates (x, y) of the eye on the image's left, the eye on its right, the tip of the
+            nose, the left and the right corner of the mouth.
+
+    """
+
+    radiance: Tensor
+    depth: Tensor
+    face: Tensor
+    points: Tensor
+
+
+@dataclass(frozen=True)
+class _Figure:
+    """A head on the sheet, ready to be seen.
+
+    Attributes:
+        height: B×V×U, the shape.
+        small: the shape at half the resolution.
+        maps: B×5×V×U: radiance (3) times outline, outline of head and hair, and the part of it that is face.
+
+    """
+
+    height: Tensor
+    small: Tensor
+    maps: Tensor
+
+
+def render(people: People, conditions: Conditions, size: int, mask: Mask | None = None) -> Scene:
+    """Render one picture per row; a picture does not depend on the others in the batch.
+
+    Args:
+        people: B persons.
+        conditions: B presentations of them.
+        size: height and width in pixels, even.
+        mask: B masks that they wear; None for bare faces.
+
+    """
+    sheet = make_sheet(size)
+    figure = _make_figure(people, conditions, sheet, mask)
+    view = see(figure.height, figure.small, conditions, size)
+    seen = look_up(figure.maps, view.u, view.v, outside="zeros")
+    head, outline, face = seen[:, :3], seen[:, 3:4], seen[:, 4]
+    radiance = make_backgrounds(conditions, size)
+    put_body(radiance, people, conditions)
+    radiance = radiance.mul_(1.0 - outline).add_(head)
+    points = project(landmarks(people, conditions, figure.height, sheet), conditions, size)
+    return Scene(radiance, depth_map(view.near, face), outline[:, 0], points)
+
+
+def _make_figure(people: People, conditions: Conditions, sheet: Sheet, mask: Mask | None) -> _Figure:
+    """Build, paint and light the head on the sheet."""
+    head = make_head(people, conditions, sheet)
+    hair = make_hair(people, head, sheet)
+    coat = make_skin(people, conditions, sheet)
+    paint_beard(coat, people, head, sheet)
+    paint_brows(coat, people, conditions, sheet)
+    paint_eyes(coat, people, conditions, sheet)
+    relief = pores_of(people, sheet) * (0.0009 * people["pores"])[..., None]
+    height = head.height
+    if mask is not None:
+        cover = mask_cover(mask, people, conditions, head.radius, sheet)
+        relief = relief * (1.0 - cover) + wear(mask, cover, coat, skin_colour(people), sheet)
+        height = height + cover * mask.thickness[:, None, None]
+    frame = paint_glasses(coat, people, conditions, sheet)
+    glasses_window(sheet).of(height).add_(frame, alpha=DISTANCE)
+    paint_hair(coat, people, hair, sheet)
+    height = torch.maximum(height, hair.height)
+    relief = relief.addcmul_(hair.cover, hair.strands, value=0.012)
+    lamps = make_lamps(conditions, rotation(conditions))
+    small = halve(height)
+    radiance = shade(height, small, relief, coat, lamps, sheet)
+    add_catch_lights(radiance, people, conditions, sheet, lamps.key, lamps.key_colour)
+    maps = radiance.new_empty(len(people), 5, *height.shape[1:])
+    torch.mul(radiance, hair.outline[:, None].expand_as(radiance), out=maps[:, :3])
+    maps[:, 3] = hair.outline
+    maps[:, 4] = face_cover(head, hair)
+    return _Figure(height, small, maps)
+
+
+def face_cover(head: Head, hair: Hair) -> Tensor:
+    """Return where on the sheet the bare face is, B×V×U in [0, 1]."""
+    return step(0.985 - head.radius, 0.03).mul_(1.0 - hair.cover)
+
+
+def depth_map(near: Tensor, face: Tensor) -> Tensor:
+    """Return the depth map: 1 at the nearest point of the face, 0 off the face."""
+    nearest = torch.where(face > 0.5, near, -10.0).amax(dim=(1, 2), keepdim=True)
+    return (1.0 - (nearest - near) / DEPTH_RANGE).clamp(0.0, 1.0) * face
+
+
+def small_depth(depth: Tensor) -> NDArray[np.uint8]:
+    """Return depth maps as prepared sets keep them: B×32×32, 255 = nearest point of the face, 0 = not face."""
+    small = adaptive_avg_pool2d(depth[:, None], DEPTH_SIZE)[:, 0]
+    return np.asarray((small.clamp(0, 1) * 255).round().byte())
+
+
+def landmarks(people: People, conditions: Conditions, height: Tensor, sheet: Sheet) -> Tensor:
+    """Return the five points on the surface, B×5×3 (u, v, height)."""
+    p = people
+    centre, half = mouth_centre(p, conditions), mouth_half_width(p, conditions)
+    corner = centre - 0.7 * mouth_corner_lift(p, conditions)
+    eye, tilt, zero = p["eye_spacing"], p["asymmetry"], torch.zeros_like(centre)
+    u = torch.cat([-eye, eye, zero, -half, half], 1)
+    v = torch.cat([p["eye_lift"] - tilt, p["eye_lift"] + tilt, p["nose_length"], corner, corner], 1)
+    lifted = look_up(height[:, None], u[:, None], v[:, None])[:, 0, 0]
+    return torch.stack([u, v, lifted], dim=-1)

@@ -1,0 +1,304 @@
+"""From a specification to a prepared set on disk.
+
+The unit of work is a subject; subjects are filmed by any number of processes and written in order, so the bytes do
+not depend on how many there are.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.parallel import Progress, spread
+from fedvisage.base.streams import derive, numpy_rng
+from fedvisage.data.writer import Writer
+from fedvisage.render.capture import CAMERAS, CAPTURE_VERSION
+from fedvisage.render.domains import SPECIES, Attack, Domain, find_domain
+from fedvisage.render.filming import Frames, Video, film, media_of
+
+# Specifications: what ``fedvisage data synth`` and the ``synth:`` lines of recipes say of a rendered set.
+
+
+RENDERER_VERSION = 1
+"""Changes whenever a specification gives other pixels than before."""
+
+
+MOST_SUBJECTS = 100_000
+MOST_OF_ONE = 1_000
+"""Videos of a subject, frames of a video, photographs of a person."""
+MOST_AT_ONCE = 2 << 30
+"""Bytes of one subject's images: they are in memory together, in each process."""
+MOST_IMAGES = 2_000_000
+"""Images of a set, a row of each in memory: three times as many as the largest dataset of the papers' kind has
+(CelebA-Spoof, 625,537), 100 GB on disk at 128 pixels, and weeks of rendering."""
+
+
+RETAKEN = 2
+"""The generation in which both classes pass one simulated capture, whatever the domain."""
+_OF_RETAKEN = ("generation", "media", "cameras")
+"""Settings that earlier lines did not have; unset, they leave no trace in what names the pixels."""
+
+
+@dataclass(frozen=True)
+class Synthesis:
+    """What to render: a domain, how much of it, and from which seed.
+
+    Of the second ``generation`` (and of sets made from photographs) ``media`` and ``cameras`` name which printers,
+    panels and cameras are used; all that the domain has unless said.
+    """
+
+    domain: str
+    size: int = 128
+    subjects: int | None = None
+    videos: int | None = None
+    frames: int = 4
+    seed: int = 0
+    heldout: float = 0.25
+    species: tuple[str, ...] | None = None
+    generation: int = 1
+    media: tuple[str, ...] | None = None
+    cameras: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be rendered."""
+        find_domain(self.domain)
+        check("size", self.size, self.size % 2 == 0 and 32 <= self.size <= 512, "an even number from 32 to 512")
+        for name, most in (("subjects", MOST_SUBJECTS), ("videos", MOST_OF_ONE), ("frames", MOST_OF_ONE)):
+            value = getattr(self, name)
+            check(name, value, value is None or value >= 1, "at least 1")
+            check(name, value, value is None or value <= most, f"at most {most:,}")
+        check_images(self.most_of_one(), self.subjects or find_domain(self.domain).subjects, self.size)
+        check("heldout", self.heldout, 0 <= self.heldout < 1, "a share from 0 to below 1")
+        if self.species is not None:
+            chosen = set(self.species)
+            offered = {attack.species for attack in find_domain(self.domain).attacks}
+            check(
+                "species",
+                ",".join(self.species),
+                bool(chosen) and chosen <= offered,
+                f"a selection of what {self.domain} has: {', '.join(sorted(offered))}",
+            )
+        check("generation", self.generation, self.generation in (1, RETAKEN), f"1 or {RETAKEN}")
+        for name, known in (("media", names_of(self.domain)), ("cameras", [word(one.name) for one in CAMERAS])):
+            asked = getattr(self, name)
+            check(name, ",".join(asked or ()), asked is None or {*asked} <= {*known}, f"a choice of {', '.join(known)}")
+        if self.generation == RETAKEN:
+            self.retaken_attacks()
+
+    def retaken_attacks(self) -> list[Attack]:
+        """Return the attacks that can be made from photographs, of those that are asked for."""
+        possible = media_of(find_domain(self.domain))
+        attacks = [one for one in possible if self.species is None or one.species in self.species]
+        if not attacks:
+            raise UserError("synth", f"domain {self.domain} has only masks here, which cannot be made from photographs")
+        attacks = [one for one in attacks if self.media is None or medium_of(one) in self.media]
+        check("media", ",".join(self.media or ()), bool(attacks), "media of the species that are asked for")
+        return attacks
+
+    def most_of_one(self) -> int:
+        """Count the images of one subject."""
+        domain = find_domain(self.domain)
+        bonafide = self.videos or domain.videos
+        if self.generation == RETAKEN:
+            return bonafide * 2 * attacked(domain.ratio) * self.frames
+        return (bonafide + max(1, round(bonafide * domain.ratio))) * self.frames
+
+    @property
+    def digest_text(self) -> str:
+        """Return one line that names the pixels: the specification with nothing left to defaults, and the version."""
+        domain = find_domain(self.domain)
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in _OF_RETAKEN}
+        values["subjects"] = self.subjects or domain.subjects
+        values["videos"] = self.videos or domain.videos
+        values["species"] = ",".join(self.species or sorted({attack.species for attack in domain.attacks}))
+        words = [*(f"{name}={value}" for name, value in values.items()), f"renderer={RENDERER_VERSION}", *self.further]
+        return " ".join(words if self.generation == 1 else [*words, f"capture={CAPTURE_VERSION}"])
+
+    @property
+    def further(self) -> list[str]:
+        """Return the settings that earlier lines did not have, as a line says them; none where none is set."""
+        chosen = [f"{name}={','.join(getattr(self, name))}" for name in _OF_RETAKEN[1:] if getattr(self, name)]
+        return chosen if self.generation == 1 else [f"generation={self.generation}", *chosen]
+
+
+def attacked(ratio: float) -> int:
+    """Return how often each photograph is attacked where a domain has so many attacks a bona fide video."""
+    return max(1, round(ratio))
+
+
+def medium_of(attack: Attack) -> str:
+    """Return the printer or panel of an attack as a value that a selection can write."""
+    return word(attack.instrument.name) if attack.instrument else ""
+
+
+def names_of(domain: str) -> list[str]:
+    """Return the media of a domain that photographs can be presented on, each once."""
+    return list(dict.fromkeys(medium_of(attack) for attack in media_of(find_domain(domain))))
+
+
+def word(name: str) -> str:
+    """Return a name as a value that a selection can write: small letters, digits and hyphens."""
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def parse_synthesis(line: str) -> Synthesis:
+    """Read a line such as ``O subjects=20 frames=2 size=96``."""
+    domain, *settings = line.split() or [""]
+    readers: dict[str, Callable[[str], object]] = {
+        "size": int, "subjects": int, "videos": int, "frames": int, "seed": int, "heldout": float,
+        "species": read_species, "generation": int, "media": read_names, "cameras": read_names,
+    }  # fmt: skip
+    return of_rendered_people(Synthesis(domain, **read_settings(settings, readers)))  # type: ignore[arg-type]
+
+
+def of_rendered_people(spec: Synthesis) -> Synthesis:
+    """Refuse to choose media or cameras of the first generation, in which they belong to the domain's sessions."""
+    for name in _OF_RETAKEN[1:]:
+        wanted = f"left out, or stand beside generation={RETAKEN}"
+        check(name, ",".join(getattr(spec, name) or ()), spec.generation != 1 or not getattr(spec, name), wanted)
+    return spec
+
+
+def read_settings(settings: Sequence[str], readers: Mapping[str, Callable[[str], object]]) -> dict[str, object]:
+    """Read the ``name=value`` settings of a ``synth:`` line, each known and given once."""
+    values: dict[str, object] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals or name not in readers:
+            raise UserError("synth", f"{setting!r} is no setting; write name=value with one of {', '.join(readers)}")
+        if name in values:
+            raise UserError(f"synth.{name}", "is given twice")
+        try:
+            values[name] = readers[name](text)
+        except ValueError:
+            raise UserError(f"synth.{name}", f"cannot read {text!r} as a number") from None
+    return values
+
+
+def read_species(text: str) -> tuple[str, ...]:
+    """Read kinds of attacks, such as ``print,replay``."""
+    names = tuple(text.split(","))
+    unknown = [name for name in names if name not in SPECIES]
+    if unknown:
+        raise UserError("synth.species", f"no species is called {unknown[0]!r}; there are {', '.join(SPECIES)}")
+    return names
+
+
+def read_names(text: str) -> tuple[str, ...]:
+    """Read names of media or cameras, such as ``ipad,iphone-5s``."""
+    return tuple(text.split(","))
+
+
+def check_images(each: int, people: int, size: int) -> None:
+    """Refuse more images than memory, disk and patience have room for."""
+    if each * size * size * 3 > MOST_AT_ONCE:
+        raise UserError("synth", f"{each:,} images of one subject at size {size} are more than the "
+                        f"{MOST_AT_ONCE >> 30} GiB that are in memory together; ask for fewer")  # fmt: skip
+    if each * people > MOST_IMAGES:
+        raise UserError("synth", f"{each * people:,} images are more than the {MOST_IMAGES:,} that a set may have; "
+                        "make several sets, with other seeds")  # fmt: skip
+
+
+def check(name: str, value: object, fine: bool, wanted: str) -> None:
+    """Refuse a setting that is not fine."""
+    if not fine:
+        raise UserError(f"synth.{name}", f"must be {wanted}, got {value}")
+
+
+__all__ = ["RENDERER_VERSION", "Synthesis", "parse_synthesis", "plan_videos", "synthesise"]
+
+BATCH = 16
+"""Images that are rendered together: more only costs memory traffic."""
+
+
+def synthesise(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
+    """Render the set that the specification names into a prepared set at the destination."""
+    plan = plan_videos(spec)
+    total, done = sum(video.frames for videos in plan for video in videos), 0
+    heldout = heldout_subjects(spec, [videos[0].subject for videos in plan])
+    work = partial(film_subject, domain=find_domain(spec.domain), size=spec.size)
+    with (
+        Writer(
+            destination,
+            name=spec.domain,
+            size=spec.size,
+            source=f"synthetic {spec.digest_text}",
+            depth=True,
+            points=True,
+        ) as out,
+        closing(spread(work, plan, workers)) as films,
+    ):
+        for videos, filmed in zip(plan, films, strict=True):
+            _write(out, videos, filmed, "heldout" if videos[0].subject in heldout else "train")
+            done += len(filmed.images)
+            if progress:
+                progress(done, total)
+
+
+def plan_videos(spec: Synthesis) -> list[list[Video]]:
+    """Return every subject's videos: bona fide ones, then attacks, going round the domain's instruments."""
+    domain = find_domain(spec.domain)
+    attacks = [attack for attack in domain.attacks if spec.species is None or attack.species in spec.species]
+    bonafide = spec.videos or domain.videos
+    attacked = max(1, round(bonafide * domain.ratio))
+    return [
+        _plan_subject(spec, domain, attacks, number, bonafide, attacked)
+        for number in range(spec.subjects or domain.subjects)
+    ]
+
+
+def _plan_subject(
+    spec: Synthesis, domain: Domain, attacks: Sequence[Attack], number: int, bonafide: int, attacked: int
+) -> list[Video]:
+    subject = f"{domain.name}-{number + 1:04d}"
+    person = derive(spec.seed, "person", domain.name, number)
+    kinds: list[Attack | None] = [None] * bonafide
+    kinds += [attacks[(number * attacked + turn) % len(attacks)] for turn in range(attacked)]
+    videos = []
+    for turn, attack in enumerate(kinds):
+        name = f"{subject}-{turn + 1:02d}-{attack.species if attack else 'bonafide'}"
+        seed = derive(spec.seed, "video", domain.name, number, turn)
+        cameras = domain.attack_cameras if attack else domain.cameras
+        camera = cameras[derive(seed, "which camera") % len(cameras)]
+        videos.append(Video(name, subject, person, seed, spec.frames, camera, attack))
+    return videos
+
+
+def heldout_subjects(spec: Synthesis, subjects: Sequence[str]) -> set[str]:
+    """Return the subjects that are kept for evaluation: a share of them, drawn by the seed, never all."""
+    count = min(round(spec.heldout * len(subjects)), len(subjects) - 1)
+    if spec.heldout > 0 and len(subjects) > 1:
+        count = max(count, 1)
+    order = numpy_rng(spec.seed, "heldout", spec.domain).permutation(len(subjects))
+    return {subjects[index] for index in order[:count]}
+
+
+def film_subject(videos: Sequence[Video], domain: Domain, size: int) -> Frames:
+    """Film all videos of one subject, batched by species, and return their frames in the order of the videos."""
+    filmed: dict[str, Frames] = {}
+    for species in dict.fromkeys(video.species for video in videos):
+        same = [video for video in videos if video.species == species]
+        step = max(1, BATCH // same[0].frames)
+        for start in range(0, len(same), step):
+            batch = same[start : start + step]
+            filmed |= zip((video.name for video in batch), film(batch, domain, size).split(batch), strict=True)
+    return Frames.joined([filmed[video.name] for video in videos])
+
+
+def _write(out: Writer, videos: Sequence[Video], filmed: Frames, split: str) -> None:
+    rows = [(video, frame) for video in videos for frame in range(video.frames)]
+    out.add(
+        filmed.images,
+        label=[int(video.attack is None) for video, _ in rows],
+        species=[video.species for video, _ in rows],
+        subject=[video.subject for video, _ in rows],
+        video=[video.name for video, _ in rows],
+        frame=[frame for _, frame in rows],
+        split=[split] * len(rows),
+        item=[f"{video.subject}/{video.name}/{frame:03d}" for video, frame in rows],
+        depth=filmed.depth,
+        points=filmed.points,
+    )

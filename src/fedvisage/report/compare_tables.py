@@ -1,0 +1,172 @@
+"""A comparison as tables: wide ones with a row a group for Markdown, narrow ones with a row a figure for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from fedvisage.report.compare import (
+    FEWEST_TARGETS,
+    HOLDS,
+    NOT_SHOWN,
+    OTHER_WAY,
+    Columns,
+    Comparison,
+    Difference,
+    Figure,
+    sheets_of,
+)
+from fedvisage.report.tables import MISSING, Table, markdown, table
+
+INTERVAL = (
+    "95 % t interval over targets; the seeds of a target share its data and are averaged first. Verdict on “better than"
+    f" {{first}}”: {HOLDS}, {NOT_SHOWN} or {OTHER_WAY}."
+)
+ONE_TARGET = (
+    f"{MISSING}: one target, so there is no interval over targets and no verdict; seeds are no further targets."
+)
+GAP = 3  # between columns on a terminal
+LABEL_WIDTH = 16  # longer labels are broken into lines
+
+
+def as_text(rows: Sequence[Comparison]) -> str:
+    """Return a comparison as Markdown."""
+    said = "\n".join(f"- {line}" for line in (*legend(rows), *notes(rows)))
+    return "\n".join([*map(markdown, tables(rows)), *([said, ""] if said else [])])
+
+
+def legend(rows: Sequence[Comparison]) -> list[str]:
+    """Return what short labels stand for, a line each."""
+    return [f"{row.label}: {row.stands_for}" for row in rows if row.stands_for]
+
+
+def notes(rows: Sequence[Comparison]) -> list[str]:
+    """Return what a reader should know of the runs, each once."""
+    return list(dict.fromkeys(note for row in rows for note in row.notes))
+
+
+def tables(rows: Sequence[Comparison]) -> list[Table]:
+    """Return the comparison as wide tables: the figures, and the paired differences where there are any."""
+    return [one for about, columns in _sheets(rows) for one in _wide(rows, about, columns)]
+
+
+def _wide(rows: Sequence[Comparison], about: str, columns: Columns) -> list[Table]:
+    titles = {"label": "method", "runs": "runs", "users": "users", "seeds": "seeds"}
+    figures = [_group(row) | {name: _figure(figure) for name, figure in row.figures.items()} for row in rows]
+    sheet = [table(_about(about, "Mean ± standard deviation over seeds"), figures, titles | columns)]
+    differences = [
+        {"label": row.label, **counts_of(here.values())}
+        | {name: difference_cell(difference) for name, difference in here.items()}
+        for row in rows
+        if (here := _of(row, columns))
+    ]
+    if differences:
+        titles = {"label": "method", "targets": "targets", "seeds": "seeds"}
+        caption, note = _about(about, _difference_to(rows)), _note(rows, columns)
+        sheet.append(table(caption, differences, titles | columns, note=note))
+    return sheet
+
+
+def narrow(rows: Sequence[Comparison], width: int) -> list[Table]:
+    """Return the comparison as tables that fit a terminal: groups stand beside each other as far as there is room."""
+    titles = {"label": "method", "runs": "runs", "users": "judged on", "seeds": "seeds"}
+    made = [table("Runs", [_group(row) for row in rows], titles)]
+    for about, columns in _sheets(rows):
+        for some in _fitting(rows, columns, width):
+            cells = [{"figure": title} | {str(i): _figure(row.figures[name]) for i, row in some if name in row.figures}
+                     for name, title in columns.items()]  # fmt: skip
+            labels = {str(index): row.label for index, row in some}
+            made.append(table(_about(about, "Mean ± standard deviation over seeds"), cells, {"figure": ""} | labels))
+        for row in rows:
+            if here := _of(row, columns):
+                made.append(_differences(row.label, _about(about, _difference_to(rows)), here, columns))
+    if any(row.differences for row in rows):
+        made[-1] = replace(made[-1], note=_note(rows))  # once, for all of them
+    return made
+
+
+def _differences(label: str, caption: str, here: dict[str, Difference], columns: Columns) -> Table:
+    cells = [
+        {
+            "figure": columns[name],
+            "mean": f"{100 * one.mean:+.2f}",
+            "interval": None if one.low is None or one.high is None else _between(one.low, one.high),
+            "verdict": one.verdict,
+        }
+        for name, one in here.items()
+    ]
+    titles = {"figure": label, "mean": "difference", "interval": "95 % interval", "verdict": "verdict"}
+    counts = [f"{count} {noun.removesuffix('s') if count == '1' else noun}"
+              for noun, count in counts_of(here.values()).items()]  # fmt: skip
+    return table(f"{caption}, over {', '.join(counts)}", cells, titles)
+
+
+def _fitting(rows: Sequence[Comparison], columns: Columns, width: int) -> Iterable[list[tuple[int, Comparison]]]:
+    """Part groups into as many as can stand in one table."""
+    texts = [_figure(figure) for row in rows for name, figure in row.figures.items() if name in columns]
+    each = max(LABEL_WIDTH, *map(len, texts)) if texts else LABEL_WIDTH
+    room = max(1, (width - max(map(len, columns.values()), default=0) - GAP) // (each + GAP))
+    numbered = list(enumerate(rows))
+    return [numbered[start : start + room] for start in range(0, len(numbered), room)]
+
+
+def _sheets(rows: Sequence[Comparison]) -> list[tuple[str, Columns]]:
+    return sheets_of({name for row in rows for name in row.figures})
+
+
+def _group(row: Comparison) -> dict[str, object]:
+    return {
+        "label": row.label, "runs": row.runs, "users": ", ".join(row.users), "seeds": ", ".join(map(str, row.seeds)),
+    }  # fmt: skip
+
+
+def _of(row: Comparison, columns: Columns) -> dict[str, Difference]:
+    return {name: row.differences[name] for name in columns if name in row.differences}
+
+
+def counts_of(differences: Iterable[Difference]) -> dict[str, str]:
+    """Return over how many targets differences are, and how many seeds a target has at least."""
+    known = list(differences)
+    return {"targets": _range(one.targets for one in known), "seeds": _range(one.seeds for one in known)}
+
+
+def _range(numbers: Iterable[int]) -> str:
+    counts = sorted(set(numbers))
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]}–{counts[-1]}"
+
+
+def explained(differences: Iterable[Difference], first: str) -> str:
+    """Return what intervals, verdicts and dashes mean, as far as they occur."""
+    several = {one.targets >= FEWEST_TARGETS for one in differences}
+    return " ".join([INTERVAL.format(first=first)] * (True in several) + [ONE_TARGET] * (False in several))
+
+
+def _note(rows: Sequence[Comparison], columns: Columns | None = None) -> str:
+    shown = [one for row in rows for name, one in row.differences.items() if columns is None or name in columns]
+    return explained(shown, rows[0].label)
+
+
+def _difference_to(rows: Sequence[Comparison]) -> str:
+    return f"Difference to {rows[0].label} in per cent points"
+
+
+def _about(about: str, text: str) -> str:
+    """Say what a table is of, where a comparison has several."""
+    return f"{about[0].upper()}{about[1:]}: {text[0].lower()}{text[1:]}" if about else text
+
+
+def _figure(figure: Figure) -> str:
+    spread = "" if figure.std is None else f" ± {100 * figure.std:.2f}"
+    return f"{100 * figure.mean:.2f}{spread}"
+
+
+def difference_cell(gap: Difference, scale: float = 100) -> str:
+    """Return a difference with its interval and verdict; a dash stands for both where there is one target."""
+    mean = f"{scale * gap.mean:+.2f}"
+    if gap.low is None or gap.high is None:
+        return f"{mean} {MISSING}"
+    return f"{mean} {_between(gap.low, gap.high, scale)}, {gap.verdict}"
+
+
+def _between(low: float, high: float, scale: float = 100) -> str:
+    return f"[{scale * low:+.2f}, {scale * high:+.2f}]"

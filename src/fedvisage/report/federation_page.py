@@ -1,0 +1,183 @@
+"""The operator's page about a federation: one file without a script, which a browser fetches again by itself.
+
+Names, reasons and log lines were written at sites and at the server: each is escaped, and cut to a length.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from fedvisage.base.errors import plain_line
+from fedvisage.base.progress import counted, lasting
+from fedvisage.report.page import colours, environment
+from fedvisage.report.run_files import Row
+from fedvisage.report.tables import Table, size, table
+
+RECENT = 6
+"""Rounds of a run whose line is shown."""
+FAILURES = 20
+LETTERS = 160
+SOON = 30.0
+"""Days before its end from which on a certificate is marked."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What is known of a federation, and since when."""
+
+    federation: str
+    """The server's address."""
+    status: Row
+    """Sites, runs and certificates, as ``status --json`` prints them."""
+    details: Mapping[str, Row]
+    """By run: its rounds' lines, method, spent, budget and log."""
+    asked: datetime | None = None
+    """When the server answered last."""
+    trouble: str = ""
+    """Why it has not answered since."""
+
+
+def page(standing: Standing, every: float, now: datetime | None = None) -> str:
+    """Return the page; a browser fetches it again after so many seconds."""
+    try:
+        return _page(standing, every, now or datetime.now(UTC))
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        why = f"The server's answer cannot be read ({type(error).__name__}: {error}); is its version another one?"
+        return _page(Standing(standing.federation, {}, {}, trouble=why), every, now or datetime.now(UTC))
+
+
+def _page(standing: Standing, every: float, now: datetime) -> str:
+    sites, runs = standing.status.get("sites") or [], standing.status.get("runs") or []
+    failures = sum(len(row.get("failed") or {}) for one in standing.details.values() for row in one.get("rounds") or [])
+    return environment().get_template("console.html.jinja").render(
+        colours=colours(),
+        every=max(1, round(every)),
+        federation=_short(standing.federation),
+        asked=f"{standing.asked:%Y-%m-%d %H:%M:%S} UTC" if standing.asked else "",
+        ago=lasting(max(0.0, (now - standing.asked).total_seconds())) if standing.asked else "",
+        trouble=_short(standing.trouble, 2 * LETTERS),
+        cards=[
+            ("connected", str(len(sites)), "sites"),
+            ("under way", str(len(runs)), "runs"),
+            ("failed", str(failures), "uploads of these runs that did not come"),
+        ],
+        sites=_sites(standing.status),
+        ending=_ending(standing.status),
+        runs=[_run(run, standing.details.get(str(run["run"]), {}), sites) for run in runs],
+    )  # fmt: skip
+
+
+def _sites(status: Row) -> Table | None:
+    until = {one["name"]: one for one in status.get("certificates") or []}
+    rows = [
+        {
+            "site": _short(site["name"]),
+            "seen": f"{lasting(float(site['seconds_ago']))} ago",
+            "until": str(until[site["name"]]["until"])[:10] if site["name"] in until else None,
+        }
+        for site in status.get("sites") or []
+    ]
+    columns = {"site": "site", "seen": "last seen", "until": "certificate until"}
+    return table("", rows, columns) if rows else None
+
+
+def _ending(status: Row) -> list[str]:
+    soon = [one for one in status.get("certificates") or [] if float(one["days_left"]) < SOON]
+    return [
+        f"The certificate of {_short(one['name'])} ends on {str(one['until'])[:10]}, "
+        f"in {counted(round(one['days_left']), 'day')}."
+        for one in soon
+    ]
+
+
+def _run(run: Row, details: Row, sites: Sequence[Row]) -> dict[str, Any]:
+    """Return what is shown of a run."""
+    rows, here = list(details.get("rounds") or []), {str(site["name"]) for site in sites}
+    done, of = int(run["round"]), int(run["rounds"])
+    last = rows[-1] if rows else {}
+    gone = sorted(map(str, set(last.get("asked") or ()) - here))
+    return {
+        "name": _short(run["run"]),
+        "method": _short(details.get("method") or ""),
+        "state": _short(run["state"]),
+        "done": done,
+        "of": of,
+        "left": _left(rows, of - done),
+        "facts": [
+            ("left the sites", size(float(run["bytes_up"]))),
+            ("came to the sites", size(float(run["bytes_down"]))),
+            ("last round without", _short(", ".join(map(str, run["without"])) or "nobody")),
+            ("asked and not connected now", _short(", ".join(gone) or "nobody")),
+        ],
+        "budget": _budget(details),
+        "tables": [one for one in (_failures(rows), _rounds(rows)) if one is not None],
+        "log": [(str(line["time"])[:19].replace("T", " "), _short(line["message"], 300))
+                for line in details.get("log") or []],
+    }  # fmt: skip
+
+
+def _left(rows: Sequence[Row], left: int) -> str:
+    recent = [float(row["seconds"]) for row in rows[-RECENT:]]
+    return f"about {lasting(left * sum(recent) / len(recent))} left" if recent and left > 0 else ""
+
+
+def _budget(details: Row) -> tuple[str, float] | None:
+    """Say what was spent, and which share of the budget that is."""
+    spent, budget = details.get("spent") or {}, details.get("budget") or {}
+    if not spent and not budget:
+        return None
+    epsilon, of = float(spent.get("epsilon") or 0.0), budget.get("epsilon")
+    words = f"ε {epsilon:.4g}, δ {float(spent.get('delta') or 0.0):.3g}"
+    if of is None:
+        return f"{words} spent; the recipe names no budget", 0.0
+    return f"{words} spent of ε {float(of):.4g}, δ {float(budget['delta']):.3g}", min(1.0, epsilon / float(of))
+
+
+def _rounds(rows: Sequence[Row]) -> Table | None:
+    shown = [
+        {
+            "round": int(row["round"]),
+            "seconds": f"{float(row['seconds']):.1f}",
+            "loss": _mean(row.get("loss") or {}),
+            "eer": f"{100 * float(row['heldout']['eer']):.2f}" if row.get("heldout") else None,
+            "replied": f"{len(row.get('replied') or ())} of {len(row.get('asked') or ())}",
+            "up": size(float(row["bytes_up"])),
+            "down": size(float(row["bytes_down"])),
+        }
+        for row in reversed(rows[-RECENT:])
+    ]
+    columns = {"round": "round", "replied": "sites", "loss": "mean loss", "eer": "held-out EER %", "up": "up",
+               "down": "down", "seconds": "seconds"}  # fmt: skip
+    if not any(row["eer"] for row in shown):
+        del columns["eer"]
+    return table("The last rounds", shown, columns) if shown else None
+
+
+def _failures(rows: Sequence[Row]) -> Table | None:
+    """Count who failed why; what of a reason is a number does not make it another one."""
+    found: Counter[tuple[str, str]] = Counter()
+    when: dict[tuple[str, str], int] = {}
+    for row in rows:
+        for name, reason in (row.get("failed") or {}).items():
+            key = _short(name), _short(reason)
+            found[key] += 1
+            when[key] = int(row["round"])
+    listed = sorted(found, key=lambda key: (-when[key], key))[:FAILURES]
+    shown = [{"site": key[0], "reason": key[1], "rounds": found[key], "last": when[key]} for key in listed]
+    columns = {"site": "site", "reason": "reason", "rounds": "rounds", "last": "last in round"}
+    more = len(found) - len(listed)
+    note = f"and {counted(more, 'more reason')}" if more > 0 else ""
+    return table("Failures", shown, columns, names=2, note=note) if shown else None
+
+
+def _mean(losses: Mapping[str, Any]) -> str | None:
+    known = [float(value) for value in losses.values() if value is not None]
+    return f"{sum(known) / len(known):.4f}" if known else None
+
+
+def _short(text: Any, most: int = LETTERS) -> str:
+    return plain_line(str(text), most)

@@ -1,0 +1,1 @@
+"""Trackers that receive the figures of a run: TensorBoard, MLflow, Weights & Biases."""

@@ -1,0 +1,67 @@
+"""MLflow, in its file store: a directory that MLflow's own page reads, on this machine or another."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from mlflow.entities import Metric, Param
+from mlflow.exceptions import MlflowException
+from mlflow.tracking import MlflowClient
+
+from fedvisage.report.tracking.tracker import End, TrackedRun
+
+FOLDER = "mlruns"
+MOST = 100
+"""Values that MLflow takes at a time."""
+
+ALLOWED = re.compile(r"[^\w./ -]")
+"""What may not stand in the name of a figure."""
+
+
+class Mlflow:
+    """Writes a run of an experiment into a file store."""
+
+    def start(self, run: TrackedRun, known: str) -> str:
+        """Make a run, or open it again."""
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # or it refuses stores that are no database
+        self._client = MlflowClient(tracking_uri=(run.store.resolve() / FOLDER).as_uri())
+        if known and self._goes_on(known):
+            return known
+        found = self._client.get_experiment_by_name(run.project)
+        experiment = found.experiment_id if found else self._client.create_experiment(run.project)
+        self._run = str(self._client.create_run(experiment, run_name=run.name).info.run_id)
+        settings = [Param(_named(key), str(value)) for key, value in run.settings.items()]
+        for first in range(0, len(settings), MOST):
+            self._client.log_batch(self._run, params=settings[first : first + MOST])
+        return self._run
+
+    def _goes_on(self, known: str) -> bool:
+        try:
+            self._client.update_run(known, status="RUNNING")
+        except MlflowException:
+            return False  # the store is another one, or was emptied
+        self._run = known
+        return True
+
+    def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
+        """Write metrics."""
+        told = [Metric(_named(key), value, int(when * 1000), step) for key, value in figures.items()]
+        for first in range(0, len(told), MOST):
+            self._client.log_batch(self._run, metrics=told[first : first + MOST])
+
+    def artefact(self, path: Path) -> None:
+        """Copy the file."""
+        self._client.log_artifact(self._run, str(path))
+
+    def end(self, how: End) -> None:
+        """Say how the run ended."""
+        status = "FINISHED" if how == "finished" else "KILLED"
+        self._client.set_terminated(self._run, status, end_time=int(time.time() * 1000))
+
+
+def _named(key: str) -> str:
+    return ALLOWED.sub("_", key)

@@ -1,0 +1,73 @@
+"""TensorBoard event files from a run's `rounds.jsonl` and `metrics.json`, for those who watch runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+from fedvisage.federation.record.ledger import ROUNDS, read_lines
+from fedvisage.report.run_files import as_written, read_mapping
+from fedvisage.report.tracking.tracker import End, TrackedRun, round_scalars, user_scalars
+
+DIRECTORY = "tensorboard"
+
+
+class TensorBoard:
+    """Writes event files into the run's directory."""
+
+    def start(self, run: TrackedRun, known: str) -> str:
+        """Begin a file; those of an earlier process, if there was one, stay beside it."""
+        return self.begin(run.run, anew=not known)
+
+    def begin(self, run: Path, *, anew: bool) -> str:
+        """Begin a file in a run's directory, as the only one or beside those of an earlier process."""
+        target = run / DIRECTORY
+        target.mkdir(exist_ok=True)
+        for earlier in target.glob("events.out.tfevents.*") if anew else ():
+            earlier.unlink()
+        self._writer = SummaryWriter(str(target))
+        return DIRECTORY
+
+    def log(self, step: int, figures: Mapping[str, float], when: float) -> None:
+        """Write scalars."""
+        for tag, value in figures.items():
+            self._writer.add_scalar(tag, value, step, walltime=when)
+        self._writer.flush()
+
+    def artefact(self, path: Path) -> None:
+        """Leave the file where it is: TensorBoard looks at event files only."""
+
+    def end(self, how: End) -> None:
+        """Close the file."""
+        self._writer.close()
+
+
+def write_events(run: Path) -> Path:
+    """Write the event files of a run anew, into its directory `tensorboard`, and return that."""
+    path = run / ROUNDS
+    rounds, metrics = read_lines(path) if path.exists() else [], read_mapping(run / "metrics.json")
+    board = TensorBoard()
+    board.begin(run, anew=True)
+    try:
+        with as_written(run):
+            _write(board, path, rounds, metrics)
+    finally:
+        board.end("finished")
+    return run / DIRECTORY
+
+
+def _write(board: TensorBoard, path: Path, rounds: list[dict[str, Any]], metrics: dict[str, Any]) -> None:
+    clock = _start(path, rounds)
+    for row in rounds:
+        clock += float(row.get("seconds") or 0)
+        board.log(int(row["round"]), round_scalars(row), clock)
+    board.log(int(metrics.get("rounds") or 0), user_scalars(metrics), clock)
+
+
+def _start(path: Path, rounds: list[dict[str, Any]]) -> float:
+    """Return when the run began as far as its files tell: so that drawing again gives the same times."""
+    end = path.stat().st_mtime if path.exists() else 0.0
+    return end - sum(float(row.get("seconds") or 0) for row in rounds)

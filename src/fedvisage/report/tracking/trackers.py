@@ -1,0 +1,46 @@
+"""The trackers by name: ours, and those that other packages add by the entry point ``fedvisage.trackers``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from fedvisage.base import extensions
+from fedvisage.base.errors import UserError, choice
+from fedvisage.report.tracking.tracker import Tracker
+
+
+def _tensorboard() -> Tracker:
+    from fedvisage.report.tracking.tensorboard import TensorBoard
+
+    return TensorBoard()
+
+
+def _mlflow() -> Tracker:
+    from fedvisage.report.tracking.mlflow import Mlflow
+
+    return Mlflow()
+
+
+def _wandb() -> Tracker:
+    from fedvisage.report.tracking.wandb import WeightsAndBiases
+
+    return WeightsAndBiases()
+
+
+TRACKERS: Mapping[str, Callable[[], Tracker]] = {"mlflow": _mlflow, "tensorboard": _tensorboard, "wandb": _wandb}
+
+
+def check_named(name: str) -> None:
+    """Refuse the name of a tracker that nobody offers."""
+    known = [*TRACKERS, *extensions.names("trackers")]
+    if name not in known:
+        raise UserError("recipe.tracking.to", f"{name!r} is no tracker{choice(name, known)}")
+
+
+def tracker_named(name: str) -> Tracker:
+    """Make a tracker; what its package raises when it is imported comes through."""
+    make: Callable[[], Tracker] = TRACKERS.get(name) or extensions.load("trackers", name)
+    try:
+        return make()
+    except ModuleNotFoundError as error:
+        raise ImportError(f"{error}; pip install 'fedvisage[{name}]'" if name in TRACKERS else str(error)) from error

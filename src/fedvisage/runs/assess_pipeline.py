@@ -1,0 +1,420 @@
+"""The pipeline as it is deployed, judged on presentations: attack detection and recognition together.
+
+A presentation's score is the mean of its frames' probabilities, as a running mean at a door comes to. Nobody is judged
+by a frame that the pipeline refuses. Attacks come first, also when people enrol: only frames that pass make a template.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.base.errors import BadFile, RunFailed, UserError
+from fedvisage.base.files import write_atomically, write_json
+from fedvisage.base.progress import Say, Steps, in_steps, unheard, unwatched
+from fedvisage.base.streams import numpy_rng
+from fedvisage.data.prepared import ENROL, PURPOSE
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.finding import recognise
+from fedvisage.datasets.frames import open_film
+from fedvisage.datasets.pad.item import Choices, Item
+from fedvisage.datasets.pad.scanner import Scanner
+from fedvisage.datasets.pad.tree import walk
+from fedvisage.device.exported import Exported, check_free
+from fedvisage.device.pipeline import ATTACK, BONA_FIDE, NO_DECISION, Embedding, Pipeline
+from fedvisage.faces.cropping import Image
+from fedvisage.faces.pictures import equidistant
+from fedvisage.faces.quality import Settings
+from fedvisage.metrics.presentations import Point, Presentations, judge
+from fedvisage.metrics.similarity import unit
+from fedvisage.report import iso30107
+
+# Presentations of a dataset as it was downloaded: who enrols, who comes back, and who is attacked.
+#
+# A presentation is a video, or the pictures of one folder. Where a dataset has enrolment videos, as Replay-Attack
+# has,
+# these enrol; else a person's first bona fide presentation does, in order of names, and the rest come back.
+
+
+OWN = "folder"
+"""The layout of folders that no dataset's names are known in."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One presentation: its name, who it is of or against ("" where nobody knows), the species of an attack."""
+
+    name: str
+    subject: str
+    species: str
+    items: tuple[Item, ...]
+
+    def frames(self, most: int) -> Iterator[Image]:
+        """Yield up to so many frames at equal distances; what cannot be read is BadFile."""
+        if len(self.items) > 1:
+            for number in equidistant(len(self.items), most):
+                yield from (image for _, image in open_film(self.items[number]).frames({0}))
+            return
+        film = open_film(self.items[0])
+        yield from (image for _, image in film.frames(frozenset(equidistant(len(film), most))))
+
+
+@dataclass(frozen=True)
+class Trials:
+    """All presentations of a dataset, and what is known of them."""
+
+    title: str
+    enrolment: str
+    enrol: Mapping[str, Sequence[Trial]]
+    probes: tuple[Trial, ...]
+    skipped: int
+    conditions: Mapping[str, Mapping[str, int]]
+    """How many presentations have each value of what names say, such as the device or the light."""
+    copy: tuple[str, ...] = ()
+    """How much of what was published is there, by place: a small copy is not the dataset."""
+
+    @property
+    def count(self) -> int:
+        """How many presentations there are, with those that enrol."""
+        return len(self.probes) + sum(map(len, self.enrol.values()))
+
+
+def trials_of(source: Path, kind: str = "", split: str = "") -> Trials:
+    """List the presentations of a dataset, of one of its official splits if one is named."""
+    scanner = _scanner(source, kind)
+    listing = scanner.list(walk(source), Choices(enroll=scanner.enrolment))
+    items = [item for item in listing.items if split in ("", item.split)]
+    if not items:
+        known = sorted({item.split for item in listing.items if item.split})
+        said = f"choose one of {', '.join(known)}" if known else "this data has no official splits"
+        raise UserError("--split", f"no presentation is of {split!r}; {said}")
+    ordered = sorted(items, key=lambda item: (item.video, item.frame, item.name))
+    grouped = [(_trial(tuple(group))) for _, group in groupby(ordered, key=lambda item: item.video)]
+    official = any(item.extra.get(PURPOSE) == ENROL for item in items)
+    enrol = _enrolment(grouped, official)
+    apart = {trial.name for trials in enrol.values() for trial in trials}
+    probes = tuple(trial for trial in grouped if trial.name not in apart)
+    told = "the dataset's enrolment videos" if official else "each person's first bona fide presentation by name"
+    copy = tuple(_counted(scanner, items))
+    return Trials(scanner.title, told, enrol, probes, len(listing.skipped), _conditions(probes), copy)
+
+
+def _counted(scanner: Scanner, items: Sequence[Item]) -> Iterator[str]:
+    found = Counter((item.place, item.label) for item in items)
+    for place, (real, attacks) in scanner.counts.items():
+        both = ((found[place, 1], real, "bona fide"), (found[place, 0], attacks, "attacks"))
+        if any(there for there, _, _ in both):
+            said = [f"{there:,} of {count:,} {kind}" for there, count, kind in both if count]
+            yield f"{place}: {', '.join(said)}"
+
+
+def _scanner(source: Path, kind: str) -> Scanner:
+    if not source.is_dir():
+        raise UserError(str(source), "is no folder; give a dataset as it was downloaded, or one with real/ and attack/")
+    name = kind or recognise(walk(source)) or OWN
+    if name not in SCANNERS:
+        known = ", ".join(SCANNERS)
+        raise UserError("--kind", f"{name} is no dataset of presentation attacks; choose one of {known}")
+    return SCANNERS[name]
+
+
+def _trial(items: tuple[Item, ...]) -> Trial:
+    first = items[0]
+    return Trial(first.video, "" if first.own_subject else first.subject, "" if first.label else first.species, items)
+
+
+def _enrolment(trials: Sequence[Trial], official: bool) -> dict[str, list[Trial]]:
+    found: dict[str, list[Trial]] = {}
+    for trial in trials:
+        if trial.species or not trial.subject:
+            continue
+        if official and trial.items[0].extra.get(PURPOSE) == ENROL:
+            found.setdefault(trial.subject, []).append(trial)
+        elif not official:
+            found.setdefault(trial.subject, [trial])
+    return found
+
+
+def _conditions(trials: Sequence[Trial]) -> dict[str, dict[str, int]]:
+    found: dict[str, Counter[str]] = {}
+    for trial in trials:
+        for name, value in trial.items[0].extra.items():
+            if value and name != PURPOSE:
+                found.setdefault(name, Counter())[value] += 1
+    return {name: dict(sorted(values.items())) for name, values in sorted(found.items())}
+
+
+METRICS, TABLE, REPORT, PAGE = "metrics.json", "presentations.csv", "iso30107.json", "iso30107.html"
+COLUMNS = (
+    *("item", "subject", "species", "frames", "judged", "logit", "decision", "similarity", "match", "accepted"),
+    "reason",
+)
+RESAMPLES = 1000
+PASSED_OVER = 0.05
+"""The share of presentations that may be unreadable."""
+
+
+@dataclass
+class Seen:
+    """What the pipeline said of one presentation."""
+
+    frames: int = 0
+    logits: list[float] = field(default_factory=list)
+    embeddings: list[Embedding] = field(default_factory=list)
+    passed: list[Embedding] = field(default_factory=list)
+    """Embeddings of frames that attack detection let pass."""
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def logit(self) -> float:
+        """The logit of the mean probability; NaN without a response."""
+        if not self.logits:
+            return float("nan")
+        values = np.array(self.logits)
+        live, attack = (np.logaddexp.reduce(-np.logaddexp(0.0, -sign * values)) for sign in (1, -1))
+        return float(live - attack)
+
+    @property
+    def reason(self) -> str:
+        """Why there was no response: what most frames were refused for."""
+        return "" if self.logits or not self.reasons else self.reasons.most_common(1)[0][0]
+
+
+@dataclass(frozen=True, eq=False)
+class Assessed:
+    """All that came of an assessment."""
+
+    found: Presentations
+    at: Point
+    values: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+    def lines(self) -> list[str]:
+        """Return the figures as lines, for people."""
+        return iso30107.lines(self.values)
+
+    def write(self, out: Path, *, report: bool) -> None:
+        """Write the figures and a row a presentation, with the report as JSON and HTML if it is asked for."""
+        out.mkdir(parents=True, exist_ok=True)
+        table = io.StringIO(newline="")
+        writer = csv.DictWriter(table, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self.rows)
+        write_atomically(out / TABLE, table.getvalue().encode())
+        if not report:
+            write_json(out / METRICS, self.values)
+            return
+        write_json(out / REPORT, self.values)
+        write_atomically(out / PAGE, iso30107.page(self.values, self.found, self.at).encode())
+
+
+def assess(
+    pipeline: Pipeline, trials: Trials, *, frames: int = 10, resamples: int = RESAMPLES, steps: Steps = unwatched
+) -> Assessed:
+    """Show every presentation to the pipeline and work out what both models together are worth."""
+    at = _point(pipeline)
+    course = _Course(pipeline, frames, steps, trials.count)
+    templates, not_enrolled = _templates(course, trials) if at.recognition is not None else ({}, Counter[str]())
+    probes = [(trial, seen) for trial in trials.probes if (seen := course.look(trial)) is not None]
+    if course.unreadable > PASSED_OVER * trials.count:
+        raise RunFailed(
+            f"{course.unreadable} of {trials.count} presentations cannot be read, such as {course.example}; a report on"
+            " the rest would be of other data"
+        )
+    if not probes:
+        raise UserError("--data", "has presentations that enrol, and none to judge")
+    found = _presentations(probes, templates)
+    values = {
+        "format": 1,
+        "pipeline": _pipeline(pipeline),
+        "test": _test(trials, probes, frames, course.unreadable, templates, not_enrolled),
+        **judge(found, at, resamples, numpy_rng(0, "presentations")),
+    }
+    return Assessed(found, at, values, list(_rows(found, at, probes)))
+
+
+def _point(pipeline: Pipeline) -> Point:
+    if pipeline.pad is None or pipeline.pad.threshold is None:
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
+    people = pipeline.recognition
+    if people is not None and people.threshold is None:
+        raise UserError(str(people.directory), "has no threshold to decide by; export a run whose sites chose one")
+    recognition = None if people is None or people.threshold is None else people.threshold.value
+    return Point(pipeline.pad.threshold.value, recognition)
+
+
+class _Course:
+    """Looks at presentations one after another, and counts those that cannot be read."""
+
+    def __init__(self, pipeline: Pipeline, frames: int, steps: Steps, count: int) -> None:
+        self._pipeline, self._frames, self._steps, self._count = pipeline, frames, steps, count
+        self._done, self.unreadable, self.example = 0, 0, "nothing"
+
+    def look(self, trial: Trial) -> Seen | None:
+        """Return what is said of a presentation; None if it cannot be read."""
+        seen = Seen()
+        try:
+            for frame in trial.frames(self._frames):
+                self._add(seen, frame)
+        except BadFile as bad:
+            self.unreadable += 1
+            self.example = f"{trial.name} ({bad})"
+            return None
+        finally:
+            self._done += 1
+            self._steps(self._done, self._count)
+        return seen
+
+    def _add(self, seen: Seen, frame: NDArray[np.uint8]) -> None:
+        seen.frames += 1
+        checked = self._pipeline.check(frame, report=True)
+        seen.reasons.update(checked.reasons)
+        face = checked.faces[0] if checked.faces else None
+        if face is None or face.pad is None or face.pad.logit is None:
+            return
+        seen.logits.append(face.pad.logit)
+        if face.embedding is not None:
+            seen.embeddings.append(face.embedding)
+            if face.pad.decision == BONA_FIDE:
+                seen.passed.append(face.embedding)
+
+
+def _templates(course: _Course, trials: Trials) -> tuple[dict[str, Embedding], Counter[str]]:
+    """Enrol everybody; return templates, and why others have none."""
+    templates, refused = dict[str, Embedding](), Counter[str]()
+    for subject, enrolment in sorted(trials.enrol.items()):
+        looks = [seen for trial in enrolment if (seen := course.look(trial)) is not None]
+        passed = [embedding for seen in looks for embedding in seen.passed]
+        if passed:
+            templates[subject] = _mean(passed)
+        elif any(seen.logits for seen in looks):
+            refused["taken for an attack"] += 1
+        else:
+            refused[next((seen.reason for seen in looks if seen.reason), "cannot be read")] += 1
+    return templates, refused
+
+
+def _mean(embeddings: Sequence[Embedding]) -> Embedding:
+    mean: Embedding = unit(np.mean(embeddings, axis=0)[None])[0]
+    return mean
+
+
+def _presentations(probes: Sequence[tuple[Trial, Seen]], templates: dict[str, Embedding]) -> Presentations:
+    enrolled = np.array(sorted(templates), np.str_)
+    similarity = np.full((len(probes), len(enrolled)), np.nan)
+    if templates:
+        known = np.stack([templates[name] for name in sorted(templates)])
+        for row, (_, seen) in enumerate(probes):
+            if seen.embeddings:
+                similarity[row] = known @ _mean(seen.embeddings)
+    return Presentations(
+        item=np.array([trial.name for trial, _ in probes], np.str_),
+        subject=np.array([trial.subject for trial, _ in probes], np.str_),
+        species=np.array([trial.species for trial, _ in probes], np.str_),
+        live=np.array([seen.logit for _, seen in probes]),
+        similarity=similarity,
+        enrolled=enrolled,
+    )
+
+
+def _pipeline(pipeline: Pipeline) -> dict[str, Any]:
+    def model(one: Exported | None) -> dict[str, Any] | None:
+        if one is None or one.threshold is None:
+            return None
+        said = one.description
+        return {
+            "method": said.method, "arithmetic": said.arithmetic, "size": said.size, "model_sha256": one.digest,
+            "graph_sha256": one.graph_digest, "threshold": one.threshold.value, "operating_point": one.threshold.rule,
+        }  # fmt: skip
+
+    return {
+        "pad": model(pipeline.pad),
+        "recognition": model(pipeline.recognition),
+        "detector_sha256": pipeline.detector_digest,
+    }
+
+
+def _test(
+    trials: Trials, probes: Sequence[tuple[Trial, Seen]], frames: int, unreadable: int,
+    templates: dict[str, Embedding], not_enrolled: Counter[str],
+) -> dict[str, Any]:  # fmt: skip
+    """Describe the test, without naming anybody."""
+    silent = Counter(seen.reason or "no frame" for _, seen in probes if not seen.logits)
+    return {
+        "data": trials.title,
+        "published": list(trials.copy),
+        "subjects": len({trial.subject for trial, _ in probes if trial.subject} | set(trials.enrol)),
+        "presentations": len(probes),
+        "unreadable": unreadable + trials.skipped,
+        "frames_at_most": frames,
+        "enrolment": {
+            "from": trials.enrolment, "enrolled": len(templates), "not_enrolled": dict(sorted(not_enrolled.items())),
+        },
+        "no_response": dict(sorted(silent.items())),
+        "conditions": {name: dict(values) for name, values in trials.conditions.items()},
+    }  # fmt: skip
+
+
+def _rows(found: Presentations, at: Point, probes: Sequence[tuple[Trial, Seen]]) -> Iterator[dict[str, Any]]:
+    """Yield a row a presentation, from which everybody can work out all figures but those of two people."""
+    claimed = found.claimed
+    for number, (trial, seen) in enumerate(probes):
+        logit = seen.logit
+        own = found.similarity[number][claimed[number]]
+        similarity = float(own[0]) if len(own) and np.isfinite(own[0]) else None
+        decision = NO_DECISION if not seen.logits else BONA_FIDE if logit >= at.pad else ATTACK
+        match = None if similarity is None or at.recognition is None else int(similarity >= at.recognition)
+        yield {
+            "item": trial.name, "subject": trial.subject, "species": trial.species, "frames": seen.frames,
+            "judged": len(seen.logits), "logit": repr(logit) if seen.logits else "", "decision": decision,
+            "similarity": "" if similarity is None else repr(similarity), "match": "" if match is None else match,
+            "accepted": "" if not len(own) else int(bool(match) and decision == BONA_FIDE), "reason": seen.reason,
+        }  # fmt: skip
+
+
+# Exported models judged together from beginning to end: what is asked is checked, judged, and written.
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which models are judged on what, and what is written."""
+
+    data: str | None
+    pad: Path | None
+    recognition: Path | None = None
+    kind: str = ""
+    split: str = ""
+    frames: int = 10
+    enlarge: bool = False
+    int8: bool = False
+    report: bool = False
+    out: Path | None = None
+
+
+def assess_dataset(asked: Asked, course: Say = unheard) -> Assessed:
+    """Judge the models on every presentation of a dataset, and write what was asked for."""
+    if asked.pad is None:
+        raise UserError("--pad", "names no model that tells attacks; a pipeline is judged with one")
+    if asked.data is None:
+        raise UserError("--data", "names no folder; give a dataset as it was downloaded")
+    if asked.report and asked.out is None:
+        raise UserError("--out", "names no directory; the report is written into one")
+    if asked.out is not None:
+        check_free(asked.out)
+    models = [one and Exported.open(one, int8=asked.int8) for one in (asked.pad, asked.recognition)]
+    pipeline = Pipeline(*models, settings=Settings(enlarge=asked.enlarge))
+    trials = trials_of(Path(asked.data), asked.kind, asked.split)
+    with in_steps("presentations", course) as steps:
+        found = assess(pipeline, trials, frames=asked.frames, steps=steps)
+    if asked.out is not None:
+        found.write(asked.out, report=asked.report)
+    return found

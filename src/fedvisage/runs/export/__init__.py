@@ -1,0 +1,1 @@
+"""Export of finished models as ONNX graphs that run without torch."""

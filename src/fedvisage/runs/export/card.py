@@ -1,0 +1,129 @@
+"""The model card of an exported directory: what the model is for, where its threshold comes from, what it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.exported import GRAPH, INT8_GRAPH, Config, Description
+from fedvisage.render import ON_REAL_PRINTS
+from fedvisage.tasks.finished_model import FinishedModel
+
+_MEASURED = ("hter", "eer", "auc", "apcer_worst", "bpcer")
+"""Figures of attack detection at the run's user that stand in the card, where the run has them."""
+
+_PURPOSE = {
+    "pad": "Tells a living face from a presentation attack (prints, replays, masks) in an RGB crop of a face.",
+    "recognition": "Turns an aligned face into an embedding of unit length; the cosine of two says whether they are one"
+    " person.",
+}
+_OUTPUT = {
+    "pad": "`score` (probability of a living face) and `logit`, N each",
+    "recognition": "`embedding`, N×D, of unit length",
+}
+
+_SIMULATED = (
+    f"It is not recorded here whether the sites' attacks were real: {ON_REAL_PRINTS}. Evaluate the model on real"
+    " attacks with your own camera before you use it."
+)
+
+
+def card(model: FinishedModel, config: Config, figures: Mapping[str, Any], notices: Sequence[str]) -> str:
+    """Return the card as a hub reads it: data for programs, then text; nothing is fetched or sent."""
+    try:
+        from huggingface_hub import ModelCardData
+    except ImportError:
+        raise UserError("export", "huggingface_hub is not installed; install fedvisage[export]") from None
+    description = config.float32.description
+    data = ModelCardData(
+        library_name="fedvisage",
+        pipeline_tag="image-classification" if description.task == "pad" else "image-feature-extraction",
+        tags=["face", "federated-learning", "onnx", *_tags(description)],
+        model_name=f"{model.setup.method.title} ({description.task})",
+        eval_results=_results(model, figures),
+    )
+    return f"---\n{data.to_yaml()}\n---\n\n{_text(model, config, notices)}"
+
+
+def write_card(path: Path, text: str) -> None:
+    """Write the card, after reading it back as a hub does."""
+    from huggingface_hub import ModelCard
+
+    ModelCard(text).save(path)
+
+
+def _tags(description: Description) -> list[str]:
+    return ["presentation-attack-detection", "liveness"] if description.task == "pad" else ["face-recognition"]
+
+
+def _results(model: FinishedModel, figures: Mapping[str, Any]) -> list[Any] | None:
+    from huggingface_hub import EvalResult
+
+    if model.task != "pad":
+        return None
+    user = str(figures.get("user") or "user")
+    measured = {name: figures.get(name) for name in _MEASURED}
+    results = [
+        EvalResult("image-classification", "private", user, name, value, task_name="presentation attack detection")
+        for name, value in measured.items()
+        if isinstance(value, int | float)
+    ]
+    return results or None
+
+
+def _text(model: FinishedModel, config: Config, notices: Sequence[str]) -> str:
+    one, method = config.float32.description, model.setup.method
+    graphs = [f"- `{GRAPH}`: float32, SHA-256 `{config.float32.file.sha256}`"]
+    if config.int8 is not None:
+        graphs.append(
+            f"- `{INT8_GRAPH}`: int8, SHA-256 `{config.int8.file.sha256}`; {_threshold(config.int8.description)}"
+        )
+    trained = "; ".join(map(str, one.trained_on)) or "unknown"
+    lines = [
+        f"# {method.title}",
+        "",
+        _PURPOSE[one.task],
+        f"Trained by {method.title} ({method.paper}): federated learning, in which the faces stayed with their owners.",
+        "",
+        "## Use",
+        "```python",
+        "from fedvisage.device import Pipeline",
+        "",
+        f'Pipeline({one.task}="this directory").check(image)  # uint8, height × width × 3, RGB',
+        "```",
+        f"The graph takes `images`, uint8 N×{one.size}×{one.size}×3 in RGB, and gives {_OUTPUT[one.task]}."
+        " All arithmetic is inside.",
+        "",
+        *graphs,
+        "",
+        "## Threshold",
+        f"{_threshold(one)}. Another population, camera or kind of attack has other error rates: measure them.",
+        "",
+        "## Crops",
+        f"A device cuts out: {one.crop}. Trained on: {trained}.",
+        "",
+        "## Limits",
+        "- The sites' data are private and not described here. Error rates for groups of people are not known.",
+        "- A decision is a probability, no proof. Do not let it alone refuse or admit anybody.",
+        *([f"- {_SIMULATED}"] if one.task == "pad" else []),
+        *([f"- {notice}" for notice in notices]),
+        "",
+        "## Digests",
+        f"weights `{one.model_sha256}`, recipe `{one.recipe_sha256}`, fedvisage {one.version}."
+        " `parity.json` says how near the graph is to torch.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _threshold(description: Description) -> str:
+    point = description.threshold
+    if point is None:
+        return "The sites had too few pairs to choose one"
+    scale = "logit" if description.task == "pad" else "cosine"
+    rates = ", ".join(
+        f"{name} {value:.2%}" for name, value in (("FAR", point.far), ("FRR", point.frr)) if value is not None
+    )
+    measured = f" ({rates} where it was chosen)" if rates else ""
+    return f"Threshold: {scale} {point.value:.6g}, chosen by {point.rule}{measured}"

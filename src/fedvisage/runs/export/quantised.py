@@ -1,0 +1,216 @@
+"""A graph in whole numbers of 8 bits: a quarter of the size, a threshold of its own, or none if its error moves.
+
+Weights become int8 a channel, activations uint8, whose ranges are measured on crops of the source set. What is rounded
+moves every score a little, and with them the place where decisions change: so the threshold is chosen again, by the
+rule of the run and on what the set holds out, for both graphs alike. If the error there moves, it is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.onnx_graphs import parse_graph
+from fedvisage.base.progress import Say
+from fedvisage.data.batches import View
+from fedvisage.data.integrity import check_bytes
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.data.selection import select, without_selection
+from fedvisage.datasets.sources import resolve, without_part
+from fedvisage.device.exported import AGAIN, INPUT, Description, Exported
+from fedvisage.metrics.generic import threshold_at_fmr, within_counts
+from fedvisage.metrics.similarity import Faces
+from fedvisage.metrics.threshold import ON_TRAINING, SOURCE_RULES, Threshold, histogram, threshold_from_histograms
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.finished_model import FinishedModel
+from fedvisage.tasks.opened import check_for_model
+from fedvisage.tasks.recognition.benchmarks import share_of
+
+# The prepared crops on which an export is compared with torch, and on which an int8 graph is calibrated and judged.
+
+
+COMPARED = 10
+"""Crops on which graph and torch are compared."""
+
+
+def view_of(model: FinishedModel, entry: str, place: str, cache: Path, say: Say) -> View:
+    """Open a set for a model, whole, by the option or recipe's key that names it."""
+    name, part = without_part(entry.strip())
+    source, meant = without_selection(name)
+    path = resolve(source, cache, workers=model.recipe.runtime.threads, say=say)
+    prepared = PreparedSet.open(path)
+    check_bytes(path, cache, say=say)
+    if prepared.size != model.recipe.input.size:
+        raise UserError(place, f"images are {prepared.size}×{prepared.size}, the model wants {model.recipe.input.size}")
+    model.setup.task.check_set(prepared, model.recipe, place)
+    check_for_model(model.saved.crops, prepared.crop, place, allowed=False)
+    return select(share_of(View.of(prepared), part), meant, place)
+
+
+def to_compare(model: FinishedModel, entry: str | None, least: int, cache: Path, say: Say) -> tuple[View, str]:
+    """Return crops of the set that is named, or of the recipe's user, spread evenly over it; and the set's name."""
+    said = entry or model.recipe.data.user
+    if said is None:
+        raise UserError("--data", "the run has no user; name a prepared set, on whose crops the graph is compared")
+    place = "--data" if entry else "recipe.data.user"
+    try:
+        view = view_of(model, said, place, cache, say)
+    except UserError as error:
+        if entry:
+            raise
+        raise UserError(
+            "--data", f"name a prepared set to compare on: the run's own cannot be opened ({error})"
+        ) from None
+    if len(view) < least:
+        raise UserError(place, f"has {len(view)} crops; a comparison needs {least}")
+    return evenly(view, COMPARED), view.slices[0].set.name
+
+
+def evenly(view: View, most: int) -> View:
+    """Return so many images of a view, spread evenly over it."""
+    count = min(len(view), most)
+    return view.subset((np.arange(count) * len(view)) // count)
+
+
+def pixels(view: View) -> NDArray[np.uint8]:
+    """Return a view's images, N×S×S×3."""
+    images = view.batch(np.arange(len(view))).images.permute(0, 2, 3, 1)
+    return np.ascontiguousarray(images.numpy())
+
+
+CALIBRATED = 200
+"""Crops on which ranges are measured."""
+
+MOST = 0.005
+"""How far the error rate may move: HTER of attack detection, or missed genuine pairs of recognition."""
+
+_LAYERS = ["Conv", "Gemm", "MatMul"]
+_FEWEST = 2
+PLACE = "--calibrate"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A graph's threshold on a set, and its error rate there."""
+
+    threshold: Threshold
+    error: float
+
+
+@dataclass(frozen=True)
+class Moved:
+    """Both graphs on what a set holds out."""
+
+    set: str
+    crops: int
+    float32: Judged
+    int8: Judged
+
+    def require(self, task: str) -> None:
+        """Refuse an int8 graph whose error has moved."""
+        if abs(self.int8.error - self.float32.error) > MOST + 1e-9:
+            name = "HTER" if task == "pad" else "TAR"
+            raise RunFailed(
+                f"int8 moves {name} on {self.set} by {100 * abs(self.int8.error - self.float32.error):.2f} points, more"
+                f" than {100 * MOST:g}: calibrate on more crops, or leave --int8 out; nothing was written"
+            )
+
+    def as_values(self, task: str) -> dict[str, Any]:
+        """Return it as `parity.json` holds it."""
+        name = "hter" if task == "pad" else "tar"
+        values = {
+            kind: {
+                "threshold": one.threshold.value,
+                name: one.error if task == "pad" else 1 - one.error,
+            }
+            for kind, one in (("float32", self.float32), ("int8", self.int8))
+        }
+        return {"judged_on": self.set, "crops": self.crops, **values, "allowed": MOST}
+
+
+def splits(view: View, task: str, rule: str) -> tuple[View, View]:
+    """Return the images that ranges are measured on, and those that thresholds are chosen on."""
+    (part,) = view.slices
+    held = "train" if rule == ON_TRAINING else "test" if task == "recognition" else "heldout"
+    split = part.set.rows.split[part.indices]
+    found = [view.subset(np.flatnonzero(split == name).astype(np.int64)) for name in ("train", held)]
+    for name, one in zip(("train", held), found, strict=True):
+        if len(one) < _FEWEST:
+            raise UserError(PLACE, f"the set has {len(one)} images in its split {name!r}; int8 needs a set that a site"
+                            " could train on")  # fmt: skip
+    return found[0], found[1]
+
+
+def quantise(graph: Path, path: Path, calibration: View) -> None:
+    """Write the int8 graph of a float32 one."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    with TemporaryDirectory(dir=path.parent) as place, _quietly():
+        prepared = Path(place) / "prepared.onnx"
+        quant_pre_process(graph, prepared, skip_symbolic_shape=True)
+        quantize_static(
+            prepared, path, _Crops(pixels(evenly(calibration, CALIBRATED))), quant_format=QuantFormat.QDQ,
+            activation_type=QuantType.QUInt8, weight_type=QuantType.QInt8, per_channel=True,
+            op_types_to_quantize=_LAYERS,
+        )  # fmt: skip
+
+
+def describe(path: Path, description: Description) -> None:
+    """Put what a graph is into its metadata."""
+    import onnx
+
+    model = parse_graph(str(path), path.read_bytes(), AGAIN)
+    del model.metadata_props[:]
+    onnx.helper.set_model_props(model, description.metadata())
+    onnx.save(model, path)
+
+
+def judge(model: Exported, view: View, recipe: Recipe, rule: str) -> Judged:
+    """Choose a graph's threshold on a set by the run's rule, and say how often it errs there."""
+    found = model.run(pixels(view))
+    if model.task == "recognition":
+        whose = np.unique(view.subjects, return_inverse=True)[1]
+        faces = Faces(np.asarray(found, np.float32), whose.astype(np.int64))
+        threshold = threshold_at_fmr([within_counts(faces)], recipe.evaluation.people.fmr)
+        if threshold is None or threshold.frr is None:
+            raise UserError(PLACE, "has too few pairs of faces for the recipe's false match rate; give a larger set")
+        return Judged(threshold, threshold.frr)
+    if rule not in SOURCE_RULES:
+        raise UserError(PLACE, f"the run's threshold was chosen by {rule}, which is no rule for sites")
+    threshold = threshold_from_histograms([histogram(found.astype(np.float64), view.labels.astype(np.int64))], rule)
+    if threshold.far is None or threshold.frr is None:
+        raise UserError(PLACE, "holds out no bona fide images, or no attacks; give a set with both")
+    return Judged(threshold, (threshold.far + threshold.frr) / 2)
+
+
+class _Crops:
+    """Crops one by one, as the calibration reads them."""
+
+    def __init__(self, crops: NDArray[np.uint8]) -> None:
+        self._left = iter(crops)
+
+    def get_next(self) -> dict[str, NDArray[np.uint8]] | None:
+        """Return the next crop, or nothing."""
+        crop = next(self._left, None)
+        return None if crop is None else {INPUT: crop[None]}
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep the quantiser's advice about its own options from people."""
+    loud = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(loud)

@@ -1,0 +1,121 @@
+"""Scoring new pictures with a finished model and its stored threshold, or saying why a picture is rejected.
+
+The steps are functions of arrays: ``look_for`` gives the one that finds the face of a picture and cuts it out,
+``score_with`` the one that scores such crops, many at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Steps, unwatched
+from fedvisage.device.predict import (
+    TOO_FEW,
+    Asked,
+    Matches,
+    Picture,
+    Predictions,
+    Score,
+    face_aligner,
+    face_cropper,
+    matches,
+    predictions,
+)
+from fedvisage.faces.align import Image
+from fedvisage.federation.server import members_of
+from fedvisage.federation.wire.message import Message
+from fedvisage.metrics.similarity import Features, unit
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.tasks.finished_model import FinishedModel
+from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
+
+# Comparing faces with a finished recognition model: one person or two, at the false match rate of its threshold.
+
+
+def compare_faces(
+    model: FinishedModel,
+    picture: Picture,
+    against: Asked,
+    *,
+    member: str = "",
+    crop: str = "face",
+    steps: Steps = unwatched,
+) -> Matches:
+    """Compare a face with another one, or with each of many; crops are scored in batches."""
+    if model.task != "recognition":
+        raise UserError("--against", "this model detects attacks; leave --against out")
+    scorer, saved = model.scorer, model.saved
+    threshold = _ready(scorer, saved.finished, saved.thresholds, member)
+    size, threads = model.recipe.input.size, model.recipe.runtime.threads
+    look = face_aligner(crop, size, threads)
+    return matches(picture, against, look, lambda crops: features_of(scorer, crops), threshold, steps)
+
+
+def features_of(scorer: Scorer, crops: Sequence[Image]) -> Features:
+    """Return the feature of each aligned face, at unit length."""
+    return unit(scorer.score_alone(crops).numpy())
+
+
+def _ready(
+    scorer: Scorer, finished: dict[str, torch.Tensor], thresholds: dict[str, Threshold], member: str
+) -> Threshold:
+    """Load the model that is asked for and return its threshold."""
+    members = members_of(finished)
+    if member not in members:
+        choice = ", ".join(sorted(members)) or "none"
+        said = "this run has one model; leave --member out" if "" in members else f"choose one of {choice}"
+        raise UserError("--member", said)
+    if member not in thresholds:
+        raise UserError("threshold", TOO_FEW)
+    scorer.load(members[member])
+    return thresholds[member]
+
+
+def predict(
+    model: FinishedModel, asked: Asked, *, member: str = "", crop: str = "face", steps: Steps = unwatched
+) -> Predictions:
+    """Score pictures: read and look at them one by one, score their crops in batches."""
+    if model.task != "pad":
+        raise UserError(
+            "--against", "this model recognises people: name a picture, or a folder of them, to compare with"
+        )
+    finished, threshold = _chosen(model.scorer, model.saved.finished, model.saved.thresholds, member)
+    look = face_cropper(crop, model.recipe.input.size, model.recipe.runtime.threads)
+    return predictions(asked, look, score_with(model.scorer, finished), threshold, steps)
+
+
+def score_with(scorer: Scorer, finished: Message) -> Score:
+    """Return the function that scores crops (H×W×3, RGB, of the network's size) with a finished model's weights."""
+    members = [one for _, one in sorted(members_of(finished).items())]
+    if len(members) == 1:
+        scorer.load(members[0])
+        return lambda crops: as_logits(scorer.score_alone(crops))
+
+    def score(crops: Sequence[Image]) -> Logits:
+        logits = []
+        for one in members:
+            scorer.load(one)
+            logits.append(as_logits(scorer.score_alone(crops)))
+        return mean_score(logits)
+
+    return score
+
+
+def _chosen(
+    scorer: Scorer, finished: Message, thresholds: dict[str, Threshold], member: str
+) -> tuple[Message, Threshold]:
+    members = members_of(finished)
+    if scorer.method.members == "each":
+        if member not in members:
+            raise UserError("--member", f"this run has one model a site; choose one of {', '.join(sorted(members))}")
+        finished, thresholds = members[member], {"": thresholds[member]} if member in thresholds else {}
+    elif member:
+        raise UserError("--member", "this run has one model; leave --member out")
+    if "" not in thresholds:
+        raise UserError(
+            "threshold", "the model was judged with target-eer, an oracle; it has no threshold to predict with"
+        )
+    return finished, thresholds[""]

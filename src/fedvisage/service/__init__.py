@@ -1,1 +1,0 @@
-"""What exported models and a gallery say, for other programs: over HTTP."""

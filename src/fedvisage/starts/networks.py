@@ -1,0 +1,270 @@
+"""Files laid beside our networks: those for face recognition, and FedPAD's ResNet-18."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, get_args
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from fedvisage.base.errors import UserError, choice
+from fedvisage.nn.face_networks import LAST, FaceNetwork, NetworkName, face_network
+from fedvisage.nn.inputs import CHANNELS
+from fedvisage.nn.resnet import ResNet18, resnet18
+from fedvisage.nn.timm_network import TimmNetwork, timm_network
+from fedvisage.nn.vit import IMAGENET_MEAN, IMAGENET_STD, REDUCTION
+from fedvisage.recipe import Input
+from fedvisage.starts.files import Source
+from fedvisage.starts.layouts import (
+    COUNTER,
+    Colour,
+    Converted,
+    Fitted,
+    Layout,
+    Row,
+    fit,
+    in_order,
+    in_rgb,
+    layouts_of,
+    prefix_of,
+    refuse,
+)
+
+# Files for any network of timm's: in timm's names, or in those that timm's own tables rename.
+#
+# CLIP's and OpenCLIP's image towers, DINOv2, DINOv3, SigLIP and others have such tables; positions for another size
+# of
+# pictures are interpolated by them. The last layer is for other classes and stays out.
+
+
+def of_timm(source: Source, arch: str, size: int | None, colour: Colour | None) -> Converted:
+    """Lay a file beside an architecture of timm's; what does not fit is refused by name."""
+    import timm
+
+    published = timm.get_pretrained_cfg(arch)
+    side = size or (published.input_size[-1] if published is not None else 224)
+    whole = timm_network(TimmNetwork(arch=arch), Input(size=side, colour="rgb"), outputs=0)
+    wanted, named = whole.network.state_dict(), renamed(source, whole.network)
+    by_others = bool((named.keys() & wanted.keys()) - source.tensors.keys())
+    values = [tuple(float(one) for one in channel.flatten()) for channel in (whole.mean, whole.std)]
+    project = "a project that timm renames" if by_others else "timm"
+    fitted = Fitted(Layout(project, (), mean=values[0], std=values[1]), "")
+    _fit(fitted, named, wanted)
+    heads = _heads(published)
+    spare = [name for name in (named if by_others else source.tensors) if name not in wanted]
+    fitted.left_out.extend(sorted(name for name in spare if name.startswith(heads)))
+    fitted.unknown.extend(sorted(name for name in spare if not name.startswith(heads) and not name.endswith(COUNTER)))
+    refuse(source.path, arch, fitted)
+    state = in_rgb(fitted.state, whole.network, colour or "rgb")
+    whole.network.load_state_dict(state)
+    return Converted(
+        project=project,
+        net=whole.eval(),
+        weights=state,
+        pairs=fitted.pairs,
+        left_out=fitted.left_out,
+        colour=colour or "rgb",
+        mean=values[0],
+        std=values[1],
+        size=side,
+        network={"arch": arch},
+        use=f"method: {{name: fedavg, model: {{name: timm, arch: {arch}, weights: FILE}}}}\n"
+        f"input: {{size: {side}, colour: rgb}}",
+    )
+
+
+def _fit(fitted: Fitted, named: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    for name, ours in wanted.items():
+        found = named.get(name)
+        if found is None and name.endswith(COUNTER):
+            found = torch.zeros_like(ours)
+        if found is None:
+            fitted.lacking.append(name)
+        elif found.shape != ours.shape:
+            fitted.wrong.append(f"{name} {tuple(found.shape)} for {tuple(ours.shape)}")
+        else:
+            fitted.state[name] = found.to(ours.dtype).contiguous().clone()
+            fitted.pairs.append((name, name))
+
+
+def _heads(published: Any) -> tuple[str, ...]:
+    """Return how the names of an architecture's last layers begin."""
+    named = getattr(published, "classifier", None) or ("head", "fc", "classifier")
+    return tuple(f"{name}." for name in ((named,) if isinstance(named, str) else named))
+
+
+def renamed(source: Source, network: nn.Module) -> dict[str, Tensor]:
+    """Return a file's tensors under the names, and with the positions, that timm's own table for them gives."""
+    table = getattr(sys.modules[type(network).__module__], "checkpoint_filter_fn", None)
+    if table is None:
+        return dict(source.tensors)
+    try:
+        return dict(table(dict(source.tensors), network))
+    except (AssertionError, AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        raise UserError(str(source.path), f"is not what timm expects for this architecture ({error})") from error
+
+
+FACES = tuple(name for name in get_args(NetworkName) if not name.startswith(("sphere", "timm")))
+OPTION = "--as"
+
+
+def converted(source: Source, name: str, size: int | None, colour: Colour | None) -> Converted:
+    """Lay a file beside one of our networks; what does not fit is refused by name."""
+    if name in FACES:
+        return _face(source, name, size, colour)
+    if name == "resnet18":
+        return _resnet18(source, colour)
+    import timm
+
+    if not timm.is_model(name):
+        known = [*FACES, "resnet18", "an architecture of timm's"]
+        raise UserError(OPTION, f"{name!r} is no network{choice(name, known)}")
+    return of_timm(source, name, size, colour)
+
+
+def _face(source: Source, name: str, size: int | None, colour: Colour | None) -> Converted:
+    fits = [_laid_beside(source, layout, name) for layout in layouts_of(name)]
+    options, side, fitted = min(fits, key=lambda one: (bool(one[2].problem), len(one[2].lacking)))
+    refuse(source.path, name, fitted)
+    if size is not None and size != side:
+        raise UserError("--size", f"is {size}, and the last layer of this network is for pictures of {side} pixels")
+    order = colour or fitted.colour
+    if order is None:
+        raise UserError(
+            "--colour", f"is needed: files of {fitted.layout.project} with these names are for rgb or for bgr"
+        )
+    net = face_network(options, side)
+    net.load_state_dict(in_rgb(fitted.state, net, order))
+    network = {"name": name} | _unlike_default(options)
+    said = ", ".join(f"{key}: {value}" for key, value in network.items())
+    return Converted(
+        project=fitted.layout.project,
+        net=net.eval(),
+        weights={f"model.{key}": value for key, value in net.state_dict().items()},
+        pairs=fitted.pairs,
+        left_out=fitted.left_out,
+        colour=order,
+        mean=fitted.layout.mean,
+        std=fitted.layout.std,
+        size=side,
+        network=network,
+        use=f"method: {{name: fedavg, network: {{{said}}}}}\ninput: {{size: {side}, colour: rgb}}\n"
+        "training: {start: FILE}",
+    )
+
+
+def _laid_beside(source: Source, layout: Layout, name: str) -> tuple[FaceNetwork, int, Fitted]:
+    """Return the network's sizes, as a file has them, and the file beside a layout, by names or by a graph's order."""
+    tensors: Mapping[str, Tensor] = source.tensors
+    options, side = _sizes(tensors, layout, name)
+    fitted = fit(tensors, layout, _outline(options, side))
+    if not fitted.problem or not source.layers:
+        return options, side, fitted
+    named = in_order(source.layers, layout, _outline(options, side))
+    if named is None:
+        return options, side, fitted
+    options, side = _sizes(named, layout, name)
+    ordered = fit(named, layout, _outline(options, side))
+    return options, side, fitted if ordered.problem else replace(ordered, layout=layout)
+
+
+def _unlike_default(options: FaceNetwork) -> dict[str, Any]:
+    usual = FaceNetwork()
+    sizes = {"width": (options.width, usual.width), "embedding": (options.embedding, usual.embedding)}
+    return {key: value for key, (value, default) in sizes.items() if value != default}
+
+
+def _outline(options: FaceNetwork, side: int) -> nn.Module:
+    with torch.device("meta"):
+        return face_network(options, side)
+
+
+def _sizes(tensors: Mapping[str, Tensor], layout: Layout, name: str) -> tuple[FaceNetwork, int]:
+    """Read width, length of a feature and side of a picture from the shapes of a file's first and last layers."""
+    prefix, at = prefix_of(tensors, layout.rows), {row.target: row.source for row in layout.rows}
+
+    def shape(target: str) -> tuple[int, ...] | None:
+        found = tensors.get(f"{prefix}{at.get(target)}.weight")
+        return None if found is None else tuple(found.shape)
+
+    first = shape("stem.0") or shape("convolution.0")
+    last = shape("linear") or shape("features.0")
+    whole = shape("global.0")
+    if first is None or last is None or len(last) < 2:
+        return FaceNetwork.model_validate({"name": name}), 112
+    wide = LAST * first[0]
+    side = whole[-1] if whole else round((last[1] / wide) ** 0.5)
+    sizes = {"name": name, "width": first[0], "embedding": last[0]}
+    try:
+        return FaceNetwork.model_validate(sizes), max(1, side) * REDUCTION
+    except ValidationError:
+        raise UserError(OPTION, f"{name} has another shape: the file's first layer has {first[0]} channels, and its "
+                        f"features have {last[0]} numbers") from None  # fmt: skip
+
+
+def _resnet18(source: Source, colour: Colour | None) -> Converted:
+    """FedPAD's network takes pixels from 0 to 1, in six channels: what a file for ImageNet's expects is folded in."""
+    first = source.tensors.get(f"{prefix_of(source.tensors, [Row('conv1', 'conv1')])}conv1.weight")
+    width = 64 if first is None else first.shape[0]
+    try:
+        options = ResNet18(width=width)
+    except ValidationError:
+        raise UserError(OPTION, f"resnet18 has another shape: the file's first layer has {width} channels") from None
+    net = resnet18(options, "rgb")
+    layers = [
+        name for name, one in net.named_modules() if name != "fc" and not list(one.children()) and one.state_dict()
+    ]
+    layout = Layout("timm and torchvision", tuple(Row(name, name) for name in layers), mean=IMAGENET_MEAN,
+                    std=IMAGENET_STD, left_out=("fc.",))  # fmt: skip
+    fitted = fit(source.tensors, layout, net)
+    refuse(source.path, "resnet18", fitted)
+    order = colour or "rgb"
+    state = _in_unit_pixels(in_rgb(fitted.state, net, order))
+    whole = resnet18(options, "rgb+hsv")
+    more = CHANNELS["rgb+hsv"] - 3
+    padding = state["conv1.weight"].new_zeros(width, more, *state["conv1.weight"].shape[2:])
+    state["conv1.weight"] = torch.cat([state["conv1.weight"], padding], dim=1)
+    whole.load_state_dict(state, strict=False)
+    use = "method: {name: fedpad}\ninput: {size: 224}\ntraining: {start: {file: FILE, strict: false}}"
+    return Converted(
+        project=layout.project,
+        net=_Pooled(whole.eval()),
+        weights={f"model.{key}": value for key, value in state.items()},
+        pairs=fitted.pairs,
+        left_out=fitted.left_out,
+        colour=order,
+        mean=layout.mean,
+        std=layout.std,
+        size=224,
+        network={"width": width},
+        use=use,
+        note="the mean of ImageNet's pixels is folded into the first layer, which sees another one beyond the "
+        "border of a picture",
+        tolerance=0.1,
+    )
+
+
+class _Pooled(nn.Module):
+    """The features of a ResNet for six channels, of pictures with three: the others have no influence yet."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, images: Tensor) -> Tensor:
+        whole: Any = self.net
+        six = torch.cat([images, torch.zeros_like(images)], dim=1)
+        features: Tensor = whole.forward_head(whole.forward_features(six), pre_logits=True)
+        return features
+
+
+def _in_unit_pixels(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Fold (x − mean) / deviation into the first convolution and the mean of the BatchNorm behind it."""
+    mean, std = (torch.tensor(values)[None, :, None, None] for values in (IMAGENET_MEAN, IMAGENET_STD))
+    scaled = state["conv1.weight"] / std
+    offset = -(scaled * mean).sum(dim=(1, 2, 3))
+    return {**state, "conv1.weight": scaled, "bn1.running_mean": state["bn1.running_mean"] - offset}

@@ -1,0 +1,43 @@
+"""The demonstration: FedPAD and FedFR with baselines at toy size, from rendered faces to a report."""
+
+from __future__ import annotations
+
+from importlib.resources import as_file, files
+from pathlib import Path
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.progress import Say
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.show import contact_sheet
+from fedvisage.datasets.sources import resolve, without_part
+from fedvisage.report.page import write_report
+from fedvisage.studies import conduct, read
+
+
+def demonstrate(out: Path, cache: Path, say: Say, course: Say, *, resume: bool = False) -> None:
+    """Run the packaged studies, then draw every run's report and a contact sheet of every set.
+
+    ``say`` takes the results, ``course`` what is done meanwhile.
+    """
+    if out.exists() and any(out.iterdir()) and not resume:
+        raise UserError(str(out), "is not empty; give another --out, or --resume to continue the demo in it")
+    course("Rendering faces and attacks, then training four methods on three sites.")
+    _show(out, "study.yaml", cache, say, course)
+    course("Rendering people, then training two methods of recognition at three sites.")
+    _show(out / "people", "people.yaml", cache, say, course)
+
+
+def _show(out: Path, study: str, cache: Path, say: Say, course: Say) -> None:
+    """Conduct a packaged study, and say where its table, pictures and reports are."""
+    with as_file(files("fedvisage.studies") / study) as path:
+        conduct(path, out, cache, course)
+        say((out / "table.md").read_text(encoding="utf-8"))
+        sets = read(path).sets
+    reports = [write_report(run, cache) for run in sorted((out / "cells").iterdir())]
+    (out / "pictures").mkdir(exist_ok=True)
+    for entry, name in {without_part(entry)[0]: name for name, entry in sets.items()}.items():
+        contact_sheet(PreparedSet.open(resolve(entry, cache))).save(out / "pictures" / f"{name}.png")
+    say(f"table:    {out / 'table.md'}")
+    say(f"pictures: {out / 'pictures'} (what each set looks like)")
+    for report in reports:
+        say(f"report:   {report}")

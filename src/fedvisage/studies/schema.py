@@ -1,0 +1,208 @@
+"""The definitions of a schema: one for each section, described by its docstrings, with every short form it accepts."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, cast, get_args
+
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
+
+from fedvisage.federation.method import Method
+from fedvisage.methods import ALGORITHMS, MODELS, on
+from fedvisage.methods.pad import fedma
+from fedvisage.recipe import ADAPTATIONS, SITE_NAME, Evaluation, Federation, MethodOptions, Recipe, Section, Training
+from fedvisage.recipe.data import MANY_SITES, Data
+from fedvisage.recipe.federation import Rule
+from fedvisage.recipe.training import CHANGES, Augment
+from fedvisage.studies.study import Printed, Row, Study
+
+Schema = dict[str, Any]
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+PLACE = "#/$defs/"
+
+
+class _Untitled(GenerateJsonSchema):
+    """Pydantic's schema without a title for each key, which would only repeat it."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+def sections_of(*sections: type[Section]) -> list[type[Section]]:
+    """Return these sections and all that stand within them, each once."""
+    found: dict[type[Section], None] = {}
+    waiting: list[Any] = list(sections)
+    while waiting:
+        kind = waiting.pop()
+        if isinstance(kind, type) and issubclass(kind, Section) and kind not in found:
+            found[kind] = None
+            waiting += [field.annotation for field in kind.model_fields.values()]
+        waiting += get_args(kind)
+    return list(found)
+
+
+def definitions(
+    sections: Iterable[type[Section]], short_forms: Mapping[type[Section], Mapping[str, Schema]]
+) -> tuple[Schema, dict[type[Section], str]]:
+    """Return the definitions of these sections and of all within them, and under which name each of these stands."""
+    listed = list(dict.fromkeys([*sections, *short_forms]))
+    places, whole = models_json_schema([(section, "validation") for section in listed], schema_generator=_Untitled)
+    defined = cast(Schema, whole["$defs"])
+    named = {section: places[section, "validation"]["$ref"].removeprefix(PLACE) for section in listed}
+    for section in listed:
+        keys = defined[named[section]].setdefault("properties", {})
+        for key, said in docstrings(section).items():
+            if key in keys:
+                keys[key].setdefault("description", said)
+        for key, short in short_forms.get(section, {}).items():
+            keys[key] = _widened(keys[key], short)
+    return defined, named
+
+
+def _widened(key: Schema, short: Schema) -> Schema:
+    """Return a key's schema that accepts a short form, too."""
+    kept: Schema = {word: key[word] for word in ("default", "description") if word in key}
+    own = key["anyOf"] if "anyOf" in key else [{word: key[word] for word in key if word not in kept}]
+    return {**kept, "anyOf": [short, *own]}
+
+
+def docstrings(section: type[Section]) -> dict[str, str]:
+    """Return what stands below the keys of a section, and of those it extends."""
+    said: dict[str, str] = {}
+    for kind in reversed([kind for kind in section.__mro__ if issubclass(kind, Section)]):
+        if kind.__name__ not in vars(sys.modules[kind.__module__]):
+            continue  # an algorithm's options on a model, which a call puts together of classes that have a text
+        body = cast(ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]).body
+        for key, below in pairwise(body):
+            if not isinstance(key, ast.AnnAssign) or not isinstance(key.target, ast.Name):
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                said[key.target.id] = inspect.cleandoc(str(below.value.value))
+    return said
+
+
+# The schema of a recipe: its sections, and for ``method`` the options of every method, told apart by name.
+
+
+SITE_NAMES: Schema = {"pattern": f"^({SITE_NAME.pattern}|{MANY_SITES.pattern})$"}
+"""Names of sites, and names for many of them, such as ``site[1-6]``."""
+
+NAMED_NETWORK: Schema = {"type": "object", "properties": {"name": {"enum": list(MODELS)}}, "required": ["name"]}
+"""A network that says which model it is."""
+
+CHANGED: Schema = {
+    "anyOf": [
+        {"type": "number", "minimum": 0, "maximum": 1},
+        {
+            "type": "object",
+            "properties": {
+                "probability": {"type": "number", "minimum": 0, "maximum": 1},
+                "least": {"type": "number"},
+                "most": {"type": "number"},
+            },
+            "additionalProperties": False,
+        },
+    ]
+}
+"""A random change: how often, or a section in which the usual range need not be said."""
+
+SHORT_FORMS: Mapping[type[Section], Mapping[str, Schema]] = {
+    Federation: {"combine": {"enum": list(get_args(Rule))}, "secure": {"type": "boolean"}},
+    Evaluation: {"adapt": {"enum": ["none", *ADAPTATIONS]}},
+    Recipe: {"tracking": {"type": "string"}},
+    Augment: dict.fromkeys(CHANGES, CHANGED),
+    Training: {"batch": {"type": "integer", "minimum": 2}},
+    fedma.Options: {"matching": {"const": "none"}},
+}
+"""What stands for a section: the words and numbers that the validators of these keys accept."""
+
+
+def recipe_schema(methods: Mapping[str, Method]) -> Schema:
+    """Return the schema of recipes with these methods."""
+    return {"$schema": DIALECT, "title": "A recipe of fedvisage", "$ref": f"{PLACE}Recipe",
+            "$defs": recipe_definitions(methods)}  # fmt: skip
+
+
+def recipe_definitions(methods: Mapping[str, Method]) -> Schema:
+    """Return the definitions that a recipe's schema is made of."""
+    options = {method.options for method in methods.values()}
+    options |= {on(name, model).options for name in ALGORITHMS for model in MODELS}
+    defined, named = definitions(sections_of(Recipe, *options), SHORT_FORMS)
+    defined[named[Data]]["properties"]["sites"]["propertyNames"] = SITE_NAMES
+    defined[named[MethodOptions]] = _any_method(methods)
+    defined |= {f"method-{name}": _method(method, defined[named[method.options]]) for name, method in methods.items()}
+    for name in ALGORITHMS:
+        defined[f"method-{name}"] = _on_any_model(
+            defined[f"method-{name}"], [defined[named[on(name, model).options]] for model in MODELS]
+        )
+    for kind in options:
+        del defined[named[kind]]
+    return defined
+
+
+def _any_method(methods: Mapping[str, Method]) -> Schema:
+    return {
+        "description": "A method with its own options, or its bare name.",
+        "anyOf": [{"enum": list(methods)}, {"oneOf": [{"$ref": f"{PLACE}method-{name}"} for name in methods]}],
+    }
+
+
+def _method(method: Method, options: Schema) -> Schema:
+    """Return the options of one method, which its name tells apart from the others'."""
+    return {
+        **options,
+        "title": method.name,
+        "description": f"{method.title} ({method.paper}). {options.get('description', '')}".strip(),
+        "properties": {**options["properties"], "name": {"const": method.name}},
+    }
+
+
+def _on_any_model(bare: Schema, on_models: Sequence[Schema]) -> Schema:
+    """Return an algorithm's options with those of every model that it can train; which keys are whose is not told."""
+    networks = list({str(one["properties"]["network"]): one["properties"]["network"] for one in on_models}.values())
+    keys = {key: value for one in on_models for key, value in one["properties"].items()} | bare["properties"]
+    keys |= {
+        "network": {"anyOf": [*networks, NAMED_NETWORK]},
+        "model": {"anyOf": [{"enum": list(MODELS)}, NAMED_NETWORK]},
+    }
+    return {**bare, "properties": keys}
+
+
+# The schema of a study file, as it is written: with names of files in the place of what they hold.
+
+
+STUDY_CHANGES: Schema = {"type": "array", "items": {"type": "string", "pattern": "^[^=]*[^= ][^=]*="}}
+SITES: Schema = {"type": "array", "items": {"type": ["string", "integer"]}}
+FILE: Schema = {"type": "string", "description": "A path relative to this file, or a shipped name."}
+
+
+def study_schema(methods: Mapping[str, Method]) -> Schema:
+    """Return the schema of studies of these methods."""
+    defined, named = definitions(sections_of(Study), {})
+    whole, row = defined[named[Study]], defined[named[Row]]
+    recipes = recipe_definitions(methods)
+    recipe: Schema = {"anyOf": [FILE, {"$ref": f"{PLACE}recipe-of-a-study"}]}
+    needed = whole.pop("required")
+    whole["properties"] |= {
+        "like": {"anyOf": [FILE, {"type": "array", "items": FILE}],
+                 "description": "Files whose words are taken over: later before earlier, this file's own before all."},
+        "recipe": recipe,
+        "recipes": {"type": "object", "additionalProperties": recipe},
+        "sites": SITES,
+        "users": SITES,
+        "set": STUDY_CHANGES,
+        "paper": {"type": "array", "items": {"anyOf": [FILE, {"$ref": f"{PLACE}{named[Printed]}"}]}},
+    }  # fmt: skip
+    whole["properties"]["sets"] |= {"propertyNames": SITE_NAMES, "minProperties": 1}
+    named_by_file = [key for key in needed if key not in ("sites", "users")]
+    divided = [*(key for key in named_by_file if key != "sets"), "protocol"]
+    whole["anyOf"] = [{"required": keys} for keys in (["like"], named_by_file, divided)]
+    row["properties"] |= {"set": STUDY_CHANGES, "sites": {"anyOf": [SITES, {"type": "null"}]}}
+    partly = {key: value for key, value in recipes["Recipe"].items() if key != "required"}
+    return {"$schema": DIALECT, "title": "A study of fedvisage", "$ref": f"{PLACE}{named[Study]}",
+            "$defs": {**recipes, **defined, "recipe-of-a-study": partly}}  # fmt: skip

@@ -1,0 +1,157 @@
+"""A finished model, opened from its files: ready to score images, or to show its network."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedvisage import recipe as recipes
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import torch_rng
+from fedvisage.federation.declared import Member
+from fedvisage.federation.method import Method
+from fedvisage.federation.server import members_of
+from fedvisage.federation.wire.message import Message
+from fedvisage.methods import find, read_method
+from fedvisage.metrics.threshold import Threshold
+from fedvisage.nn.inputs import colour_channels
+from fedvisage.recipe import Recipe
+from fedvisage.tasks import saved_model
+from fedvisage.tasks.catalogue import Setup, set_up
+from fedvisage.tasks.opened import notices_of_model
+from fedvisage.tasks.saved_model import check_fits
+from fedvisage.tasks.scoring import Scorer, mean_score
+from fedvisage.tasks.seal import check_seal
+
+
+class Delivered(nn.Module):
+    """What a user downloads, as one module: RGB in [0, 1], B×3×H×W, to live logits or to features."""
+
+    def __init__(self, setup: Setup, parts: nn.ModuleDict) -> None:
+        """Take the parts, with their weights."""
+        super().__init__()
+        self.parts = parts
+        self._setup = setup
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return what the method's user computes; a user that draws does so alike each time."""
+        recipe = self._setup.recipe
+        ready = colour_channels(images, recipe.input.colour)
+        generator = torch_rng(recipe.runtime.seed, "inference", device=images.device.type)
+        return self._setup.method.user(Member(self.parts, ready, generator, recipe)).float()
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedModel:
+    """A model with all that it needs: its recipe, weights and thresholds, and the network that they go into."""
+
+    directory: Path
+    setup: Setup
+    saved: saved_model.SavedModel
+    scorer: Scorer
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe that the model was trained by, as it is used here."""
+        return self.setup.recipe
+
+    @property
+    def task(self) -> str:
+        """What the model is for: ``pad`` or ``recognition``."""
+        return self.setup.task.name
+
+    @property
+    def thresholds(self) -> dict[str, Threshold]:
+        """The thresholds that were chosen at the sites, by member; one model is the member with the empty name."""
+        return self.saved.thresholds
+
+    @property
+    def notices(self) -> list[str]:
+        """What to know of the crops that the model was trained on, a line each; mostly nothing."""
+        data = self.recipe.data
+        entries = [*data.sites.values(), *([data.public] if data.public else [])]
+        return notices_of_model(self.saved.crops, entries, str(self.directory))
+
+    @property
+    def net(self) -> Delivered:
+        """The network, a plain module in evaluation mode, with the weights of the model or of its first member."""
+        self.scorer.load(next(iter(self._members().values())))
+        return Delivered(self.setup, copy.deepcopy(self.scorer.net)).eval()
+
+    def score(self, images: Tensor) -> NDArray[Any]:
+        """Return the live logit of each face crop, uint8 B×3×H×W in RGB; members' scores are averaged."""
+        self._require("pad", "score", "embed")
+        logits = []
+        for weights in self._members().values():
+            self.scorer.load(weights)
+            logits.append(self.scorer.score_images(self._checked(images)).double().cpu().numpy())
+        return mean_score(logits) if len(logits) > 1 else logits[0]
+
+    def embed(self, faces: Tensor) -> Tensor:
+        """Return the feature of each aligned face, uint8 B×3×H×W in RGB, at unit length."""
+        self._require("recognition", "embed", "score")
+        self.scorer.load(next(iter(self._members().values())))
+        return torch.nn.functional.normalize(self.scorer.score_images(self._checked(faces)).cpu())
+
+    def _members(self) -> dict[str, Message]:
+        return dict(sorted(members_of(self.saved.finished).items()))
+
+    def _require(self, task: str, verb: str, other: str) -> None:
+        if self.task != task:
+            raise UserError(f"model.{verb}", f"this model is for {self.task}; use model.{other}")
+
+    def _checked(self, images: Tensor) -> Tensor:
+        size = self.recipe.input.size
+        if images.dtype != torch.uint8 or images.ndim != 4 or images.shape[1:] != (3, size, size):
+            got = f"{str(images.dtype).removeprefix('torch.')} {tuple(images.shape)}"
+            raise UserError("images", f"must be uint8 of shape (B, 3, {size}, {size}), got {got}")
+        return images
+
+
+def open_model(
+    directory: Path, adapt: str | None = None, pairs: Path | None = None, method: Method | None = None
+) -> FinishedModel:
+    """Read a finished model and build its network, without touching any training data.
+
+    A run's directory must hold the files that the run wrote. ``method`` is that of the run, where the list does not
+    know it.
+    """
+    check_seal(directory)
+    saved = saved_model.load(directory)
+    try:
+        recipe = _recipe_of(saved, adapt, pairs, method)
+        found = method or find(recipe.method)
+        if found.task != saved.task:
+            raise UserError("recipe.method", f"{found.name} is for {found.task}, the model for {saved.task}")
+    except UserError as error:
+        if adapt is not None or pairs is not None:
+            raise  # it may be about these
+        raise UserError(str(directory / saved_model.SETTINGS), f"holds a recipe that fails: {error}") from error
+    check_fits(directory, saved.finished, found, recipe)
+    setup = set_up(recipe, found)
+    return FinishedModel(directory, setup, saved, setup.scorer())
+
+
+def _recipe_of(saved: saved_model.SavedModel, adapt: str | None, pairs: Path | None, method: Method | None) -> Recipe:
+    """Return a model's recipe as it is used here: where a model was trained does not matter for using it."""
+    runtime, evaluation = (_section(saved.recipe, name) for name in ("runtime", "evaluation"))
+    if adapt is not None:
+        evaluation["adapt"] = adapt
+    if pairs is not None:
+        evaluation["recognition"] = {**_section(evaluation, "recognition"), "pairs": str(pairs)}
+    tree = {**saved.recipe, "runtime": {**runtime, "device": "auto"}, "evaluation": evaluation}
+    return recipes.validate(tree, read_method if method is None else method.options.model_validate)
+
+
+def _section(tree: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = tree.get(name) or {}
+    if not isinstance(found, dict):
+        raise UserError(f"recipe.{name}", "must be a section (key: value)")
+    return dict(found)

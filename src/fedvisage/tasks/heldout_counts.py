@@ -1,0 +1,47 @@
+"""Counts of the sites' held-out scores beside the model that they are of: what its threshold was chosen from.
+
+A site sends a histogram (:mod:`fedvisage.metrics.threshold`); of its thousands of bins most are empty, so the file has
+those that are not: three rows a site, with the class, the bin and the count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import read_tensors, write_tensors
+from fedvisage.metrics.threshold import BINS, Histogram
+
+COUNTS = "heldout.safetensors"
+CLASSES = 2
+
+
+def write_counts(run: Path, histograms: Mapping[str, Histogram]) -> None:
+    """Write the sites' histograms into a run directory."""
+    places = {name: np.nonzero(counts) for name, counts in sorted(histograms.items())}
+    rows = {name: np.stack([*place, histograms[name][place]]).astype(np.int64) for name, place in places.items()}
+    write_tensors(run / COUNTS, {name: torch.from_numpy(row) for name, row in rows.items()})
+
+
+def read_counts(run: Path) -> dict[str, Histogram]:
+    """Read the sites' histograms, by site; none where a run has no such file."""
+    path = run / COUNTS
+    if not path.exists():
+        return {}
+    found = {}
+    for name, tensor in sorted(read_tensors(path)[0].items()):
+        rows = tensor.numpy()
+        if rows.dtype != np.int64 or rows.shape[:1] != (3,) or not _within(rows):
+            raise UserError(str(path), f"does not hold classes, bins and counts of site {name}")
+        found[name] = np.zeros((CLASSES, BINS), np.int64)
+        found[name][rows[0], rows[1]] = rows[2]
+    return found
+
+
+def _within(rows: np.ndarray) -> bool:
+    kind, place, count = rows
+    return bool((np.isin(kind, range(CLASSES)) & (place >= 0) & (place < BINS) & (count >= 0)).all())

@@ -1,0 +1,318 @@
+"""Test-time adaptation of a finished model to the target, without labels.
+
+R. Shao, B. Zhang, P. C. Yuen, V. M. Patel, "Federated Test-Time Adaptive Face Presentation Attack Detection with
+Dual-Phase Privacy Preservation", 2021, §III-B; after D. Wang et al., "Tent", 2021. The loop minimises the entropy of
+predictions over the scale and shift of normalisation layers (Adam, rate 5e-3); everything else stays fixed. The paper
+leaves the order of the steps open; this file has four loops. With a gate (``metrics/gate.py``), images that the loop
+must not adapt to and adaptations that went wrong keep the source model's decisions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import softplus
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.streams import numpy_rng
+from fedvisage.data.batches import Positions, View, mixed_batches
+from fedvisage.federation.server import joined, members_of
+from fedvisage.federation.wire.message import Message
+from fedvisage.metrics.gate import Glimpse, closed, collapsed, sampled
+from fedvisage.nn.batchnorm import StatisticsMeter, batch_statistics, batchnorms, collected_statistics
+from fedvisage.recipe import Adapt
+from fedvisage.tasks.scoring import Logits, Scorer, as_logits, mean_score
+
+
+def entropy(logits: Tensor) -> Tensor:
+    """Return -p log p - (1 - p) log(1 - p) with p the logit's sigmoid, as a mean over the batch, in nats."""
+    return (softplus(logits) - logits * logits.sigmoid()).mean()
+
+
+# The model while it is adapted: only scale and shift of normalisation layers learn, by steps down the entropy.
+
+
+KEPT = 0.25
+"""The share of the sites' BatchNorm statistics in a settled model, chosen on the sites' held-out subjects."""
+
+
+class Learner:
+    """A scorer's network in adaptation; afterwards the network is what it was before."""
+
+    def __init__(self, scorer: Scorer, view: View, settings: Adapt) -> None:
+        """Find what is to learn; nothing is changed before the learner is entered."""
+        self.scorer, self.view, self.settings = scorer, view, settings
+        self._learns = affine(scorer.net, settings.over)
+        changing = [*self._learns, *(buffer for layer in batchnorms(scorer.net) for buffer in layer.buffers())]
+        self._learned = [parameter.requires_grad for parameter in scorer.net.parameters()]
+        self._source: list[tuple[Tensor, Tensor]] = [(tensor, tensor.detach().clone()) for tensor in changing]
+
+    def __enter__(self) -> Learner:
+        """Begin: nothing but scale and shift gets gradients."""
+        for parameter in self.scorer.net.parameters():
+            parameter.requires_grad_(False)
+        for parameter in self._learns:
+            parameter.requires_grad_(True)
+        self.reset()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End: the source model is back."""
+        self.reset()
+        for parameter, learned in zip(self.scorer.net.parameters(), self._learned, strict=True):
+            parameter.requires_grad_(learned)
+
+    def reset(self) -> None:
+        """Go back to the source model, with a fresh optimizer."""
+        with torch.no_grad():
+            for tensor, value in self._source:
+                tensor.copy_(value)
+        self._optimizer = torch.optim.Adam(self._learns, lr=self.settings.lr)
+
+    def with_batch_statistics(self) -> AbstractContextManager[None]:
+        """Let BatchNorm look at the batch, in steps and decisions (the paper, and Tent)."""
+        return batch_statistics(self.scorer.net)
+
+    def collecting(self) -> AbstractContextManager[None]:
+        """Let BatchNorm look at the batch in steps, and store a mixture of what it saw for the decisions."""
+        return collected_statistics(self.scorer.net, KEPT)
+
+    def step(self, positions: Positions) -> Logits:
+        """Take one step down the batch's entropy, and return its logits from before the step."""
+        logits = self.scorer.live(self.view, positions)
+        self._optimizer.zero_grad(set_to_none=True)
+        entropy(logits).backward()  # type: ignore[no-untyped-call]
+        self._optimizer.step()
+        return as_logits(logits.detach())
+
+    def decide(self, positions: Positions) -> Logits:
+        """Return a batch's logits."""
+        with torch.inference_mode():
+            return as_logits(self.scorer.live(self.view, positions))
+
+
+def affine(net: nn.Module, over: str) -> list[nn.Parameter]:
+    """Return the scale and shift of all normalisation layers of a kind."""
+    layers: dict[str, list[nn.Module]] = {
+        "batchnorm": list(batchnorms(net)),
+        "layernorm": [module for module in net.modules() if isinstance(module, nn.LayerNorm)],
+    }
+    learn = {
+        kind: [one for layer in found for one in layer.parameters(recurse=False)] for kind, found in layers.items()
+    }
+    if learn[over]:
+        return learn[over]
+    other = next((kind for kind, parameters in learn.items() if parameters), None)
+    if other is None:
+        raise UserError("evaluation.adapt", "this model has no normalisation layers, whose scale and shift "
+                        "would learn; leave adaptation out")  # fmt: skip
+    raise UserError("evaluation.adapt.over", f"this model has no {over} layers to adapt; choose {other}")
+
+
+# The order of steps and decisions, which the paper leaves open.
+#
+# A loop gets the user's images in units and yields units with their adapted scores: ``two-pass`` is the reading that
+# ``adapt: paper`` stands for, ``settled`` is ours. It steps on batches of its own drawing, so that the order in
+# which the
+# images come does not matter, and then decides image by image with a model that no longer looks at batches.
+
+
+Units = list[Positions]
+Decided = Iterator[tuple[Positions, Logits]]
+
+
+def settled(learner: Learner, units: Units) -> Decided:
+    """Step on mixed batches of all images, then settle BatchNorm's statistics and decide, on a sample first.
+
+    If the learner has to go back because of the sample, the rest is decided by the source model.
+    """
+    for unit in units:
+        batches = parts_of(unit, learner.view, learner.settings, learner.scorer.recipe.runtime.seed)
+        with learner.collecting():
+            for positions in batches:
+                learner.step(positions)
+        first = len(sampled(batches))
+        for part in (batches[:first], batches[first:]):
+            if part:
+                yield np.concatenate(part), np.concatenate([learner.decide(positions) for positions in part])
+
+
+def two_pass(learner: Learner, units: Units) -> Decided:
+    """Step once on every batch, then decide on all of them together."""
+    with learner.with_batch_statistics():
+        for positions in units:
+            learner.step(positions)
+        if units:
+            yield np.concatenate(units), np.concatenate([learner.decide(positions) for positions in units])
+
+
+def online(learner: Learner, units: Units) -> Decided:
+    """Decide on a batch and step on it in the same pass, as Tent does."""
+    with learner.with_batch_statistics():
+        for positions in units:
+            yield positions, learner.step(positions)
+
+
+def episodic(learner: Learner, units: Units) -> Decided:
+    """Begin every video with the source model: step, decide, forget."""
+    with learner.with_batch_statistics():
+        for positions in units:
+            learner.reset()
+            learner.step(positions)
+            yield positions, learner.decide(positions)
+
+
+LOOPS: dict[str, Callable[[Learner, Units], Decided]] = {
+    "settled": settled,
+    "two-pass": two_pass,
+    "online": online,
+    "episodic": episodic,
+}
+
+
+def units_of(view: View, settings: Adapt, seed: int) -> Units:
+    """Return what the gate judges at a time: a batch of the stream, a video, or everything where order is no matter."""
+    order = np.arange(len(view), dtype=np.int64)
+    if settings.loop == "settled":
+        return [order] if len(order) else []
+    if settings.loop == "episodic":
+        _, first, video = np.unique(view.videos, return_index=True, return_inverse=True)
+        return [np.flatnonzero(video == number) for number in np.argsort(first)]
+    if settings.stream == "shuffled":
+        order = _stream(seed).permutation(order)
+    elif settings.stream == "sorted-by-label":
+        order = np.argsort(view.labels, kind="stable").astype(np.int64)
+    return [order[start : start + settings.batch] for start in range(0, len(order), settings.batch)]
+
+
+def parts_of(unit: Positions, view: View, settings: Adapt, seed: int) -> Units:
+    """Return the batches in which a unit passes through the network: itself, or mixed batches of everything."""
+    return mixed_batches(view, _stream(seed), settings.batch) if settings.loop == "settled" else [unit]
+
+
+def _stream(seed: int) -> np.random.Generator:
+    return numpy_rng(seed, "user", "adaptation")
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the sites know of a model besides its weights: its threshold, and how far their own batches scatter."""
+
+    threshold: float
+    scatter: float
+
+
+@dataclass
+class Outcome:
+    """What became of an adaptation, in images: adapted to, kept back by the gate, or taken back afterwards."""
+
+    adapted: int = 0
+    skipped: Counter[str] = field(default_factory=Counter)
+    taken_back: Counter[str] = field(default_factory=Counter)
+
+    def as_json(self) -> dict[str, Any]:
+        """Return plain values for metrics.json."""
+        return {
+            "adapted": self.adapted,
+            "skipped": dict(sorted(self.skipped.items())),
+            "taken_back": dict(sorted(self.taken_back.items())),
+        }
+
+
+def adapted_scores(
+    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
+) -> tuple[dict[str, Logits], dict[str, Outcome]]:
+    """Adapt every member on its own; return live logits as ``Scorer.scores`` does, and what became of each member."""
+    logits, outcomes = {}, {}
+    for name, member in sorted(members_of(finished).items()):
+        scorer.load(member)
+        source = sources.get(name) or sources[""]
+        logits[name], outcomes[name] = adapted_logits(scorer, view, settings, source)
+    if scorer.method.members == "mean":
+        logits = {"": mean_score(list(logits.values()))}
+    return logits, outcomes
+
+
+def adapted_weights(
+    scorer: Scorer, finished: Message, view: View, settings: Adapt, sources: Mapping[str, Source]
+) -> tuple[Message, dict[str, Outcome]]:
+    """Adapt every member on its own, and return the weights that the loop settled on; others have no finished model.
+
+    Members whose images the gate kept back, or whose adaptation was taken back, keep their weights.
+    """
+    if settings.loop != "settled":
+        raise UserError("evaluation.adapt.loop", f"{settings.loop} decides as it goes and leaves no model; use settled")
+    members, outcomes = {}, {}
+    for name, member in sorted(members_of(finished).items()):
+        scorer.load(member)
+        found: list[Message] = []
+
+        def keep(found: list[Message] = found) -> None:
+            found.append(_weights(scorer))
+
+        source = sources.get(name) or sources[""]
+        _, outcome = adapted_logits(scorer, view, settings, source, keep)
+        kept = outcome.skipped or outcome.taken_back
+        members[name] = member if kept or not found else {**member, **found[0]}
+        outcomes[name] = outcome
+    return joined(members), outcomes
+
+
+def _weights(scorer: Scorer) -> Message:
+    return {name: value.detach().cpu().clone() for name, value in scorer.net.state_dict().items()}
+
+
+def adapted_logits(
+    scorer: Scorer, view: View, settings: Adapt, source: Source, settled: Callable[[], None] = lambda: None
+) -> tuple[Logits, Outcome]:
+    """Return the live logits that the adapted model gives a view's images; the scorer keeps the source model.
+
+    The source model is asked about a sample first. Only where images keep its decisions is it asked about all of them.
+    ``settled`` is called when everything is decided, while the scorer still has the adapted model.
+    """
+    units, outcome = units_of(view, settings, scorer.recipe.runtime.seed), Outcome()
+    opinion = np.full(len(view), np.nan)
+    passed = []
+    for unit in units:
+        reason = _closed(scorer, view, unit, settings, source, opinion)
+        if reason:
+            outcome.skipped[reason] += len(unit)
+        else:
+            passed.append(unit)
+    logits, decided, reason = opinion.copy(), np.isfinite(opinion), ""
+    with Learner(scorer, view, settings) as learner:
+        for positions, adapted in LOOPS[settings.loop](learner, passed):
+            judged = settings.gate and bool(np.isfinite(opinion[positions]).all())
+            if judged:
+                reason = collapsed(opinion[positions], adapted, source.threshold)
+            if judged and reason:
+                learner.reset()  # what follows its sample is then decided by the source model
+            else:
+                logits[positions], decided[positions] = adapted, True
+            if reason:
+                outcome.taken_back[reason] += len(positions)
+            else:
+                outcome.adapted += len(positions)
+        settled()
+    if not decided.all():
+        logits[~decided] = scorer.logits(view.subset(np.flatnonzero(~decided)))
+    return logits, outcome
+
+
+def _closed(scorer: Scorer, view: View, unit: Positions, settings: Adapt, source: Source, opinion: Logits) -> str:
+    """Return why a unit is not adapted to, or nothing; note what the source model says of a sample of it."""
+    if not settings.gate:
+        return "a single image" if len(unit) == 1 else ""
+    sample = sampled(parts_of(unit, view, settings, scorer.recipe.runtime.seed))
+    with torch.inference_mode(), StatisticsMeter(scorer.net) as meter:
+        for positions in sample:
+            opinion[positions] = as_logits(scorer.live(view, positions))
+    glimpse = Glimpse(opinion[np.concatenate(sample)], len(np.unique(view.videos[unit])), meter.shift)
+    return closed(glimpse, source.threshold, source.scatter)

@@ -1,0 +1,232 @@
+"""Judging a finished model: what the sites' held-out subjects say of it, scores and figures at the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.files import json_key, write_tensors
+from fedvisage.base.streams import numpy_rng
+from fedvisage.data.batches import View
+from fedvisage.data.overlap import HELD_OUT, SITE
+from fedvisage.federation.declared import Declared
+from fedvisage.federation.server import Server, members_of
+from fedvisage.federation.wire.message import Message
+from fedvisage.metrics import pad
+from fedvisage.metrics.intervals import intervals
+from fedvisage.metrics.scores import Scores, by_video, concatenate, from_columns
+from fedvisage.metrics.threshold import (
+    EDGES,
+    ON_TRAINING,
+    Histogram,
+    Threshold,
+    auc_from_histogram,
+    average_rates,
+    eer_from_histogram,
+    published,
+    threshold_from_histograms,
+    threshold_from_target,
+)
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.asking import ask_about
+from fedvisage.tasks.opened import POOLED, Opened
+from fedvisage.tasks.pad import heldout
+from fedvisage.tasks.pad.adaptation import Outcome, Source, adapted_scores
+from fedvisage.tasks.saved_model import SavedModel
+from fedvisage.tasks.scoring import NO_NUMBER, Logits, Scorer
+
+# Features of some images of every set, for the t-SNE figures: possible in a simulation only.
+
+
+FEATURES = "features.safetensors"
+
+
+def write_features(out: Path, scorer: Scorer, finished: Message, data: Opened) -> None:
+    """Keep features of a sample of every set; where a run has one model a site, those of the first site's model."""
+    recipe = scorer.recipe
+    member, weights = next(iter(sorted(members_of(finished).items())))
+    scorer.load(weights)
+    views = heldout_views(data)
+    views |= {recipe.data.user_name: data.user} if data.user is not None else {}
+    features, labels, sites = features_of(scorer, views, recipe)
+    meta = json_key({"sites": list(views), "model": member})
+    write_tensors(out / FEATURES, {"features": features, "label": labels, "site": sites}, meta)
+
+
+def heldout_views(data: Opened) -> dict[str, View]:
+    """Return each site's held-out images; where a method merges the sites, as they were before, to be told apart."""
+    if list(data.sites) != [POOLED]:
+        return {name: site.heldout for name, site in data.sites.items()}
+    apart = {}
+    for place, views in data.places.items():
+        if place.startswith(SITE):
+            name = place.removeprefix(SITE).removesuffix(HELD_OUT)
+            if name not in apart or place.endswith(HELD_OUT):
+                (apart[name],) = views
+    return apart
+
+
+def features_of(scorer: Scorer, views: Mapping[str, View], recipe: Recipe) -> tuple[Tensor, Tensor, Tensor]:
+    """Return features, labels and the number of the set for a drawn sample of each view."""
+    features, labels, sites = [], [], []
+    for number, (name, view) in enumerate(views.items()):
+        count = min(recipe.evaluation.features, len(view))
+        drawn = numpy_rng(recipe.runtime.seed, "features", name).choice(len(view), size=count, replace=False)
+        sample = view.subset(np.sort(drawn))
+        features.append(scorer.features(sample))
+        labels.append(torch.from_numpy(sample.labels.astype(np.int64)))
+        sites.append(torch.full((count,), number))
+    return torch.cat(features), torch.cat(labels), torch.cat(sites)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Scores at the user and the figures that follow from them."""
+
+    scores: Scores
+    figures: dict[str, Any]
+
+
+def collect_scatter(server: Server, finished: Message) -> dict[str, float]:
+    """Ask the sites how far batches of their held-out images lie from each other in BatchNorm statistics."""
+    return {name: float(reply["scatter"]) for name, reply in ask_about(server, heldout.SCATTER, finished).items()}
+
+
+def choose_thresholds(method: Declared, rule: str, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+    """Choose a threshold for each member, without the user's data; the oracle rule is settled at the user."""
+    if rule == "target-eer":
+        return {}
+    if method.members == "each":
+        return {name: threshold_from_histograms([counts], rule) for name, counts in sorted(histograms.items())}
+    return {"": threshold_from_histograms([counts for _, counts in sorted(histograms.items())], rule)}
+
+
+def heldout_table(histograms: Mapping[str, Histogram], thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
+    """Return what the histograms say of every site at the threshold that applies to it."""
+    table = {}
+    for name, counts in sorted(histograms.items()):
+        row: dict[str, Any] = {"auc": auc_from_histogram(counts), "eer": eer_from_histogram(counts)}
+        threshold = thresholds.get(name) or thresholds.get("")
+        rates = average_rates([counts])
+        if threshold is not None and rates.far is not None and rates.frr is not None:
+            row["apcer_pooled"] = float(np.interp(threshold.value, EDGES, rates.far))
+            row["bpcer"] = float(np.interp(threshold.value, EDGES, rates.frr))
+        table[name] = row
+    return table
+
+
+def judge(scorer: Scorer, saved: SavedModel, view: View, user: str) -> Judged:
+    """Score the user's data, adapting the model first if the recipe says so, and work out all figures."""
+    parts, members = [], {}
+    adapt = scorer.recipe.evaluation.adapt
+    outcomes: dict[str, Outcome] = {}
+    if adapt is None:
+        by_member = scorer.scores(saved.finished, view)
+    else:
+        by_member, outcomes = adapted_scores(scorer, saved.finished, view, adapt, sources_of(scorer.method, saved))
+    for name, logits in by_member.items():
+        if not np.isfinite(logits).all():
+            raise RunFailed(NO_NUMBER)
+        scores = as_scores(logits, view, user, name)
+        threshold = _threshold_of(name, saved.thresholds, scores, scorer.recipe)
+        members[name] = figures_of(scores, threshold, scorer.recipe)
+        if scorer.recipe.evaluation.published:
+            members[name]["published"] = as_published(scores, name, saved, scorer.recipe)
+        parts.append(scores)
+    headline = next(iter(members.values())) if list(members) == [""] else mean_figures(list(members.values()))
+    if list(members) != [""]:
+        headline["members"] = members
+    if (spread := scorer.spread(view)) is not None:
+        headline["spread"] = spread
+    if outcomes:
+        headline["adaptation"] = {name or "model": outcome.as_json() for name, outcome in outcomes.items()}
+        headline["adapt"] = scorer.recipe.evaluation.model_dump(mode="json")["adapt"]
+    return Judged(concatenate(parts), headline)
+
+
+def sources_of(method: Declared, saved: SavedModel) -> dict[str, Source]:
+    """Return what adaptation may know of each member; an oracle's threshold it may not, so that rule leaves logit 0.
+
+    Of the sites' scatter the median counts: no single site decides when users adapt.
+    """
+    logits = {name: threshold.value for name, threshold in saved.thresholds.items()}
+    scatter = float(np.median(list(saved.scatter.values()))) if saved.scatter else 0.0
+    if method.members == "each":
+        return {name: Source(logits.get(name, 0.0), saved.scatter.get(name, scatter)) for name in _names(saved)}
+    return {"": Source(logits.get("", 0.0), scatter)}
+
+
+def _names(saved: SavedModel) -> list[str]:
+    return sorted(members_of(saved.finished))
+
+
+def _threshold_of(name: str, thresholds: Mapping[str, Threshold], scores: Scores, recipe: Recipe) -> Threshold:
+    """Return a member's threshold; the user's labels choose it only if the rule says so."""
+    if recipe.evaluation.threshold == "target-eer":
+        return threshold_from_target(scores)
+    if name not in thresholds:
+        raise RunFailed(f"site {name} sent no histogram of held-out scores, so its model has no threshold")
+    return thresholds[name]
+
+
+def as_scores(logits: Logits, view: View, site: str, model: str) -> Scores:
+    """Put logits beside what is known of their images."""
+    return from_columns(
+        logits,
+        view.labels.astype(np.int64),
+        item=view.items.tolist(),
+        video=view.videos.tolist(),
+        subject=view.subjects.tolist(),
+        species=view.species.tolist(),
+        site=site,
+        model=model,
+    )
+
+
+def figures_of(scores: Scores, threshold: Threshold, recipe: Recipe) -> dict[str, Any]:
+    """Return the figures at the recipe's level, those at the other level, and intervals on request."""
+    levels = {"frame": scores, "video": by_video(scores)}
+    other = "video" if recipe.evaluation.level == "frame" else "frame"
+    figures: dict[str, Any] = {
+        "threshold_rule": threshold.rule,
+        "threshold": threshold.value,
+        "threshold_source": {"far": threshold.far, "frr": threshold.frr},
+        "level": recipe.evaluation.level,
+        **pad.evaluate(levels[recipe.evaluation.level], threshold.value),
+        other: pad.evaluate(levels[other], threshold.value),
+    }
+    if recipe.evaluation.resamples:
+        figures["intervals"] = {
+            level: intervals(
+                scored, threshold.value, recipe.evaluation.resamples, numpy_rng(recipe.runtime.seed, "bootstrap", level)
+            ).as_json()
+            for level, scored in levels.items()
+        }
+    return figures
+
+
+def as_published(scores: Scores, name: str, saved: SavedModel, recipe: Recipe) -> dict[str, float]:
+    """Return a member's figures by the rules of papers, at the recipe's level."""
+    known = saved.thresholds if recipe.evaluation.threshold == ON_TRAINING else saved.on_training
+    return published(scores if recipe.evaluation.level == "frame" else by_video(scores), known.get(name))
+
+
+def mean_figures(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Average figures over members, key by key; text must agree, and intervals of single members are not averaged."""
+    mean: dict[str, Any] = {}
+    for key in rows[0]:
+        values = [row[key] for row in rows if row.get(key) is not None]
+        if key == "intervals" or not values:
+            continue
+        if isinstance(values[0], dict):
+            mean[key] = mean_figures(values)
+        else:
+            mean[key] = values[0] if isinstance(values[0], str) else float(np.mean(values))
+    return mean

@@ -1,0 +1,124 @@
+"""Judging a finished recognition model: its threshold, its figures together, and the files that they follow from."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedvisage.base.files import write_atomically, write_tensors
+from fedvisage.data.batches import View
+from fedvisage.federation.declared import Declared
+from fedvisage.federation.record.ledger import ROUNDS, read_lines
+from fedvisage.federation.wire.message import Message
+from fedvisage.metrics.generic import threshold_at_fmr
+from fedvisage.metrics.threshold import Histogram, Threshold, auc_from_histogram, eer_from_histogram
+from fedvisage.recipe import Recipe
+from fedvisage.tasks.opened import Opened
+from fedvisage.tasks.recognition.benchmarks import JudgedGeneric, OnPairs, judge_benchmarks, judge_generic
+from fedvisage.tasks.recognition.heldout import personal_figures, personal_of_merged
+from fedvisage.tasks.scoring import Scorer
+from fedvisage.tasks.task import Trained
+
+SIMILARITIES, PAIRS = "similarities.safetensors", "pairs.csv"
+RATES = ("tar_at_far", "tpir_at_fpir")
+"""The tables of a generic model's rates, which no threshold of a decision comes into."""
+
+
+def heldout_table(histograms: Mapping[str, Histogram]) -> dict[str, Any]:
+    """Return what the histograms say of each site's pairs."""
+    return {
+        name: {"auc": auc_from_histogram(counts), "eer": eer_from_histogram(counts)}
+        for name, counts in sorted(histograms.items())
+    }
+
+
+def choose_thresholds(method: Declared, recipe: Recipe, histograms: Mapping[str, Histogram]) -> dict[str, Threshold]:
+    """Choose the threshold of a yes or no at the recipe's false match rate; none where there are too few pairs."""
+    fmr = recipe.evaluation.people.fmr
+    groups = {name: [counts] for name, counts in sorted(histograms.items())}
+    if method.members != "each":
+        groups = {"": [counts for _, counts in sorted(histograms.items())]}
+    chosen = {name: threshold_at_fmr(counts, fmr) for name, counts in groups.items()}
+    return {name: threshold for name, threshold in chosen.items() if threshold is not None}
+
+
+def judge_run(scorer: Scorer, trained: Trained, data: Opened, out: Path) -> dict[str, Any]:
+    """Judge a run's generic model on its benchmark, and put the sites' figures beside it."""
+    recipe, saved, personal = scorer.recipe, trained.saved, trained.personal
+    if scorer.method.pooled and data.people is not None:
+        personal = personal_of_merged(scorer, saved.finished, data.people)
+    figures = judge(out, scorer, saved.finished, data.user, saved.thresholds)
+    if data.benchmarks:
+        figures["benchmarks"] = judge_benchmarks(scorer, saved.finished, data.benchmarks, saved.thresholds)
+    return {
+        **threshold_figures(recipe, saved.thresholds),
+        **figures,
+        "personalised": personal_figures(recipe, personal),
+        "steps_per_epoch": _steps_per_epoch(out, recipe),
+        "sites_heldout": trained.heldout,
+        "counted": data.people.counted if data.people else {},
+    }
+
+
+def _steps_per_epoch(out: Path, recipe: Recipe) -> float | None:
+    """Return the mean number of training steps of an epoch at a site, where the method counts them."""
+    counts = [count for row in read_lines(out / ROUNDS) for count in (row.get("steps") or {}).values()]
+    return float(np.mean(counts)) / recipe.training.local.epochs if counts and recipe.training.local.epochs else None
+
+
+def judge(
+    out: Path | None, scorer: Scorer, finished: Message, user: View | None, thresholds: Mapping[str, Threshold]
+) -> dict[str, Any]:
+    """Judge the generic model on the user's set, and write the files that its figures can be worked out from."""
+    if user is None:
+        return {}
+    judged = judge_generic(scorer, finished, user, thresholds)
+    if out is None:
+        return {"generic": judged.figures}
+    write_atomically(out / "scores.csv", _pairs_as_csv(judged).encode())
+    if judged.listed is not None:
+        write_atomically(out / PAIRS, _listed_as_csv(judged.items, judged.listed).encode())
+    write_tensors(out / SIMILARITIES, {name or "all": torch.from_numpy(c) for name, c in judged.counts.items()})
+    return {"generic": judged.figures}
+
+
+def _pairs_as_csv(judged: JudgedGeneric) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("first", "second", "same", "similarity"))
+    rows = zip(judged.pairs.pairs.tolist(), judged.pairs.same.tolist(), judged.pairs.similarity.tolist(), strict=True)
+    table.writerows((judged.items[a], judged.items[b], int(same), f"{value:.9g}") for (a, b), same, value in rows)
+    return text.getvalue()
+
+
+def _listed_as_csv(items: list[str], listed: OnPairs) -> str:
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(("first", "second", "same", "fold", "similarity"))
+    pairs = listed.pairs
+    rows = zip(pairs.first, pairs.second, pairs.same, pairs.fold, listed.similarity, strict=True)
+    for a, b, same, fold, value in rows:
+        table.writerow((items[a], items[b], int(same), int(fold) + 1, f"{value:.9g}"))
+    return text.getvalue()
+
+
+def threshold_figures(recipe: Recipe, thresholds: Mapping[str, Threshold]) -> dict[str, Any]:
+    """Return what metrics.json says of the threshold of a yes or no."""
+    threshold = thresholds.get("") or next(iter(thresholds.values()), None)
+    if threshold is None:
+        return {
+            "threshold_rule": f"source-fmr {recipe.evaluation.people.fmr:g}",
+            "threshold": None,
+            "threshold_source": None,
+        }
+    return {
+        "threshold_rule": threshold.rule,
+        "threshold": threshold.value,
+        "threshold_source": {"fmr": threshold.far, "fnmr": threshold.frr},
+    }

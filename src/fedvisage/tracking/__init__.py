@@ -1,1 +1,0 @@
-"""Telling trackers, such as TensorBoard, MLflow and Weights & Biases, the figures of a run."""

@@ -1,1 +1,0 @@
-"""Processes that work beside this one, and work that is spread over them."""

@@ -1,0 +1,268 @@
+"""The Python door: what ``import fedvisage as fv`` gives, used as README and a notebook would."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.toy import make_set, tree
+
+import fedvisage as fv
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.federation.site_worker import LocalTransport
+from fedvisage.federation.wire.transport import Order, Reply
+from fedvisage.methods import METHODS
+from fedvisage.methods.algorithms import fedavg
+from fedvisage.methods.algorithms.fedprox import fedprox
+from fedvisage.methods.models.resnet18 import MODEL
+from fedvisage.tasks.scoring import LIMIT
+
+
+def in_a_new_process(code: str) -> str:
+    """Run some lines of Python by themselves and return what they print."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def run(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> fv.Run:
+    return fv.run(tree(sets, training__rounds=2), out=tmp_path_factory.mktemp("door") / "run", quiet=True)
+
+
+@pytest.fixture(scope="module")
+def people(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> fv.Run:
+    return fv.run(tree(sets, "fedavg", training__rounds=1), out=tmp_path_factory.mktemp("door") / "people", quiet=True)
+
+
+def test_importing_the_package_loads_no_torch_and_every_name_of_the_door_is_there() -> None:
+    assert in_a_new_process("import sys, fedvisage; print('torch' in sys.modules)").strip() == "False"
+    assert [name for name in fv.__all__ if not hasattr(fv, name)] == []
+
+
+def test_the_list_of_methods_is_a_call_before_and_after_its_room_was_imported() -> None:
+    code = "import fedvisage as fv; print(len(fv.methods())); import fedvisage.methods; print(len(fv.methods()))"
+    assert in_a_new_process(code).split() == [str(len(METHODS))] * 2
+    assert fv.methods()["fedpad"].title == "FedPAD"
+    assert fv.models()["vit-h"].task == "pad"
+
+
+def test_a_name_that_the_door_has_not_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nothing_like_it"):
+        fv.nothing_like_it  # noqa: B018
+
+
+def test_a_run_gives_its_files_as_values(run: fv.Run) -> None:
+    assert run.metrics == json.loads((run.directory / "metrics.json").read_text())
+    lines = (run.directory / "rounds.jsonl").read_text().splitlines()
+    assert [row["round"] for row in run.rounds] == [json.loads(line)["round"] for line in lines] == [1, 2]
+    assert len(run.ledger) == len((run.directory / "ledger.jsonl").read_text().splitlines())
+    first = run.scores[0]
+    assert first["label"] == 1
+    assert first["probability"] == pytest.approx(1 / (1 + np.exp(-first["logit"])), abs=1e-5)
+    assert run.recipe.training.rounds == 2
+    assert "HTER" in str(run)
+
+
+def test_a_run_shows_its_report_in_a_notebook_and_draws_it_if_it_is_gone(run: fv.Run) -> None:
+    shown = run._repr_html_()
+    assert shown.startswith("<iframe srcdoc=")
+    assert "<script" not in shown  # it is escaped, within the frame's attribute
+    run.report().unlink()
+    assert run.report().stat().st_size > 10_000
+
+
+def test_scores_of_the_open_model_are_those_in_the_file(run: fv.Run, sets: Mapping[str, Path]) -> None:
+    images = PreparedSet.open(sets["U"]).images
+    logits = run.model.score(torch.from_numpy(np.array(images)).permute(0, 3, 1, 2).contiguous())
+    np.testing.assert_allclose(np.clip(logits, -LIMIT, LIMIT), [row["logit"] for row in run.scores], atol=1e-4)
+
+
+def test_the_network_is_a_plain_module_that_computes_the_score(run: fv.Run) -> None:
+    images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    net = run.model.net
+    assert isinstance(net, torch.nn.Module)
+    assert not net.training
+    with torch.no_grad():
+        np.testing.assert_allclose(net(images.float() / 255).numpy(), run.model.score(images), atol=1e-5)
+    saved = sum(value.numel() for value in run.model.saved.finished.values())
+    assert sum(value.numel() for value in net.state_dict().values()) == saved
+
+
+def test_faces_become_features_of_unit_length(people: fv.Run) -> None:
+    faces = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    features = people.model.embed(faces)
+    assert features.shape == (3, 16)
+    np.testing.assert_allclose(features.norm(dim=1).numpy(), 1, atol=1e-5)
+
+
+def test_a_model_opened_from_its_directory_is_judged_like_the_run(run: fv.Run, tmp_path: Path) -> None:
+    again = fv.evaluate(fv.open(run.directory))
+    for name in ("hter", "eer", "auc"):
+        assert again[name] == run.metrics[name]
+    other = make_set(tmp_path / "other", "other", 77)
+    assert fv.evaluate(run, other, out=tmp_path / "judged")["user"] == "other"
+    assert (tmp_path / "judged" / "scores.csv").exists()
+
+
+def test_a_method_a_transport_and_sets_are_handed_in(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Listening(LocalTransport):
+        def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
+            asked.extend(orders)
+            yield from super().call(orders)
+
+    mine = replace(fv.methods()["fedpad"], name="mine", title="Mine")
+    own = PreparedSet.open(sets["C"])
+    content = tree(sets, training__rounds=1)
+    content["data"]["sites"] = {"A": "nowhere", "B": str(sets["B"])}
+    found = fv.run(content, out=tmp_path / "run", method=mine, transport=Listening, data={"A": own}, quiet=True)
+    assert found.metrics["method"] == "mine"
+    assert found.metrics["sites"] == ["A", "B"]
+    assert {"A", "B"} <= set(asked)
+    assert json.loads((tmp_path / "run" / "data.json").read_text())["data.sites.A"] == own.digest
+    assert found.model.recipe.method.name == "mine"
+    assert found.recipe.data.sites["A"] == str(own.path.resolve())
+
+
+def test_options_of_a_method_that_is_passed_in_are_validated_like_those_of_the_list(sets: Mapping[str, Path]) -> None:
+    def content(**section: object) -> dict[str, object]:
+        return {**tree(sets), "method": section}
+
+    mine = replace(fedprox(MODEL), name="mine")
+    assert fv.load("demo/fedpad", {"method.mu": 5.0}, method=mine).method.mu == 5.0  # type: ignore[attr-defined]
+    assert fv.load(content(name="moon", temperature=0.4), method=mine).method.name == "mine"  # without the rest
+    for changes, recipe in (
+        ({"method.mew": 5.0}, content(name="fedpad")),
+        ({}, content(name="mine", mew=5.0)),
+        ({}, content(name="fedpad", mew=5.0)),
+        ({"method.temperature": 0.4}, content(name="moon")),  # asked for, so it cannot be left out
+    ):
+        with pytest.raises(fv.UserError) as caught:
+            fv.load(recipe, changes, method=mine)
+        assert caught.value.place in ("recipe.method.mew", "recipe.method.temperature")
+
+
+def test_a_changed_method_cannot_have_the_name_of_a_listed_one() -> None:
+    changed = replace(METHODS["fedpad"], calls={"train": fedavg.training_call(nothing, "model")})
+    with pytest.raises(fv.UserError, match="name of a listed method") as caught:
+        fv.run("demo/fedpad", method=changed)
+    assert caught.value.place == "method"
+    assert fv.load("demo/fedpad", method=METHODS["fedpad"]).method.name == "fedpad"
+    assert fv.load("demo/fedpad", method=fedprox(MODEL)).method.name == "fedprox"  # the list's, built again
+
+
+def nothing(site: fv.Site, batch: fv.Batch) -> torch.Tensor:
+    """Train on nothing."""
+    return site.net["model"](batch.images).float().sum() * 0
+
+
+def test_a_run_records_the_source_of_a_method_that_was_passed_in(
+    run: fv.Run, sets: Mapping[str, Path], tmp_path: Path
+) -> None:
+    assert "method" not in json.loads((run.directory / "environment.json").read_text())
+    content = tree(sets, training__rounds=2)
+    mine = replace(METHODS["fedpad"], name="mine")
+    other = replace(mine, calls={"train": fedavg.training_call(nothing, "model")})
+    runs = [
+        fv.run(content, out=tmp_path / name, method=method, quiet=True)
+        for name, method in (("mine", mine), ("other", other))
+    ]
+    first, second = (json.loads((one.directory / "environment.json").read_text())["method"] for one in runs)
+    assert (first["module"], second["module"]) == ("fedvisage", __name__)
+    assert second["code"] == f"{__name__}.nothing"
+    assert first["sha256"] != second["sha256"]
+    assert second["sha256"] in runs[1].report().read_text()
+    assert [row["runs"] for row in fv.compare([run, *runs]).values()] == [1, 1, 1]
+    (tmp_path / "other" / "metrics.json").unlink()
+    with pytest.raises(fv.UserError, match="another method"):
+        fv.run(content, out=tmp_path / "other", method=mine, resume=True, quiet=True)
+
+
+def test_data_replaces_entries_of_the_recipe_and_adds_none(sets: Mapping[str, Path]) -> None:
+    with pytest.raises(fv.UserError) as caught:
+        fv.run("demo/fedpad", data={"A": sets["A"], "O": sets["A"], "public": sets["B"]})
+    assert caught.value.place == "data"
+    assert "no 'A', 'public'; it has O, C, I, user" in caught.value.message
+    content = tree(sets)
+    content["data"]["sites"] = {"client[1-2]": f"{sets['A']}*"}
+    with pytest.raises(fv.UserError, match=r"client3.*client1, client2"):
+        fv.run(content, data={"client3": sets["A"]})
+
+
+def test_an_interrupted_run_is_continued_from_python(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    class Broken(LocalTransport):
+        def commit(self, generation: int) -> dict[str, int]:
+            if generation == 2:
+                raise fv.RunFailed("the power went off")
+            return super().commit(generation)
+
+    recipe = fv.load(tree(sets))
+    with pytest.raises(fv.RunFailed):
+        fv.run(recipe, out=tmp_path / "broken", transport=Broken, quiet=True)
+    fv.run(recipe, out=tmp_path / "broken", resume=True, quiet=True)
+    fv.run(recipe, out=tmp_path / "whole", quiet=True)
+    first, second = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("broken", "whole"))
+    assert first == second
+
+
+def test_runs_are_compared_as_tables_and_as_values(run: fv.Run, sets: Mapping[str, Path], tmp_path: Path) -> None:
+    second = fv.run(tree(sets, training__rounds=2), out=tmp_path / "b", changes={"runtime.seed": 1}, quiet=True)
+    found = fv.compare([run, second.directory])
+    (row,) = found.values()
+    assert row["runs"] == 2
+    assert row["figures"]["hter"]["mean"] == pytest.approx((run.metrics["hter"] + second.metrics["hter"]) / 2)
+    assert str(found) == found._repr_markdown_()
+
+
+def test_a_shipped_recipe_is_loaded_by_its_name_and_changed(tmp_path: Path) -> None:
+    recipe = fv.load("demo/fedpad", {"training.rounds": 4, "method.weight": "examples"})
+    assert recipe.training.rounds == 4
+    assert recipe.method.weight == "examples"  # type: ignore[attr-defined]
+    assert fv.load(recipe) == recipe
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        (lambda: fv.load("demo/fedpda"), "demo/fedpda"),
+        (lambda: fv.load({"method": "fedpda"}), "recipe.method.name"),
+        (lambda: fv.load(3), "recipe"),  # type: ignore[arg-type]
+        (lambda: fv.load("demo/fedpad", {"training.rouns": 3}), "recipe.training.rouns"),
+        (lambda: fv.run("demo/fedpad", data={"O": 3}), "data.O"),  # type: ignore[dict-item]
+        (lambda: fv.open("/nowhere"), "/nowhere/model.json"),
+        (lambda: fv.Run(Path("/nowhere")).metrics, "/nowhere/metrics.json"),
+        (lambda: fv.compare(["/nowhere"]), "/nowhere"),
+    ],
+)
+def test_bad_input_is_a_user_error_that_names_the_place(call: object, place: str) -> None:
+    with pytest.raises(fv.UserError) as caught:
+        call()  # type: ignore[operator]
+    assert caught.value.place == place
+
+
+def test_a_model_says_which_images_it_takes_and_what_it_is_for(run: fv.Run, people: fv.Run) -> None:
+    images = torch.zeros(1, 3, 32, 32, dtype=torch.uint8)
+    with pytest.raises(fv.UserError, match="32, 32"):
+        run.model.score(images[:, :, :16])
+    with pytest.raises(fv.UserError, match="uint8"):
+        run.model.score(images.float())
+    with pytest.raises(fv.UserError, match="score"):
+        run.model.embed(images)
+    with pytest.raises(fv.UserError, match="embed"):
+        people.model.score(images)
+
+
+def test_a_quiet_run_says_nothing_and_another_one_reports_its_rounds(
+    sets: Mapping[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fv.run(tree(sets, training__rounds=1), out=tmp_path / "quiet", quiet=True)
+    assert capsys.readouterr() == ("", "")
+    fv.run(tree(sets, training__rounds=1), out=tmp_path / "loud")
+    assert "round 1/1" in capsys.readouterr().out

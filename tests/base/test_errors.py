@@ -1,0 +1,34 @@
+"""Mistakes of worker processes arrive whole in the process that tells the user, and their words act on nothing."""
+
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pytest
+
+from fedvisage.base.errors import RunFailed, UserError
+
+
+def fail() -> None:
+    raise UserError("photos/ada.jpg", "is no picture")
+
+
+def test_a_mistake_found_in_another_process_arrives_with_its_place_and_message() -> None:
+    with (
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+        pytest.raises(UserError, match=r"^photos/ada\.jpg: is no picture$") as caught,
+    ):
+        pool.submit(fail).result()
+    assert (caught.value.place, caught.value.message) == ("photos/ada.jpg", "is no picture")
+
+
+@pytest.mark.parametrize(
+    "text", ["a\x1b[2Jb", "one\ntwo", "half \ud800 letter", "turned \u202egnp.exe", "\x00", "x" * 100_000]
+)
+def test_a_line_of_an_error_is_one_line_that_can_be_shown_and_sent(text: str) -> None:
+    for error in (UserError(text, "is no picture"), UserError("photo", text), RunFailed(text)):
+        assert str(error).isprintable()
+        assert len(str(error).encode()) < 3 * 2001
+
+
+def test_letters_of_every_language_stay_as_they_are() -> None:
+    assert str(UserError("Fotos/Jürgen 王.jpg", "fehlt – “nichts”")) == "Fotos/Jürgen 王.jpg: fehlt – “nichts”"

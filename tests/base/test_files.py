@@ -1,0 +1,188 @@
+"""Files are whole or not there, and a file of tensors is read back as it was written or refused."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from fedvisage.base.errors import UserError
+from fedvisage.base.files import (
+    json_key,
+    json_line,
+    json_text,
+    parse_json,
+    read_json,
+    read_tensors,
+    read_text,
+    sweep,
+    write_atomically,
+    write_tensors,
+)
+from fedvisage.federation.record import store
+from fedvisage.federation.record.ledger import lines_and_rest
+
+TENSORS = {
+    "weights": torch.arange(12, dtype=torch.float32).reshape(3, 4).T,
+    "count": torch.tensor(3),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+    "empty": torch.empty(0, 3),
+    "flags": torch.tensor([True, False]),
+}
+
+
+def test_tensors_come_back_as_they_were(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "t.safetensors", TENSORS, "some text")
+    found, text = read_tensors(tmp_path / "t.safetensors")
+    assert text == "some text"
+    assert {name: (value.dtype, value.tolist()) for name, value in found.items()} == {
+        name: (value.dtype, value.tolist()) for name, value in TENSORS.items()
+    }
+
+
+def test_the_same_tensors_are_the_same_bytes_in_whatever_order(tmp_path: Path) -> None:
+    write_tensors(tmp_path / "a", TENSORS, "x")
+    write_tensors(tmp_path / "b", dict(reversed(TENSORS.items())), "x")
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_file_that_is_replaced_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    write_atomically(tmp_path / "file", b"old")
+    write_atomically(tmp_path / "file", b"new")
+    assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("file", b"new")]
+
+
+def test_what_cannot_be_written_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "target").mkdir()
+    with pytest.raises(OSError, match="irectory"):
+        write_atomically(tmp_path / "target", b"a directory cannot be replaced by a file")
+    assert [path.name for path in tmp_path.iterdir()] == ["target"]
+
+
+def test_sweeping_removes_leftovers_only(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name in (".a.12.part", "deep/.b.safetensors.3.part", "a", "deep/b.part", ".lock"):
+        (tmp_path / name).write_text("x")
+    sweep(tmp_path)
+    assert {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")} == {"a", "deep", "deep/b.part", ".lock"}
+
+
+@pytest.mark.parametrize("content", [b"", b"not tensors", (2**40).to_bytes(8, "little") + b"{}"])
+def test_what_is_no_file_of_tensors_is_the_users_to_know(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "t.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="safetensors") as caught:
+        read_tensors(path)
+    assert caught.value.place == str(path)
+
+
+def test_a_missing_file_of_tensors_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="does not exist"):
+        read_tensors(tmp_path / "nowhere")
+
+
+def test_a_sealed_file_notices_every_flipped_bit(tmp_path: Path) -> None:
+    path = tmp_path / "sealed"
+    store.write(path, TENSORS, {"round": 3, "generations": {"A": 2}})
+    whole = path.read_bytes()
+    assert store.read(path, "")[1] == {"round": 3, "generations": {"A": 2}}
+    for position in range(len(whole)):
+        damaged = bytearray(whole)
+        damaged[position] ^= 1 << (position % 8)
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="mend it"):
+            store.read(path, "mend it")
+
+
+def test_a_file_without_a_seal_is_refused(tmp_path: Path) -> None:
+    save_file({"w": torch.ones(1)}, tmp_path / "t")
+    with pytest.raises(UserError, match="program"):
+        store.read(tmp_path / "t", "")
+
+
+@pytest.mark.parametrize("write", [json_text, json_line, json_key])
+def test_json_of_ours_is_json_for_every_program(write: Callable[[object], str]) -> None:
+    text = write({"rate": math.nan, "all": [math.inf, (1.5, -math.inf)], "né": np.float64("nan")})
+    known = json.loads(text, parse_constant=pytest.fail)
+    assert known == {"rate": None, "all": [None, [1.5, None]], "né": None}
+
+
+def test_json_that_is_sound_is_written_as_ever() -> None:
+    value = {"b": 1.5, "a": ["é", None, True]}
+    assert json_text(value) == json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    assert json_line(value) == json.dumps(value, ensure_ascii=False) + "\n"
+    assert json_key(value) == json.dumps(value, sort_keys=True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[" * 100_000, "[" * 70 + "]" * 70, '"\\ud800"', "9" * 5000, '{"a": 1} x', b"\xff\xfe"]
+)
+def test_json_that_would_break_a_reader_is_refused(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse_json(text)
+
+
+def test_json_of_other_programs_has_no_numbers_that_are_none() -> None:
+    assert parse_json("[NaN, Infinity, 1e999, 1.5]") == [None, None, None, 1.5]
+    assert parse_json('"\\ud83d\\ude00"') == "😀"
+
+
+@pytest.mark.parametrize(("content", "said"), [(b"[]", "no mapping"), (b"{", "not whole JSON"), (b"\xff", "UTF-8")])
+def test_a_file_that_holds_no_json_is_named_with_advice(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "some.json"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=said) as caught:
+        read_json(path, "write it anew")
+    assert caught.value.place == str(path)
+
+
+def test_a_file_of_lines_is_read_without_a_last_one_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    assert lines_and_rest(path) == ([{"a": 1}, {"a": 2}], '{"a"')
+    path.write_text('{"a": 1}\n{"a"\n{"a": 3}\n')
+    with pytest.raises(UserError, match="line 2") as caught:
+        lines_and_rest(path)
+    assert caught.value.place == str(path)
+
+
+@pytest.mark.parametrize("read", [read_json, read_text, read_tensors])
+def test_what_would_never_end_is_not_begun(read: Callable[[Path], object], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "device").symlink_to("/dev/zero")
+    for name in ("pipe", "device"):
+        with pytest.raises(UserError, match=f"{name}: is no plain file"):
+            read(tmp_path / name)
+
+
+def test_a_file_that_holds_more_than_it_says_is_read_no_further_than_its_bound() -> None:
+    """As those that the system makes while they are read: their size is nought."""
+    with pytest.raises(UserError, match="more than 100"):
+        read_text(Path("/proc/self/status"), 100)
+
+
+def test_tensors_beyond_what_a_process_may_have_in_memory_are_refused_in_one_line(tmp_path: Path) -> None:
+    """In a process whose memory is bounded, as in containers."""
+    write_tensors(tmp_path / "t.safetensors", TENSORS)
+    os.truncate(tmp_path / "t.safetensors", 1 << 33)
+    words = f"""
+import resource
+from pathlib import Path
+from fedvisage.base.files import read_tensors
+from fedvisage.base.errors import UserError
+resource.setrlimit(resource.RLIMIT_AS, (1 << 33, resource.RLIM_INFINITY))
+try:
+    read_tensors(Path({str(tmp_path / "t.safetensors")!r}))
+except UserError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith(str(tmp_path / "t.safetensors"))
+    assert len(done.stdout.splitlines()) == 1

@@ -1,0 +1,107 @@
+"""Worker processes: what the process that started them does on signals, and that they never outlive it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+WORK = """
+import threading
+
+def work(number):
+    print("working", flush=True)
+    threading.Event().wait(600)
+"""
+PROGRAM = """
+import sys
+from endless import work
+from fedvisage.cli.options import ending_on_sigterm, interruptible
+from fedvisage.base.errors import RunFailed
+from fedvisage.base.processes import starting, worker_processes
+
+def main():
+    try:
+        with ending_on_sigterm(), interruptible("what is left"), worker_processes(2) as pool:
+            with starting():
+                running = [pool.submit(work, number) for number in range(9)]
+            running[0].result()
+    except RunFailed as error:
+        sys.exit(f"{error} [{error.code}]")
+
+if __name__ == "__main__":
+    main()
+"""
+Start = Callable[[], tuple["subprocess.Popen[str]", list[psutil.Process]]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Start a program with two workers that never end, in a group of its own; it is running when this returns."""
+    (tmp_path / "program.py").write_text(PROGRAM)
+    (tmp_path / "endless.py").write_text(WORK)
+    started: list[subprocess.Popen[str]] = []
+
+    def begin() -> tuple[subprocess.Popen[str], list[psutil.Process]]:
+        running = subprocess.Popen(
+            [sys.executable, str(tmp_path / "program.py")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
+        started.append(running)
+        assert running.stdout is not None
+        assert [running.stdout.readline() for _ in range(2)] == ["working\n"] * 2
+        return running, psutil.Process(running.pid).children(recursive=True)
+
+    yield begin
+    for running in started:
+        if running.poll() is None:
+            running.kill()
+        running.communicate()
+
+
+@pytest.mark.parametrize("to", [os.kill, os.killpg])
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(signal.SIGINT, "interrupted; what is left [1]"), (signal.SIGTERM, "ended by SIGTERM; what is left [143]")],
+)
+def test_a_signal_to_the_program_or_to_all_ends_it_with_its_workers(
+    start: Start, to: Callable[[int, int], None], number: signal.Signals, said: str
+) -> None:
+    running, children = start()
+    to(running.pid, number)
+    assert running.communicate(timeout=60)[1] == said + "\n"
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def test_workers_do_not_outlive_a_killed_program(start: Start) -> None:
+    running, children = start()
+    os.kill(running.pid, signal.SIGKILL)
+    running.wait(60)
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def test_a_worker_that_was_killed_is_a_run_that_failed(start: Start) -> None:
+    running, children = start()
+    worker = next(child for child in children if "spawn_main" in " ".join(child.cmdline()))
+    worker.kill()
+    said = running.communicate(timeout=60)[1]
+    assert "ended by itself" in said
+    assert said.endswith("[1]\n")
+    assert psutil.wait_procs(children, timeout=60)[1] == []
+
+
+def test_a_script_without_a_guard_can_use_workers_and_runs_once(tmp_path: Path) -> None:
+    script = tmp_path / "as_users_write_them.py"
+    script.write_text(
+        "from math import sqrt\n"
+        "from fedvisage.base.parallel import spread\n"
+        "print(list(spread(sqrt, [4.0, 9.0], 2, torch=False)), __file__)\n"
+    )
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout) == (0, f"[2.0, 3.0] {script}\n"), ended.stderr

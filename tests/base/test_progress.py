@@ -1,0 +1,171 @@
+"""Signs of life, and numbers in words, as they are printed."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+from rich.console import Console
+
+from fedvisage.base.progress import EVERY, FIRST, JsonReporter, Reporter, counted, in_steps, lasting
+
+
+class Watch:
+    """A clock that stands still until it is set."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def plain(watch: Watch, *, quiet: bool = False) -> tuple[Reporter, io.StringIO]:
+    told = io.StringIO()
+    return Reporter(Console(file=told, width=200), quiet, clock=watch), told
+
+
+@contextmanager
+def training(reporter: Reporter, rounds: int = 4) -> Iterator[None]:
+    with reporter.course("FedPAD", 0, rounds):
+        yield
+
+
+def train(reporter: Reporter, watch: Watch, site: str, batches: int, seconds: float) -> None:
+    for done in range(batches):
+        reporter.batch(site, done, batches)
+        watch.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "said"),
+    [
+        (1, ("file",), "1 file"),
+        (0, ("file",), "0 files"),
+        (12_345, ("subject",), "12,345 subjects"),
+        (1, ("person", "people"), "1 person"),
+        (2, ("person", "people"), "2 people"),
+    ],
+)
+def test_one_is_singular_and_all_other_numbers_are_plural(number: int, words: tuple[str, ...], said: str) -> None:
+    assert counted(number, *words) == said
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(0.4, "0 s"), (89, "89 s"), (240, "4 min"), (7800, "2 h 10 min"), (90_000, "25 h 0 min")]
+)
+def test_lengths_of_time_are_put_in_words(seconds: float, said: str) -> None:
+    assert lasting(seconds) == said
+
+
+def test_a_slow_round_shows_life_within_seconds_and_then_once_a_minute() -> None:
+    watch = Watch()
+    reporter, told = plain(watch)
+    with training(reporter):
+        train(reporter, watch, "A", 150, 1.0)
+    first, second, third = told.getvalue().splitlines()
+    for line, done in ((first, FIRST), (second, FIRST + EVERY), (third, FIRST + 2 * EVERY)):
+        for word in ("round 1", "site A", f"batch {done:.0f} of 150", "1.0 a second", "left"):
+            assert word in line
+    assert "27 s left" in third  # 150 batches, 123 done, one a second
+
+
+def test_quick_rounds_say_a_line_each_and_nothing_between() -> None:
+    watch = Watch()
+    reporter, told = plain(watch)
+    with training(reporter):
+        for number in (1, 2, 3):
+            train(reporter, watch, "A", 10, 0.2)
+            reporter.advance(number, 4, "loss 0.5")
+    assert [line.split("  ")[0] for line in told.getvalue().splitlines()] == ["round 1/4", "round 2/4", "round 3/4"]
+
+
+def test_sites_that_take_turns_have_a_rate_each() -> None:
+    watch, told = Watch(), io.StringIO()
+    reporter = JsonReporter(told, clock=watch)
+    with training(reporter):
+        for done in range(100):
+            reporter.batch("A", done, 100)
+            reporter.batch("B", done, 200)
+            watch.now += 2.0
+    last = json.loads(told.getvalue().splitlines()[-1])
+    assert last["per_second"] == pytest.approx(0.5)
+    assert last["seconds_left"] == pytest.approx((last["of"] - last["done"]) * 2.0)
+
+
+def test_a_program_reads_an_object_a_line() -> None:
+    watch, told = Watch(), io.StringIO()
+    reporter = JsonReporter(told, clock=watch)
+    with training(reporter):
+        train(reporter, watch, "A", 5, 1.0)
+        reporter.advance(1, 4, "loss 0.5")
+    reporter.say("two\nlines")
+    with in_steps("rendering O", reporter) as steps:
+        watch.now += 10
+        steps(24, 576)
+    rows = [json.loads(line) for line in told.getvalue().splitlines()]
+    assert [row["event"] for row in rows] == ["batch", "round", "said", "progress"]
+    assert all({"time", "message"} <= row.keys() for row in rows)
+    assert (rows[0]["site"], rows[0]["round"], rows[0]["of"]) == ("A", 1, 5)
+    assert (rows[1]["round"], rows[1]["of"]) == (1, 4)
+    assert rows[2]["message"] == "two\nlines"
+    assert (rows[3]["what"], rows[3]["done"], rows[3]["of"]) == ("rendering O", 24, 576)
+
+
+def test_who_is_quiet_says_nothing() -> None:
+    watch = Watch()
+    reporter, told = plain(watch, quiet=True)
+    with training(reporter), in_steps("rendering O", reporter) as steps:
+        train(reporter, watch, "A", 150, 1.0)
+        reporter.advance(1, 4, "")
+        steps(1, 2)
+        reporter.part("cell").batch("A", 1, 2)
+    assert told.getvalue() == ""
+
+
+def test_what_was_done_before_does_not_count_as_speed() -> None:
+    watch = Watch()
+    reporter, told = plain(watch)
+    with in_steps("importing", reporter) as steps:
+        for done in range(501, 505):  # an earlier attempt did 500; now one in 20 seconds
+            watch.now += 20
+            steps(done, 10_000)
+    first, second = told.getvalue().splitlines()
+    assert first == "importing: 501 of 10000"
+    assert second == "importing: 504 of 10000, 3.0 a minute, 52 h 45 min left"
+
+
+def test_many_runs_together_say_once_a_minute_that_they_live() -> None:
+    watch = Watch()
+    reporter, told = plain(watch)
+    for name in ("fedpad M 0", "pooled M 0", "fedpad M 1"):
+        part = reporter.part(name)
+        with training(part):
+            train(part, watch, "A", 30, 1.0)
+            part.advance(1, 4, "loss 0.5")
+    lines = told.getvalue().splitlines()
+    assert len(lines) == 2
+    assert lines[0].startswith("fedpad M 0: in round 1")
+    assert lines[1].startswith("fedpad M 1: in round 1")
+
+
+def test_on_a_terminal_bars_move_and_an_error_leaves_none_behind() -> None:
+    watch, told = Watch(), io.StringIO()
+    reporter = Reporter(Console(file=told, force_terminal=True, width=120), clock=watch)
+    with suppress(ValueError), in_steps("reading", reporter) as first:
+        first(1, 2)
+        with in_steps("rendering", reporter) as second:
+            second(2, 2)
+            raise ValueError
+    with training(reporter):
+        watch.now += 9
+        reporter.advance(1, 4, "loss 0.5")
+        watch.now += 1
+        reporter.batch("A", 3, 10)
+    for shown in ("reading", "rendering", "27 s left", "loss 0.5", "site A", " 3/10"):
+        assert shown in told.getvalue()
+    hidden, shown_again = "\x1b[?25l", "\x1b[?25h"
+    assert told.getvalue().count(hidden) == told.getvalue().count(shown_again) == 2

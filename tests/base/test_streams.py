@@ -1,0 +1,65 @@
+"""Random streams: named, independent of each other, and no trace in the global generators."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fedvisage.base.streams import derive, numpy_rng, scoped, torch_rng
+
+
+def test_a_stream_depends_on_its_names_only() -> None:
+    first = numpy_rng(0, "A", 1, "order").random(5)
+    numpy_rng(0, "B", 1, "order").random(1000)
+    assert (numpy_rng(0, "A", 1, "order").random(5) == first).all()
+    assert torch.equal(torch.rand(5, generator=torch_rng(3, "x")), torch.rand(5, generator=torch_rng(3, "x")))
+
+
+def test_names_that_look_alike_are_different_streams() -> None:
+    names = [("A",), ("A", 1), ("A", "1"), (1, "A"), ("A1",), ("A", ""), ("", "A"), ("A", 1, 1), ("A", 11), ("a",)]
+    seeds = [derive(seed, *name) for seed in (0, 1, 10) for name in names]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_seeds_fit_into_63_bits_and_use_them() -> None:
+    seeds = [derive(0, "stream", number) for number in range(2000)]
+    assert len(set(seeds)) == 2000
+    assert min(seeds) >= 0
+    assert 2**62 < max(seeds) < 2**63
+
+
+def test_streams_of_neighbouring_names_are_uncorrelated() -> None:
+    draws = np.stack([numpy_rng(0, "site", number).normal(size=20_000) for number in range(6)])
+    for one, other in itertools.combinations(draws, 2):
+        assert abs(np.corrcoef(one, other)[0, 1]) < 0.03
+
+
+def test_the_derivation_never_changes() -> None:
+    """Other numbers would change the bytes of every published run."""
+    assert derive(0) == 4246866556266386882
+    assert derive(7, "A", 3, "order") == 5979248948587753069
+
+
+def test_a_scope_lends_the_global_generator_and_gives_it_back() -> None:
+    before = torch.get_rng_state()
+    with scoped(0, "weights"):
+        first = torch.rand(3)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(1)
+    with scoped(0, "weights"):
+        assert torch.equal(torch.rand(3), first)
+
+
+def test_a_scope_gives_the_generator_back_after_an_error_and_may_be_nested() -> None:
+    before = torch.get_rng_state()
+    with pytest.raises(ValueError, match="inside"), scoped(0, "a"):
+        raise ValueError("inside")
+    assert torch.equal(torch.get_rng_state(), before)
+    with scoped(0, "outer"):
+        alone = [torch.rand(1), torch.rand(1)]
+    with scoped(0, "outer"):
+        first = torch.rand(1)
+        with scoped(0, "inner"):
+            torch.rand(10)
+        assert torch.equal(torch.stack([first, torch.rand(1)]), torch.stack(alone))

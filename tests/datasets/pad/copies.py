@@ -1,0 +1,35 @@
+"""Small copies of every dataset of the catalogue, made once, and copies of these that a test may change."""
+
+import shutil
+from pathlib import Path
+
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.pad.item import Choices, Item, Listing
+from fedvisage.datasets.pad.tree import walk
+from fedvisage.datasets.small_copies import pretend
+
+PUBLISHED = [kind for kind, scanner in SCANNERS.items() if scanner.official]
+
+
+def make_copies(root: Path) -> dict[str, Path]:
+    for kind, scanner in SCANNERS.items():
+        pretend(scanner, root / kind)
+    return {kind: root / kind for kind in SCANNERS}
+
+
+def changeable(original: Path, to: Path) -> Path:
+    return Path(shutil.copytree(original, to))
+
+
+def listed(kind: str, root: Path, choices: Choices | None = None) -> Listing:
+    return SCANNERS[kind].list(walk(root), choices or Choices())
+
+
+def files_of(item: Item) -> list[Path]:
+    """Return the files that hold an item's pictures."""
+    return sorted(item.path.iterdir()) if item.kind == "frames" else [item.path]
+
+
+def media(kind: str, root: Path) -> list[Path]:
+    """Return the files with faces that a plain import takes."""
+    return [path for item in listed(kind, root).items for path in files_of(item)]

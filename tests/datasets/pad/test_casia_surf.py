@@ -1,0 +1,94 @@
+"""CASIA-SURF: the older layout, whose images with numbers have their class in lists alone, and streams by name."""
+
+from pathlib import Path
+
+import pytest
+from tests.datasets.importers.making import picture, save
+from tests.datasets.pad.copies import listed
+
+from fedvisage.base.errors import UserError
+from fedvisage.datasets.pad.item import Choices
+
+REAL = "Training/real_part/CLKJ_AS0005/real.rssdk"
+FAKE = "Training/fake_part/CLKJ_AS0005/04_en_b.rssdk"
+
+
+def streams(folder: str, frame: str, order: str = "color depth ir") -> str:
+    return " ".join(f"{folder}/{stream}/{frame}" for stream in order.split())
+
+
+def numbers(number: str, order: str = "color depth ir") -> str:
+    return " ".join(f"Val/0007/{number}-{stream}.jpg" for stream in order.split())
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    """Make the layout before 2024: a training part with folders, and images with numbers."""
+    root = tmp_path / "surf"
+    for seed, folder in enumerate((REAL, FAKE)):
+        for stream in ("color", "depth", "ir"):
+            save(root / folder / stream / "0101.jpg", picture(seed))
+    for number in ("007243", "007244", "007245"):
+        for stream in ("color", "depth", "ir"):
+            save(root / f"Val/0007/{number}-{stream}.jpg", picture(int(number)))
+    (root / "train_list.txt").write_text(f"{streams(REAL, '0101.jpg')} 1\n{streams(FAKE, '0101.jpg')} 0\n")
+    (root / "val_private_list.txt").write_text(f"{numbers('007243')} 1\n{numbers('007244')} 0\n")
+    (root / "val_public_list.txt").write_text("".join(numbers(f"00724{n}") + "\n" for n in (3, 4, 5)))
+    return root
+
+
+def test_the_older_layout_has_classes_in_lists_and_what_has_none_is_left_out(old: Path) -> None:
+    found = listed("casia-surf", old)
+    assert [(item.name, item.species, item.subject, item.split) for item in found.items] == [
+        (f"{FAKE}/color", "cut", "casia-surf/CLKJ_AS0005", "train"),
+        (f"{REAL}/color", "bonafide", "casia-surf/CLKJ_AS0005", "train"),
+        ("Val/0007/007243-color.jpg", "bonafide", "casia-surf/Val/0007", "dev"),
+        ("Val/0007/007244-color.jpg", "cut", "casia-surf/Val/0007", "dev"),
+    ]
+    assert found.stray == {"images of depth and infrared": 10, "images without a label in the private lists": 1}
+    notes = "; ".join(found.notes)
+    assert "val_public_list.txt has no labels: 3 lines" in notes
+    assert "1 is bona fide: 1 of them" in notes
+    assert "the persons of 2 images are not known" in notes
+
+
+def test_the_order_of_streams_in_a_list_says_nothing(old: Path) -> None:
+    plain = listed("casia-surf", old)
+    order = "ir color depth"
+    (old / "train_list.txt").write_text(f"{streams(REAL, '0101.jpg', order)} 1\n{streams(FAKE, '0101.jpg', order)} 0\n")
+    (old / "val_private_list.txt").write_text(f"{numbers('007243', order)} 1\n{numbers('007244', order)} 0\n")
+    assert listed("casia-surf", old) == plain
+
+
+def test_a_training_list_that_contradicts_the_names_is_an_error_and_turned_lists_are_read_as_told(old: Path) -> None:
+    plain = [item.species for item in listed("casia-surf", old).items]
+    path = old / "train_list.txt"
+    right = path.read_text()
+    path.write_text(right.replace("jpg 0", "jpg 1"))
+    with pytest.raises(UserError, match=r"line 2: .*04_en_b.* is labelled 1, but by its name it is an attack"):
+        listed("casia-surf", old)
+    turn = str.maketrans("01", "10")
+    for file, text in ((path, right), (old / "val_private_list.txt", (old / "val_private_list.txt").read_text())):
+        file.write_text("\n".join(line[:-1] + line[-1].translate(turn) for line in text.splitlines()) + "\n")
+    assert [item.species for item in listed("casia-surf", old, Choices(live="0")).items] == plain
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (numbers("007243"), "line 1: has no label"),
+        ("other/1.jpg 1", "line 1: .* names no image"),
+        (f"{numbers('007243')} 1\n{numbers('007243')} 0", "line 2: Val/0007/007243 has another label"),
+    ],
+)
+def test_private_lists_that_cannot_be_believed_are_refused(text: str, said: str, old: Path) -> None:
+    (old / "val_private_list.txt").write_text(text + "\n")
+    with pytest.raises(UserError, match=said):
+        listed("casia-surf", old)
+
+
+def test_a_copy_with_public_lists_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+    save(tmp_path / "c/Testing/0000/000001-color.jpg", picture(1))
+    (tmp_path / "c/test_public_list.txt").write_text("Testing/0000/000001-color.jpg\n")
+    with pytest.raises(UserError, match=r"test_public_list\.txt has no labels"):
+        listed("casia-surf", tmp_path / "c")

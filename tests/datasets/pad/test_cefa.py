@@ -1,0 +1,108 @@
+"""CASIA-CeFA: a whole copy's names, masks, and the challenge's folders whose class stands in lists alone."""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+
+import pytest
+from tests.datasets.importers.making import picture, save
+from tests.datasets.pad.copies import changeable, listed
+
+from fedvisage.base.errors import UserError
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.pad.item import Choices, Sighting
+from fedvisage.datasets.pad.scanner import sight
+
+
+def said(path: str) -> Sighting | str:
+    seen = sight(SCANNERS["cefa"], path, Choices())
+    assert seen, path
+    return seen[2]
+
+
+def test_a_whole_copy_without_masks_has_the_published_counts() -> None:
+    found, subjects = Counter[tuple[str | None, str]](), set()
+    for (number, race), person in product(enumerate(("AF", "CA", "EA"), 1), range(500)):
+        for end in ("1_1_1", "3_1_2", "3_2_2", "3_1_4"):
+            one = said(f"{race}/{race}-{person:03d}/{number}_{person:03d}_{end}/color/0001.jpg")
+            assert isinstance(one, Sighting)
+            found[one.split, one.species] += 1
+            subjects.add((one.part, one.subject))
+    assert len(subjects) == 1500
+    parts = {"train": 600, "dev": 300, "test": 600}
+    kinds = {"bonafide": 1, "print": 2, "replay": 1}
+    assert found == {(part, kind): share * n for (part, n), (kind, share) in product(parts.items(), kinds.items())}
+
+
+def test_the_same_number_is_another_person_in_each_part() -> None:
+    paths = ("AF-001/1_001_1_1_1", "CA-001/2_001_1_1_1", "EA-001/3_001_1_1_1", "3D-Mask/001/1_001_1_0_2_1_2",
+             "Silicone-Mask/001/2_001_1_0_2_1_2")  # fmt: skip
+    people = [said(f"{path}/color/0001.jpg") for path in paths]
+    assert len({(one.part, one.subject) for one in people if isinstance(one, Sighting)}) == 5
+
+
+def test_depth_infrared_and_the_second_cut_are_left_out(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    root = changeable(copies["cefa"], tmp_path / "copy")
+    for stream in ("depth", "ir", "profile"):
+        save(root / "Ethnicity/AF/AF-001/1_001_1_1_1" / stream / "0001.png", picture(7))
+    found = listed("cefa", root)
+    assert len(found.items) == 8
+    assert found.stray == {"images of depth, infrared or a second cut": 3}
+
+
+def challenge(root: Path) -> Path:
+    """Make the layout of the challenge of 2020, with a training part and folders with numbers."""
+    folders = ("train/AF-001/1_001_1_1_1", "train/AF-001/1_001_3_1_4", "dev/003000", "dev/003001", "dev/003002")
+    for number, folder in enumerate(folders):
+        save(root / "phase1" / folder / "profile/0001.png", picture(number))
+        save(root / "phase1" / folder / "depth/0001.png", picture(100 + number))
+    (root / "4@1_train.txt").write_text(
+        "train/AF-001/1_001_1_1_1/profile/0001.jpg 1\ntrain/AF-001/1_001_3_1_4/profile/0001.jpg 0\n"
+    )
+    (root / "4@1_dev_ref.txt").write_text("dev/003000 1\ndev/003001 0\n")
+    (root / "4@1_dev_res.txt").write_text("dev/003000\ndev/003001\ndev/003002\n")
+    return root
+
+
+def test_the_challenge_has_classes_in_lists_and_what_has_none_is_left_out(tmp_path: Path) -> None:
+    found = listed("cefa", challenge(tmp_path / "c"))
+    assert [(item.name, item.species, item.subject, item.split, item.own_subject) for item in found.items] == [
+        ("AF-001/1_001_1_1_1/profile", "bonafide", "cefa/AF/001", "train", False),
+        ("AF-001/1_001_3_1_4/profile", "replay", "cefa/AF/001", "train", False),
+        ("dev/003000/profile", "bonafide", "cefa/dev/003000", "dev", True),
+        ("dev/003001/profile", "attack", "cefa/dev/003001", "dev", True),
+    ]
+    assert found.stray["frames of folders without a label in the lists 4@…"] == 1
+    assert any("4@1_dev_res.txt has no labels: 3 folders left out" in note for note in found.notes)
+    assert any("1 is bona fide: 1 of them" in note for note in found.notes)
+
+
+def test_a_list_of_the_challenge_that_contradicts_the_names_is_an_error(tmp_path: Path) -> None:
+    root = challenge(tmp_path / "c")
+    path = root / "4@1_train.txt"
+    path.write_text(path.read_text().replace("0001.jpg 0", "0001.jpg 1"))
+    with pytest.raises(UserError, match=r"line 2: AF-001/1_001_3_1_4 is labelled 1, but by its name it is an attack"):
+        listed("cefa", root)
+
+
+@pytest.mark.parametrize("lines", ["dev/003000\ndev/003001\n", "dev/003000 1\ndev/003001\n"])
+def test_a_reference_list_without_labels_is_refused(lines: str, tmp_path: Path) -> None:
+    root = challenge(tmp_path / "c")
+    (root / "4@1_dev_ref.txt").write_text(lines)
+    with pytest.raises(UserError, match=r"line [12]: dev/00300[01] has no label"):
+        listed("cefa", root)
+
+
+def test_lists_that_contradict_each_other_are_refused(tmp_path: Path) -> None:
+    root = challenge(tmp_path / "c")
+    (root / "4@2_dev_ref.txt").write_text("dev/003000 0\n")
+    with pytest.raises(UserError, match=r"dev/003000 has another label in another list"):
+        listed("cefa", root)
+
+
+def test_a_copy_with_label_free_lists_alone_is_refused_with_the_reason(tmp_path: Path) -> None:
+    save(tmp_path / "c/phase2/test/000001/profile/0001.png", picture(1))
+    (tmp_path / "c/4@1_test_res.txt").write_text("test/000001\n")
+    with pytest.raises(UserError, match=r"4@1_test_res\.txt has no labels: 1 folder left out"):
+        listed("cefa", tmp_path / "c")

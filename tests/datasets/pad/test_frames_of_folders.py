@@ -1,0 +1,71 @@
+"""Folders whose images are the frames of a video, by a small scanner as others are written."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.datasets.importers.making import picture, save
+
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.datasets.import_presentations import import_items
+from fedvisage.datasets.pad.item import Choices, Grammar, Sighting
+from fedvisage.datasets.pad.scanner import Name, Scanner
+from fedvisage.datasets.pad.tree import walk
+
+COLOUR = Grammar("{part}/{person}/{clip}/colour", part="real|fake", person="P[0-9]", clip="[a-z]+")
+DEPTH = Grammar("{part}/{person}/{clip}/depth", part="real|fake", person="P[0-9]", clip="[a-z]+")
+
+
+def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
+    return Sighting("bonafide" if fields["part"] == "real" else "print", fields["person"], part=fields["part"])
+
+
+SCANNER = Scanner(
+    kind="frames-of",
+    title="Frames",
+    page="https://example.org",
+    expects="",
+    names=(Name(COLOUR, _read, "frames"), Name(DEPTH, lambda *_: "depth images", "frames")),
+)
+
+
+def make(root: Path) -> Path:
+    for number, clip in enumerate(("real/P1/a", "real/P2/b", "fake/P1/a")):
+        for frame in range(6):
+            save(root / clip / "colour" / f"{frame:04d}.png", picture(10 * number + frame))
+            save(root / clip / "depth" / f"{frame:04d}.png", picture(1000 + 10 * number + frame))
+    return root
+
+
+def test_a_folder_is_one_item_and_parts_are_other_people(tmp_path: Path) -> None:
+    found = SCANNER.list(walk(make(tmp_path / "f")), Choices())
+    assert [(item.name, item.kind, item.subject) for item in found.items] == [
+        ("fake/P1/a/colour", "frames", "frames-of/fake/P1"),
+        ("real/P1/a/colour", "frames", "frames-of/real/P1"),
+        ("real/P2/b/colour", "frames", "frames-of/real/P2"),
+    ]
+    assert found.stray == {"depth images": 18}
+
+
+def test_frames_are_taken_at_equal_distances_and_keep_their_names(tmp_path: Path) -> None:
+    root = make(tmp_path / "f")
+    (root / "real/P2/b/colour/0001.png").write_text("damaged")
+    import_items(SCANNER, root, tmp_path / "set", name="F", size=24, frames=2)
+    found = PreparedSet.open(tmp_path / "set", verify=True)
+    names = ("0001.png", "0004.png")
+    assert found.rows.item.tolist() == [
+        *(f"fake/P1/a/colour/{name}" for name in names), *(f"real/P1/a/colour/{name}" for name in names),
+        "real/P2/b/colour/0004.png",
+    ]  # fmt: skip
+    assert found.rows.frame.tolist() == [1, 4, 1, 4, 4]
+    assert set(found.rows.video.tolist()) == {"fake/P1/a/colour", "real/P1/a/colour", "real/P2/b/colour"}
+    assert (found.images[0] == picture(21)).all()
+
+
+def test_an_empty_folder_of_damaged_images_is_one_bad_file(tmp_path: Path) -> None:
+    root = make(tmp_path / "f")
+    for path in (root / "real/P2/b/colour").iterdir():
+        path.write_text("damaged")
+    report = import_items(SCANNER, root, tmp_path / "set", name="F", size=24, frames=2, max_bad=0.5)
+    assert [(one.path, one.reason) for one in report.skipped] == [
+        ("real/P2/b/colour", "no image of the folder can be read")
+    ]

@@ -1,0 +1,105 @@
+"""Frames that were cut out before: what their names say is what the dataset itself says of their videos."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from tests.datasets.importers.making import picture, save
+from tests.datasets.pad.copies import changeable, listed
+
+from fedvisage.base.errors import UserError
+from fedvisage.datasets.pad.item import Choices
+
+# Names as the published lists of FLIP and FedSIS have them, and what these videos are.
+FLIP = {
+    "oulu-npu": ("train/real/2_2_12_1_frame0", "bonafide", "oulu-npu/12", "train/real/2_2_12_1"),
+    "casia-fasd": ("test/fake/12_6_frame0", "cut", "casia-fasd/32", "test/fake/12_6"),
+    "replay-attack": (
+        "test/fake/hand_attack_mobile_client019_session01_mobile_photo_adverse_frame0",
+        "photo",
+        "replay-attack/019",
+        "test/fake/hand_attack_mobile_client019_session01_mobile_photo_adverse",
+    ),
+    "msu-mfsd": (
+        "train/fake/attack_client007_laptop_SD_printed_photo_scene01_frame0",
+        "print",
+        "msu-mfsd/007",
+        "train/fake/attack_client007_laptop_SD_printed_photo_scene01",
+    ),
+    "cefa": ("test/fake/2_231_3_2_2_08", "print", "cefa/CA/231", "test/fake/2_231_3_2_2"),
+    "wmca": ("test/fake/23.05.18_098_07_006_3_11_01", "print", "wmca/098", "test/fake/23.05.18_098_07_006_3_11"),
+    "casia-surf": (
+        "train/fake/Training_fake_part_CLKJ_BS1302_04_en_b.rssdk_color_51",
+        "cut",
+        "casia-surf/CLKJ_BS1302",
+        "train/fake/Training_fake_part_CLKJ_BS1302_04_en_b.rssdk_color",
+    ),
+    "celeba-spoof": ("train/real/12_live_096546", "bonafide", "celeba-spoof/12", "train/real/12_live_096546"),
+    "siw": ("train/attack/003-1-3-2-1_frame3", "replay", "siw/003", "train/attack/003-1-3-2-1"),
+    "rose-youtu": ("test/live/G_NT_5s_g_E_13_1_frame0", "bonafide", "rose-youtu/13", "test/live/G_NT_5s_g_E_13_1"),
+    "hkbu-mars-v2": ("test/fake/07_06_09_frame2", "mask_rigid", "hkbu-mars-v2/09", "test/fake/07_06_09"),
+}
+
+
+@pytest.mark.parametrize("kind", FLIP)
+def test_a_frame_is_of_the_dataset_that_its_name_tells(kind: str, tmp_path: Path) -> None:
+    name, species, subject, video = FLIP[kind]
+    save(tmp_path / "frames" / f"{name}.png", picture(1))
+    found = listed("frames", tmp_path / "frames")
+    assert [(one.species, one.subject, one.video) for one in found.items] == [(species, subject, video)]
+    assert found.notes == (f"frames of {kind}, by their names",)
+    assert listed("frames", tmp_path / "frames", Choices(of=kind)) == found
+
+
+def test_the_real_videos_of_replay_attack_begin_with_their_folder(tmp_path: Path) -> None:
+    name = "train/real/real_client025_session01_webcam_authenticate_controlled_2_frame0.png"
+    save(tmp_path / name, picture(1))
+    (item,) = listed("frames", tmp_path).items
+    assert (item.subject, item.split, item.extra["light"]) == ("replay-attack/025", "train", "controlled")
+
+
+@pytest.mark.parametrize(("folder", "species"), [("real", "bonafide"), ("fake", "cut")])
+def test_images_of_casia_surf_with_numbers_have_the_class_of_their_folder(
+    folder: str, species: str, tmp_path: Path
+) -> None:
+    save(tmp_path / "test" / folder / "Val_0002_002769-color.jpg", picture(1))
+    (item,) = listed("frames", tmp_path).items
+    video = f"test/{folder}/Val_0002_002769-color"
+    assert (item.species, item.subject, item.split, item.video) == (species, "casia-surf/Val/0002", "dev", video)
+
+
+def test_a_folder_is_a_video_as_gd_fas_has_it(tmp_path: Path) -> None:
+    for number in range(3):
+        save(tmp_path / f"casia/train/attack/1_HR_4/{number:03d}.png", picture(number))
+    (item,) = listed("frames", tmp_path / "casia").items
+    assert (item.kind, item.name, item.species) == ("frames", "train/attack/1_HR_4", "replay")
+
+
+def test_a_frame_in_the_folder_of_the_other_class_is_an_error(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    root = changeable(copies["frames"], tmp_path / "copy")
+    (root / "train/fake/1_HR_4_frame6.png").rename(root / "train/real/1_HR_4_frame6.png")
+    with pytest.raises(UserError, match=r"train/real/1_HR_4_frame6\.png lies in 'real', but by its name .* an attack"):
+        listed("frames", root)
+
+
+def test_frames_of_two_datasets_in_one_folder_are_refused(copies: Mapping[str, Path], tmp_path: Path) -> None:
+    root = changeable(copies["frames"], tmp_path / "copy")
+    save(root / "train/real/2_2_12_1_frame0.png", picture(1))
+    with pytest.raises(UserError, match=r"1 images have names that casia-fasd does not have: .*2_2_12_1.*--of"):
+        listed("frames", root)
+
+
+def test_names_that_may_be_of_two_datasets_ask_which(tmp_path: Path) -> None:
+    save(tmp_path / "train/real/2_2_12_1_frame0.png", picture(1))
+    save(tmp_path / "train/real/1_1_frame0.png", picture(2))
+    with pytest.raises(UserError, match=r"may be of casia-fasd or of oulu-npu; say which with --of"):
+        listed("frames", tmp_path)
+
+
+def test_of_names_a_dataset_whose_frames_are_known(copies: Mapping[str, Path]) -> None:
+    with pytest.raises(UserError, match="choose one of oulu-npu"):
+        listed("frames", copies["frames"], Choices(of="folder"))
+    with pytest.raises(UserError, match="dataset of its own"):
+        listed("oulu-npu", copies["oulu-npu"], Choices(of="oulu-npu"))
+    with pytest.raises(UserError, match="holds no frames of oulu-npu: looked for"):
+        listed("frames", copies["frames"], Choices(of="oulu-npu"))

@@ -1,0 +1,129 @@
+"""The names of whole copies, written out from the documentation of the datasets: as many items as were published."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+
+from fedvisage.datasets.catalogue import SCANNERS
+from fedvisage.datasets.pad.item import Choices, Sighting
+from fedvisage.datasets.pad.scanner import sight
+
+MSU_CLIENTS = [1, 2, 3, 5, 6, 7, 8, 9, 11, 12, 13, 14, 21, 22, 23, 24, 26, 28, 29, 30, 32, 33, 34, 35, 36, 37, 39, 42,
+               48, 49, 50, 51, 53, 54, 55]  # fmt: skip
+
+
+def oulu() -> Iterator[str]:
+    for phone, session, subject, file in product(range(1, 7), range(1, 4), range(1, 56), range(1, 6)):
+        part = "Train" if subject <= 20 else "Dev" if subject <= 35 else "Test"
+        yield f"{part}_files/{phone}_{session}_{subject:02d}_{file}.avi"
+
+
+def casia() -> Iterator[str]:
+    clips = [*map(str, range(1, 9)), *(f"HR_{n}" for n in range(1, 5))]
+    for part, people in (("train", 20), ("test", 30)):
+        for subject, clip in product(range(1, people + 1), clips):
+            yield f"{part}_release/{subject}/{clip}.avi"
+
+
+def replay() -> Iterator[str]:
+    clients = {"train": range(1, 16), "devel": range(16, 31), "test": range(31, 51)}
+    for part, people in clients.items():
+        for client, light in product(people, ("adverse", "controlled")):
+            begin = f"client{client:03d}_session01"
+            for take in (1, 2):
+                yield f"{part}/real/{begin}_webcam_authenticate_{light}_{take}.mov"
+            yield f"enroll/{part}/{begin}_webcam_enroll_{light}_1.mov"
+            shows = [("print", "highdef", "photo"), *product(("mobile", "highdef"), ("mobile",), ("photo", "video"))]
+            for support, (device, camera, medium) in product(("fixed", "hand"), shows):
+                yield f"{part}/attack/{support}/attack_{device}_{begin}_{camera}_{medium}_{light}.mov"
+
+
+def msu() -> Iterator[str]:
+    for client, (camera, ending) in product(MSU_CLIENTS, (("android", "mp4"), ("laptop", "mov"))):
+        yield f"scene01/real/real_client{client:03d}_{camera}_SD_scene01.{ending}"
+        for medium in ("ipad_video", "iphone_video", "printed_photo"):
+            yield f"scene01/attack/attack_client{client:03d}_{camera}_SD_{medium}_scene01.{ending}"
+
+
+def hkbu() -> Iterator[str]:
+    for folder, person, camera, light in product(("real", "attack"), range(1, 13), range(1, 8), range(1, 7)):
+        yield f"{folder}/{person:02d}/{camera:02d}_{light:02d}_{person:02d}.avi"
+
+
+def mask_3d() -> Iterator[str]:
+    people = [f"{number:04d}_{n:03d}" for number in range(927, 930) for n in range(16)]
+    for person in people:
+        for clip in (1, 15, 16, 17, 22, 23):
+            yield f"Real/{person}/{clip}.MOV"
+        short = person == people[8]  # one person has four clips of each decoration
+        for decoration, clip in product((1, 2, 3), range(1, 5 if short else 7)):
+            yield f"Fake/{person}/{decoration}/{clip}.MOV"
+
+
+def surf() -> Iterator[str]:
+    """Yield a frame of each video; nine attacks of the test part are missing from the dataset itself."""
+    parts = {"Training": range(300), "Val": range(300, 400), "Testing": range(400, 1000)}
+    for part, people in parts.items():
+        codes = ("04_en_b", "05_enm_s", "06_enm_b") if part == "Training" else ("01_e_s", "02_e_b", "03_en_s")
+        for person in people:
+            yield f"Data/{part}/real_part/CLKJ_BS{person:04d}/real.rssdk/color/0001.jpg"
+            for code in codes:
+                if person < 991 or code != "02_e_b":
+                    yield f"Data/{part}/fake_part/CLKJ_BS{person:04d}/{code}.rssdk/color/0001.jpg"
+
+
+def three_dmad() -> Iterator[str]:
+    for person, session, recording in product(range(1, 18), range(1, 4), range(1, 6)):
+        yield f"Data/{person:02d}_{session:02d}_{recording:02d}.hdf5"
+
+
+SPECIES = {
+    "oulu-npu": (oulu, {"bonafide": 990, "print": 1980, "replay": 1980}),
+    "casia-fasd": (casia, {"bonafide": 150, "warp": 150, "cut": 150, "replay": 150}),
+    "replay-attack": (replay, {"bonafide": 300, "print": 200, "photo": 400, "replay": 400}),
+    "msu-mfsd": (msu, {"bonafide": 70, "print": 70, "replay": 140}),
+    "casia-surf": (surf, {"bonafide": 1000, "cut": 2991}),
+    "casia-surf-3dmask": (mask_3d, {"bonafide": 288, "mask_rigid": 858}),
+    "3dmad": (three_dmad, {"bonafide": 170, "mask_rigid": 85}),
+    "hkbu-mars-v2": (hkbu, {"bonafide": 504, "mask_rigid": 504}),
+}
+
+
+@pytest.mark.parametrize("kind", SPECIES)
+def test_a_whole_copy_has_the_published_counts(kind: str) -> None:
+    names, by_species = SPECIES[kind]
+    scanner, places, species = SCANNERS[kind], dict[str, list[int]](), Counter[str]()
+    for name in names():
+        seen = sight(scanner, name, Choices(enroll=True))
+        assert seen is not None, name
+        said = seen[2]
+        assert isinstance(said, Sighting)
+        species[said.species] += 1
+        place = said.extra.get("purpose") or said.split or "all"
+        counted = {place, "all"} & scanner.counts.keys()
+        assert counted, place
+        for one in counted:
+            places.setdefault(one, [0, 0])[said.species != "bonafide"] += 1
+    assert {place: tuple(both) for place, both in places.items()} == scanner.counts
+    assert species == by_species
+
+
+def test_what_a_display_shows_decides_between_photo_and_replay() -> None:
+    def species(name: str) -> str:
+        seen = sight(SCANNERS["replay-attack"], name, Choices())
+        assert seen
+        assert isinstance(seen[2], Sighting)
+        return seen[2].species
+
+    name = "test/attack/hand/attack_{}_client031_session01_{}_{}_adverse.mov"
+    assert species(name.format("mobile", "mobile", "photo")) == "photo"
+    assert species(name.format("mobile", "mobile", "video")) == "replay"
+    assert species(name.format("print", "highdef", "photo")) == "print"
+
+
+def test_the_high_quality_replay_of_casia_is_an_attack() -> None:
+    seen = sight(SCANNERS["casia-fasd"], "test_release/3/HR_4.avi", Choices())
+    assert seen
+    assert seen[2] == Sighting("replay", "23", "test", {"clip": "HR_4", "quality": "high"})

@@ -1,0 +1,143 @@
+"""Who comes in, and who is found: attacks and poor pictures first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.gallery import enrolment
+from fedvisage.device.gallery.enrolment import Model, evaluate
+from fedvisage.device.gallery.file import ModelChanged, NotEnrolled, Unknown
+from fedvisage.device.gallery.search import Gallery
+from fedvisage.device.gallery.templates import as_cosine, directions, protect
+from fedvisage.metrics.similarity import Features
+
+ENGINE = Tiles()
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "renewable"])
+def gallery(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Gallery]:
+    with Gallery.create(tmp_path / "door.gallery", bytes(32)) as made:
+        made.add_collection(renewable=request.param)
+        for person in range(4):
+            enrolment.enrol(made, ENGINE, "default", f"person {person}", [("a.png", row_of(tile_of(person)))])
+        yield made
+
+
+def embedding(person: int, photograph: int) -> Features:
+    face = enrolment.face_to_enrol(ENGINE, row_of(tile_of(person, photograph)))
+    assert not isinstance(face, str)
+    assert face.embedding is not None
+    return face.embedding
+
+
+def test_a_person_is_found_on_another_photograph_and_a_stranger_is_nobody(gallery: Gallery) -> None:
+    matches = enrolment.search(gallery, ENGINE, "default", embedding(2, 1))
+    assert [one.decision for one in matches] == ["match", *["no_match"] * 3]
+    assert matches[0].name == "person 2"
+    alone = enrolment.verify(gallery, ENGINE, "default", "person 2", embedding(2, 1))
+    assert alone == replace(matches[0], similarity=alone.similarity)
+    assert alone.similarity == pytest.approx(matches[0].similarity, abs=1e-6)
+    assert enrolment.verify(gallery, ENGINE, "default", "person 1", embedding(2, 1)).decision == "no_match"
+    assert {one.decision for one in enrolment.search(gallery, ENGINE, "default", embedding(9, 0))} == {"no_match"}
+
+
+def test_renewable_similarities_estimate_the_cosine(gallery: Gallery) -> None:
+    """1024 signs tell a cosine near 0 with a standard deviation of 0.041: six of them, as a key comes only once."""
+    tolerance = 0.25 if gallery.collection("default").renewable else 1e-6
+    for one in enrolment.search(gallery, ENGINE, "default", embedding(2, 1)):
+        cosine = float(embedding(2, 1) @ embedding(int(one.name.split()[1]), 0))
+        assert one.similarity == pytest.approx(cosine, abs=tolerance)
+
+
+@pytest.mark.parametrize("other", [1, 2])
+def test_over_many_keys_renewable_similarities_are_the_cosine(other: int) -> None:
+    first, second = embedding(2, 1), embedding(other, 0)
+    found = []
+    for seed in range(40):
+        signs = [bits_of(one, directions(bytes([seed] * 32), len(one))) for one in (first, second)]
+        found.append(as_cosine(2 * float(np.mean(signs[0] == signs[1])) - 1))
+    assert np.mean(found) == pytest.approx(float(first @ second), abs=0.02)
+    assert np.std(found) < 0.05
+
+
+def bits_of(vector: Features, projection: Features) -> np.ndarray:
+    return np.unpackbits(np.frombuffer(protect(vector, projection), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("picture", "reason"),
+    [
+        (row_of(), "no face"),
+        (row_of(tile_of(5), tile_of(6)), "several"),
+        (row_of(tile_of(5, colour=RED)), "attack"),
+        (row_of(tile_of(5, colour=GREEN)), "blurred"),
+    ],
+    ids=["nobody", "two", "attack", "poor"],
+)
+def test_nobody_is_enrolled_with_what_shows_no_living_face_well(
+    gallery: Gallery, picture: np.ndarray, reason: str
+) -> None:
+    with pytest.raises(NotEnrolled, match=reason) as caught:
+        enrolment.enrol(gallery, ENGINE, "default", "eve", [("eve.png", picture)])
+    assert "eve.png" in str(caught.value)
+    with pytest.raises(Unknown):
+        gallery.person("default", "eve")
+    done = enrolment.enrol(gallery, ENGINE, "default", "eve", [("eve.png", picture), ("b.png", row_of(tile_of(5)))])
+    assert len(done.faces) == 1
+    assert done.faces[0].pad_score == 0.9
+    assert [name for name, _ in done.refused] == ["eve.png"]
+
+
+def test_nobody_is_enrolled_where_nothing_tells_attacks(gallery: Gallery) -> None:
+    with pytest.raises(NotEnrolled, match="attack"):
+        enrolment.enrol(gallery, replace(ENGINE, pad_digest=None), "default", "eve", [("a.png", row_of(tile_of(5)))])
+    with pytest.raises(UserError, match="--recognition"):
+        enrolment.enrol(gallery, replace(ENGINE, model=None), "default", "eve", [("a.png", row_of(tile_of(5)))])
+
+
+def test_after_a_new_model_people_are_enrolled_again_or_refused_by_name(gallery: Gallery) -> None:
+    newer = replace(ENGINE, model=Model("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
+    with pytest.raises(ModelChanged, match="person"):
+        enrolment.search(gallery, newer, "default", embedding(2, 1))
+    for person in range(4):
+        done = enrolment.enrol(gallery, newer, "default", f"person {person}", [("a.png", row_of(tile_of(person)))])
+        assert done.replaced == 1
+    assert enrolment.search(gallery, newer, "default", embedding(2, 1))[0].decision == "match"
+
+
+def test_figures_are_those_that_counting_by_hand_gives(gallery: Gallery) -> None:
+    pictures = [(f"person {person}", row_of(tile_of(person, 1))) for person in range(4)]
+    pictures += [(f"stranger {person}", row_of(tile_of(person, 1))) for person in range(10, 30)]
+    pictures += [("person 0", row_of(tile_of(0, colour=RED))), ("person 1", row_of())]
+    figures = evaluate(gallery, ENGINE, "default", pictures)
+    assert (figures.people, figures.mated, figures.unmated) == (4, 4, 20)
+    assert figures.not_judged == {"it is an attack": 1, "no face was found": 1}
+    assert (figures.rank_one, figures.tpir, figures.fpir) == (1.0, 1.0, 0.0)
+    assert figures.tpir_at_fpir == {0.1: 1.0}  # of 20 searches, one in a hundred cannot be seen
+    highest = sorted(
+        max(one.similarity for one in enrolment.search(gallery, ENGINE, "default", embedding(person, 1)))
+        for person in range(10, 30)
+    )
+    assert figures.threshold_at_fpir[0.1] == pytest.approx(highest[-3], abs=1e-6)
+    assert "100.00%" in figures.lines()[3]
+    with pytest.raises(UserError, match="nobody"):
+        evaluate(gallery, ENGINE, "default", pictures[4:10])
+
+
+def test_galleries_and_the_service_need_no_torch() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from fedvisage.device.gallery import enrolment, search\n"
+        "from fedvisage.metrics import identification\n"
+        "from fedvisage.device.service import app\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,0 +1,168 @@
+"""Files that are no gallery, or cannot be written: each is one line that names the file."""
+
+from __future__ import annotations
+
+import os
+import resource
+import sqlite3
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.device.gallery.file import Busy, Exists, WrongKey, key_from, make_key_file, open_to_others
+from fedvisage.device.gallery.search import Gallery
+from fedvisage.metrics.similarity import unit
+
+KEY = bytes(range(32))
+MODEL = "sha256:" + "a" * 64
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "door.gallery"
+    with Gallery.create(path, KEY) as made:
+        made.add_collection()
+        for number in range(20):
+            face = unit(np.random.default_rng(number).standard_normal((1, 512)))
+            made.enrol("default", f"person {number}", face, MODEL)
+    return path
+
+
+@pytest.fixture
+def plain(path: Path) -> Iterator[sqlite3.Connection]:
+    opened = sqlite3.connect(path, isolation_level=None)
+    yield opened
+    opened.close()
+
+
+def refused(path: Path) -> str:
+    with pytest.raises((UserError, RunFailed)) as caught:
+        Gallery(path, KEY, patience=0)
+    line = str(caught.value)
+    assert str(path) in line
+    assert "\n" not in line
+    return line
+
+
+def test_another_version_is_refused_by_its_number(path: Path, plain: sqlite3.Connection) -> None:
+    plain.execute("PRAGMA user_version = 7")
+    assert "version 7" in refused(path)
+
+
+def test_a_file_that_is_cut_off(path: Path) -> None:
+    whole = path.read_bytes()
+    for length in (len(whole) - 1, len(whole) // 2, 5000, 100, 50, 0):
+        path.write_bytes(whole[:length])
+        refused(path)
+
+
+def test_a_file_with_other_bytes_is_refused_or_says_which_record_was_changed(path: Path) -> None:
+    whole, rng = path.read_bytes(), np.random.default_rng(0)
+    for _ in range(30):
+        spoilt, at = bytearray(whole), int(rng.integers(len(whole)))
+        spoilt[at : at + 200] = rng.bytes(len(spoilt[at : at + 200]))
+        path.write_bytes(spoilt)
+        try:
+            with Gallery(path, KEY, patience=0) as opened:
+                opened.search("default", unit(np.ones((1, 512), np.float32)), MODEL)
+        except (UserError, RunFailed) as error:
+            assert "\n" not in str(error)  # noqa: PT017
+
+
+def test_what_is_no_gallery(tmp_path: Path) -> None:
+    text, other, pipe = tmp_path / "a.txt", tmp_path / "other.db", tmp_path / "pipe"
+    text.write_text("no database at all, " * 100)
+    sqlite3.connect(other).execute("CREATE TABLE things (name)").connection.close()
+    os.mkfifo(pipe)
+    assert "no SQLite" in refused(text)
+    assert "no gallery" in refused(other)
+    assert "plain file" in refused(pipe)
+    assert "plain file" in refused(tmp_path)
+    assert "does not exist" in refused(tmp_path / "nothing")
+
+
+def test_a_trigger_that_somebody_planted_is_not_run(path: Path, plain: sqlite3.Connection) -> None:
+    plain.execute("CREATE TRIGGER planted AFTER DELETE ON persons BEGIN INSERT INTO meta VALUES ('kept', OLD.key); END")
+    assert "tables" in refused(path)
+
+
+def test_a_file_that_another_process_holds(path: Path, plain: sqlite3.Connection) -> None:
+    with Gallery(path, KEY, patience=0) as opened:
+        plain.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(Busy, match="locked"):
+            opened.people("default")
+        with pytest.raises(Busy, match="locked"):
+            opened.remove("default", "person 3")
+    assert "locked" in refused(path)
+    plain.execute("ROLLBACK")
+    with Gallery(path, KEY, patience=0) as opened:
+        assert len(opened.people("default")) == 20
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from fedvisage.base.errors import RunFailed
+from fedvisage.device.gallery.search import Gallery
+path = Path(sys.argv[1])
+resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 30_000,) * 2)
+with Gallery(path, bytes(range(32))) as opened:
+    try:
+        for number in range(1000):
+            opened.enrol("default", f"late {number}", np.ones((1, 512), np.float32), "sha256:" + "a" * 64)
+    except RunFailed as error:
+        print(number, error)
+"""
+
+
+def test_a_disk_that_is_full_is_said_and_leaves_what_was_there(path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", FULL, str(path)], capture_output=True, text=True, check=True)
+    number, line = done.stdout.strip().split(" ", 1)
+    assert "disk is full" in line
+    assert str(path) in line
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
+    with Gallery(path, KEY) as opened:
+        assert len(opened.people("default")) == 20 + int(number)
+
+
+def test_a_gallery_is_never_written_over(path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(Exists, match="exists"):
+        Gallery.create(path, KEY)
+    assert path.read_bytes() == before
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_keys_come_from_a_file_or_the_environment(tmp_path: Path, path: Path) -> None:
+    file = tmp_path / "key"
+    key = make_key_file(file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert not open_to_others(file)
+    file.chmod(0o644)
+    assert open_to_others(file)
+    assert key_from(file) == key == key_from(None, {"FEDVISAGE_GALLERY_KEY": key.hex()})
+    with pytest.raises(UserError, match="exists"):
+        make_key_file(file)
+    with pytest.raises(WrongKey):
+        Gallery(path, key)
+
+
+@pytest.mark.parametrize("content", ["", "short", "zz" * 32, "00" * 31, "00" * 33, "\0" * 5000])
+def test_what_is_no_key(tmp_path: Path, content: str) -> None:
+    file = tmp_path / "key"
+    file.write_text(content)
+    with pytest.raises(UserError, match="64 hexadecimal") as caught:
+        key_from(file)
+    assert str(caught.value).startswith(str(file))
+    with pytest.raises(UserError, match=r"FEDVISAGE_GALLERY_KEY|--key"):
+        key_from(None, {"FEDVISAGE_GALLERY_KEY": content})
+    for missing in (tmp_path / "nothing", tmp_path):
+        with pytest.raises(UserError, match=r"exist|plain"):
+            key_from(missing)

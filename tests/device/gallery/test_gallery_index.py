@@ -1,0 +1,57 @@
+"""The index finds exactly whom a plain product and a sort find, however people come and go."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedvisage.device.gallery.search import Index
+from fedvisage.metrics.similarity import Features, unit
+
+ROWS = 100
+
+
+def vectors(seed: int, count: int, size: int = 16) -> Features:
+    return unit(np.random.default_rng(seed).standard_normal((count, size)))
+
+
+@pytest.mark.parametrize("asked", [1, 7, 300])
+@pytest.mark.parametrize("most", [1, 5, 40])
+def test_recall_is_one(asked: int, most: int) -> None:
+    people, faces = vectors(0, ROWS * 2 + 77), vectors(1, asked)
+    held = Index(16, ROWS)
+    for number, vector in enumerate(people):
+        held.put(str(number), vector)
+    found = held.search(faces, most)
+    similarity = faces @ people.T
+    for row, hits in enumerate(found):
+        expected = np.argsort(-similarity[row], kind="stable")[:most]
+        assert [int(name) for name, _ in hits] == expected.tolist()
+        assert [value for _, value in hits] == pytest.approx(similarity[row][expected].tolist(), abs=1e-5)
+
+
+def test_people_who_come_and_go_leave_the_others_found() -> None:
+    rng, held, kept = np.random.default_rng(2), Index(16, ROWS), dict[str, Features]()
+    for step, vector in enumerate(vectors(3, 3 * ROWS)):
+        name = str(int(rng.integers(ROWS + 500)))
+        if step % 3 == 2:
+            held.drop(name)
+            kept.pop(name, None)
+        else:
+            held.put(name, vector)
+            kept[name] = vector
+    assert len(held) == len(kept)
+    names, matrix = list(kept), np.stack(list(kept.values()))
+    for row, hits in enumerate(held.search(vectors(4, 5), 3)):
+        similarity = matrix @ vectors(4, 5)[row]
+        assert [name for name, _ in hits] == [names[at] for at in np.argsort(-similarity)[:3]]
+    for name in names:
+        held.drop(name)
+    assert held.search(vectors(4, 2), 3) == [[], []]
+
+
+def test_fewer_people_than_asked_for_are_all_found() -> None:
+    held = Index(16, ROWS)
+    for number, vector in enumerate(vectors(0, 3)):
+        held.put(str(number), vector)
+    assert {name for name, _ in held.search(vectors(1, 1), 10)[0]} == {"0", "1", "2"}

@@ -1,0 +1,181 @@
+"""A process that is killed at any line of a change leaves a gallery that its owner can open, changed or not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.gallery.migration import migrate
+from fedvisage.device.gallery.search import Gallery
+
+OLD = Path(__file__).parents[2] / "upgrade" / "from-0.1" / "gallery" / "door.gallery"
+KEY, NEW, MODEL = bytes(range(32)), bytes(32), "sha256:" + "a" * 64
+WRITING = tuple(f"fedvisage/{name}.py" for name in (
+    "gallery/authenticated", "gallery/counter", "gallery/file", "gallery/migration", "gallery/store", "files",
+))  # fmt: skip
+
+
+def opened(place: Path, key: bytes = KEY, counters: str = "counters") -> Gallery:
+    return Gallery(place / "door.gallery", key, counters=place / counters)
+
+
+def make(place: Path) -> None:
+    with Gallery.create(place / "door.gallery", KEY, counters=place / "counters") as gallery:
+        gallery.add_collection()
+        for name in ("anna", "bob"):
+            gallery.enrol("default", name, np.ones((1, 4), np.float32), MODEL)
+
+
+def enrol(place: Path) -> None:
+    with opened(place) as gallery:
+        gallery.enrol("default", "carol", np.ones((1, 4), np.float32), MODEL)
+
+
+def remove(place: Path) -> None:
+    with opened(place) as gallery:
+        gallery.remove("default", "anna")
+
+
+def turn(place: Path) -> None:
+    with opened(place) as gallery:
+        gallery.turn_key(NEW, place / "new")
+
+
+def bring(place: Path) -> None:
+    migrate(place / "door.gallery", KEY, place / "counters")
+
+
+def lines_of(deed: Callable[[Path], None], place: Path) -> list[int]:
+    """Do something, and return when each line of the code that writes was passed for the last time."""
+    passed, last = 0, dict[tuple[str, int], int]()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal passed
+        if not frame.f_code.co_filename.endswith(WRITING):
+            return None
+        if event == "line":
+            passed += 1
+            last[frame.f_code.co_filename, frame.f_lineno] = passed
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        deed(place)
+    finally:
+        sys.settrace(before)
+    return sorted(last.values())
+
+
+def kill_at(line: int, deed: Callable[[Path], None], place: Path) -> None:
+    """Do something in a child process that is killed before it passes its n-th line."""
+    child = os.fork()
+    if child:
+        assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+        return
+    passed = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal passed
+        if not frame.f_code.co_filename.endswith(WRITING):
+            return None
+        if event == "line" and (passed := passed + 1) == line:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return trace
+
+    sys.settrace(trace)
+    try:
+        deed(place)
+    finally:
+        os._exit(0)
+
+
+def every_line(deed: Callable[[Path], None], template: Path, check: Callable[[Path], None]) -> None:
+    """Do something again and again, killed at a later line each time, then to its end, and check what is left."""
+    whole = template.with_name("whole")
+    shutil.copytree(template, whole)
+    lines = lines_of(deed, whole)
+    assert len(lines) > 60
+    for line in lines:
+        place = template.with_name(f"killed-{line}")
+        shutil.copytree(template, place)
+        kill_at(line, deed, place)
+        check(place)
+        shutil.rmtree(place)
+    check(whole)
+
+
+@pytest.mark.parametrize(("deed", "after"), [(enrol, {"anna", "bob", "carol"}), (remove, {"bob"})])
+def test_a_change_is_made_or_not(tmp_path: Path, deed: Callable[[Path], None], after: set[str]) -> None:
+    template = tmp_path / "template"
+    template.mkdir()
+    make(template)
+    ends = []
+
+    def check(place: Path) -> None:
+        with opened(place) as gallery:
+            ends.append({one.name for one in gallery.people("default")})
+            gallery.enrol("default", "dave", np.ones((1, 4), np.float32), MODEL)
+        with opened(place) as gallery:
+            assert {one.name for one in gallery.people("default")} == ends[-1] | {"dave"}
+
+    every_line(deed, template, check)
+    assert {frozenset(one) for one in ends} == {frozenset({"anna", "bob"}), frozenset(after)}
+    assert ends == sorted(ends, key=lambda one: one == after)
+
+
+@pytest.mark.slow
+def test_a_key_is_turned_or_not(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.mkdir()
+    make(template)
+    keys = []
+
+    def check(place: Path) -> None:
+        for key, counters in ((KEY, "counters"), (NEW, "new")):
+            try:
+                with opened(place, key, counters) as gallery:
+                    assert len(gallery.people("default")) == 2
+                    gallery.remove("default", "anna")
+                keys.append(key)
+                return
+            except UserError:
+                continue
+        raise AssertionError("no key opens it")
+
+    every_line(turn, template, check)
+    assert set(keys) == {KEY, NEW}
+    assert keys == sorted(keys, key=lambda one: one == NEW)
+
+
+@pytest.mark.slow
+def test_a_gallery_is_migrated_or_can_be(tmp_path: Path) -> None:
+    template = tmp_path / "template"
+    template.mkdir()
+    shutil.copy(OLD, template / "door.gallery")
+    again = []
+
+    def check(place: Path) -> None:
+        try:
+            with opened(place):
+                again.append(False)
+        except UserError as error:
+            assert "gallery migrate" in str(error)  # noqa: PT017
+            bring(place)
+            again.append(True)
+        with opened(place) as gallery:
+            assert [one.name for one in gallery.people("default")] == ["anna", "bob", "carol"]
+        assert (place / "door.gallery.v1").read_bytes() == OLD.read_bytes()
+
+    every_line(bring, template, check)
+    assert set(again) == {True, False}

@@ -1,0 +1,304 @@
+"""A gallery that was edited without its key is refused, and so is an older copy of the whole file."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.gallery.counter import counters_of
+from fedvisage.device.gallery.file import Exists, WrongKey, new_key
+from fedvisage.device.gallery.search import Gallery
+from fedvisage.metrics.similarity import Features, unit
+
+KEY, MODEL = bytes(range(32)), "sha256:" + "a" * 64
+STAFF = "(SELECT id FROM collections WHERE name = 'staff')"
+
+
+def face(seed: int) -> Features:
+    return unit(np.random.default_rng(seed).standard_normal((1, 16)))
+
+
+def opened(path: Path, key: bytes = KEY) -> Gallery:
+    return Gallery(path, key, counters=path.parent / "counters")
+
+
+def make(path: Path, key: bytes = KEY) -> None:
+    """Make a gallery of two collections with three people each."""
+    with Gallery.create(path, key, counters=path.parent / "counters") as gallery:
+        for collection, names in (("visitors", ("mallory", "anna", "bob")), ("staff", ("carol", "dave", "erin"))):
+            gallery.add_collection(collection)
+            for number, name in enumerate(names):
+                scores = [0.25 + number / 8]
+                gallery.enrol(collection, name, face(len(name) + 10 * number), MODEL, scores)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "door.gallery"
+    make(made)
+    return made
+
+
+def sql(path: Path, *statements: str) -> None:
+    plain = sqlite3.connect(path)
+    for statement in statements:
+        plain.execute(statement)
+    plain.commit()
+    plain.close()
+
+
+def use(path: Path, key: bytes = KEY) -> None:
+    """Use every collection in every way that reads people."""
+    with opened(path, key) as gallery:
+        for collection in gallery.collections():
+            gallery.everybody(collection.name)
+            gallery.search(collection.name, face(0), MODEL)
+
+
+def names(path: Path, key: bytes = KEY) -> dict[str, list[str]]:
+    with opened(path, key) as gallery:
+        return {one.name: [person.name for person in gallery.people(one.name)] for one in gallery.collections()}
+
+
+EDITS = {
+    "a person moved": f"UPDATE persons SET collection = {STAFF}",
+    "one person moved": f"UPDATE persons SET collection = {STAFF} WHERE collection = 1"
+    " AND tag = (SELECT min(tag) FROM persons WHERE collection = 1)",
+    "everybody deleted": "DELETE FROM persons",
+    "somebody deleted": "DELETE FROM persons WHERE id = (SELECT min(id) FROM persons)",
+    "a face deleted": "DELETE FROM faces WHERE number = 1",
+    "a collection deleted": "DELETE FROM collections WHERE name = 'staff'",
+    "a score forged": "UPDATE faces SET pad_score = 0.99 WHERE number = 1",
+    "a score removed": "UPDATE faces SET pad_score = NULL WHERE number = 1",
+    "a face's time forged": "UPDATE faces SET created = '2020-01-01T00:00:00+00:00' WHERE number = 1",
+    "a person's time forged": "UPDATE persons SET created = '2020-01-01T00:00:00+00:00'",
+    "a collection's time forged": "UPDATE collections SET created = '2020-01-01T00:00:00+00:00'",
+    "a collection renamed": "UPDATE collections SET name = 'guests' WHERE name = 'visitors'",
+    "a model's size forged": "UPDATE models SET size = 17",
+    "a face numbered anew": "UPDATE faces SET number = 100 WHERE number = 1",
+    "a face given away": "UPDATE faces SET person = (SELECT max(person) FROM faces WHERE number > 1) WHERE number = 1",
+    "a face doubled": "INSERT INTO faces SELECT 100, 'f_0123456789abcdef', person, model, template, created, pad_score"
+    " FROM faces WHERE number = 1",
+    "a person doubled": f"INSERT INTO persons SELECT 'p_0123456789abcdef', {STAFF}, tag, key, name, created"
+    " FROM persons WHERE collection != 2 LIMIT 1",
+    "a tag of another type": "UPDATE persons SET tag = 'text' WHERE id = (SELECT min(id) FROM persons)",
+    "an id of another type": "UPDATE faces SET id = x'00' WHERE number = 1",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edit_without_the_key_is_refused(path: Path, edit: str) -> None:
+    sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
+    with pytest.raises(UserError, match="without its key") as caught:
+        use(path)
+    assert caught.value.place == str(path)
+
+
+def test_swapped_names_of_collections_are_refused(path: Path) -> None:
+    change = "UPDATE collections SET name = '{}' WHERE name = '{}'"
+    sql(path, *(change.format(new, old) for new, old in (("x", "staff"), ("staff", "visitors"), ("visitors", "x"))))
+    with pytest.raises(UserError, match="without its key"):
+        opened(path)
+
+
+@pytest.mark.parametrize("edit", ["a person moved", "everybody deleted", "a score forged", "a face doubled"])
+def test_an_open_gallery_refuses_an_edit_as_well(path: Path, edit: str) -> None:
+    with opened(path) as gallery:
+        gallery.search("staff", face(0), MODEL)
+        sql(path, "PRAGMA foreign_keys = ON", EDITS[edit])
+        with pytest.raises(UserError, match="without its key"):
+            gallery.people("visitors")
+        with pytest.raises(UserError, match="without its key"):
+            gallery.enrol("visitors", "mallory", face(0), MODEL)
+        with pytest.raises(UserError, match="without its key"):
+            gallery.turn_key(new_key())
+
+
+PUT_BACK = (
+    "INSERT INTO persons SELECT * FROM old.persons WHERE id NOT IN (SELECT id FROM persons)",
+    "INSERT INTO faces SELECT * FROM old.faces WHERE id NOT IN (SELECT id FROM faces)",
+)
+
+
+def test_rows_of_a_deleted_person_that_are_put_back_are_refused(path: Path, tmp_path: Path) -> None:
+    old = shutil.copy(path, tmp_path / "old")
+    with opened(path) as gallery:
+        gallery.remove("visitors", "anna")
+    sql(path, f"ATTACH '{old}' AS old", *PUT_BACK)
+    with opened(path) as gallery:
+        for read in (lambda: gallery.person("visitors", "anna"), lambda: gallery.people("visitors")):
+            with pytest.raises(UserError, match="without its key"):
+                read()
+        assert len(gallery.people("staff")) == 3
+
+
+def test_a_collection_that_is_put_back_with_its_sums_is_refused(path: Path, tmp_path: Path) -> None:
+    old = shutil.copy(path, tmp_path / "old")
+    with opened(path) as gallery:
+        gallery.remove("visitors", "anna")
+    members = "UPDATE collections SET members = (SELECT members FROM old.collections AS o WHERE o.id = collections.id)"
+    sql(path, f"ATTACH '{old}' AS old", *PUT_BACK, members)
+    with pytest.raises(UserError, match="without its key"):
+        opened(path)
+
+
+def test_rows_of_another_gallery_with_the_same_key_are_refused(path: Path, tmp_path: Path) -> None:
+    make(tmp_path / "other.gallery")
+    sql(path, f"ATTACH '{tmp_path / 'other.gallery'}' AS old", "DELETE FROM faces", "DELETE FROM persons",
+        "INSERT INTO persons SELECT * FROM old.persons", "INSERT INTO faces SELECT * FROM old.faces")  # fmt: skip
+    with pytest.raises(UserError, match="without its key"):
+        use(path)
+
+
+def test_another_gallery_with_the_same_key_in_its_place_is_refused(path: Path, tmp_path: Path) -> None:
+    make(tmp_path / "other.gallery")
+    shutil.copy(tmp_path / "other.gallery", path)
+    with pytest.raises(UserError, match="does not fit its counter"):
+        opened(path)
+
+
+def test_a_counter_is_never_written_over(path: Path) -> None:
+    (counter,) = (path.parent / "counters").iterdir()
+    before = counter.read_bytes()
+    for _ in range(2):
+        with pytest.raises(Exists, match="never written over"):
+            make(path)
+        path.unlink(missing_ok=True)
+    assert counter.read_bytes() == before
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_an_older_copy_of_the_whole_file_is_refused(path: Path, tmp_path: Path, steps: int) -> None:
+    old = shutil.copy(path, tmp_path / "old")
+    with opened(path) as gallery:
+        for name in ("anna", "bob")[:steps]:
+            gallery.remove("visitors", name)
+        shutil.copy(old, path)
+        with pytest.raises(UserError, match="not the newest copy"):
+            gallery.people("visitors")
+    with pytest.raises(UserError, match="accept-state") as caught:
+        opened(path)
+    assert caught.value.place == str(path)
+
+
+def test_a_copy_that_is_accepted_again_refuses_all_others(path: Path, tmp_path: Path) -> None:
+    old, counters = shutil.copy(path, tmp_path / "old"), tmp_path / "counters"
+    with opened(path) as gallery:
+        gallery.remove("visitors", "anna")
+        next_one = shutil.copy(path, tmp_path / "next")
+        gallery.remove("visitors", "bob")
+    shutil.copy(old, path)
+    with Gallery(path, KEY) as gallery:
+        gallery.accept_state(counters)
+    assert "anna" in names(path)["visitors"]
+    kept = path.read_bytes()
+    for other in (old, next_one):
+        shutil.copy(other, path)
+        with pytest.raises(UserError, match="not the newest copy"):
+            opened(path)
+    path.write_bytes(kept)
+    with opened(path) as gallery:
+        gallery.enrol("visitors", "zoe", face(1), MODEL)
+    assert "zoe" in names(path)["visitors"]
+
+
+@pytest.mark.parametrize("lost", ["missing", "damaged", "empty"])
+def test_a_counter_that_is_lost_is_named_and_begun_again(path: Path, lost: str) -> None:
+    (counter,) = (path.parent / "counters").iterdir()
+    if lost == "missing":
+        counter.unlink()
+    else:
+        counter.write_bytes(b"" if lost == "empty" else counter.read_bytes().replace(b"0", b"1"))
+    with pytest.raises(UserError, match=r"counter.*accept-state"):
+        opened(path)
+    with Gallery(path, KEY) as gallery:
+        gallery.accept_state(path.parent / "counters")
+    assert len(names(path)) == 2
+
+
+def test_what_was_edited_is_not_accepted_either(path: Path) -> None:
+    sql(path, EDITS["a score forged"])
+    with Gallery(path, KEY) as gallery, pytest.raises(UserError, match="without its key"):
+        gallery.accept_state(path.parent / "counters")
+
+
+def test_a_counter_that_cannot_be_written_stops_a_change_before_it_is_made(path: Path) -> None:
+    (counter,) = (path.parent / "counters").iterdir()
+    with opened(path) as gallery:
+        before = path.read_bytes()
+        counter.unlink()
+        with pytest.raises(UserError, match=r"cannot be changed.*--counters"):
+            gallery.remove("visitors", "anna")
+    assert path.read_bytes() == before
+
+
+def test_a_torn_counter_leaves_the_state_before(path: Path) -> None:
+    """The last line that was written is half there, as after a crash of the machine: the gallery is one ahead."""
+    (counter,) = (path.parent / "counters").iterdir()
+    lines = counter.read_bytes().splitlines(keepends=True)
+    newest = lines.index(max(lines))
+    lines[newest] = lines[newest][:40] + b"\0" * (len(lines[newest]) - 41) + b"\n"
+    counter.write_bytes(b"".join(lines))
+    assert len(names(path)["visitors"]) == 3
+    with opened(path) as gallery:
+        gallery.remove("visitors", "anna")
+    assert len(names(path)["visitors"]) == 2
+
+
+def test_whoever_knew_the_key_before_it_was_turned_puts_nothing_back(path: Path, tmp_path: Path) -> None:
+    old, key = shutil.copy(path, tmp_path / "old"), new_key()
+    with opened(path) as gallery:
+        gallery.turn_key(key, tmp_path / "new")
+        gallery.enrol("staff", "zoe", face(9), MODEL)
+    assert [one.name for one in (tmp_path / "counters").iterdir()] == []
+    with Gallery(path, key, counters=tmp_path / "new") as gallery:
+        assert len(gallery.people("staff")) == 4
+    turned = path.read_bytes()
+    shutil.copy(old, path)
+    with pytest.raises(WrongKey):
+        Gallery(path, key, counters=tmp_path / "new")
+    with pytest.raises(UserError, match="has no counter"):
+        opened(path)
+    path.write_bytes(turned)
+    sql(path, f"ATTACH '{old}' AS old", "UPDATE persons SET key = (SELECT key FROM old.persons AS o"
+        " WHERE o.id = persons.id) WHERE id IN (SELECT id FROM old.persons)")  # fmt: skip
+    with Gallery(path, key, counters=tmp_path / "new") as gallery, pytest.raises(UserError, match="without its key"):
+        gallery.people("staff")
+
+
+ENROL = """
+import sys
+from pathlib import Path
+import numpy as np
+from fedvisage.device.gallery.search import Gallery
+path, who = Path(sys.argv[1]), sys.argv[2]
+with Gallery(path, bytes(range(32)), counters=path.parent / "counters", patience=60) as gallery:
+    for number in range(25):
+        gallery.enrol("staff", f"{who} {number}", np.full((1, 16), number + 1.0, np.float32), "sha256:" + "a" * 64)
+        gallery.search("staff", np.ones((1, 16), np.float32), "sha256:" + "a" * 64)
+"""
+
+
+def test_two_processes_enrol_at_once(path: Path) -> None:
+    children = [subprocess.Popen([sys.executable, "-c", ENROL, str(path), who]) for who in ("first", "second")]
+    with opened(path) as gallery:
+        assert [child.wait() for child in children] == [0, 0]
+        assert len(gallery.people("staff")) == 53
+        assert len(gallery.search("staff", face(0), MODEL, most=100)[0]) == 53
+
+
+def test_counters_lie_beside_the_key_unless_another_folder_is_named(tmp_path: Path) -> None:
+    key, other = tmp_path / "door.key", tmp_path / "other"
+    variable = {"FEDVISAGE_GALLERY_COUNTERS": str(other)}
+    assert counters_of(key, None, {}) == tmp_path / "door.key.counters"
+    assert counters_of(key, None, variable) == counters_of(None, None, variable) == other
+    assert counters_of(key, tmp_path, variable) == tmp_path
+    with pytest.raises(UserError, match="FEDVISAGE_GALLERY_COUNTERS"):
+        counters_of(None, None, {})

@@ -1,0 +1,233 @@
+"""The gallery's file: who is enrolled, found, turned to another key, and gone."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.gallery.file import Exists, ModelChanged, Unknown, WrongKey, new_key
+from fedvisage.device.gallery.search import Gallery
+from fedvisage.metrics.similarity import Features, unit
+
+MODEL, NEWER = "sha256:" + "a" * 64, "sha256:" + "b" * 64
+SIZE = 64
+KEY = bytes(range(32))
+
+
+def faces(seed: int, count: int = 1, size: int = SIZE) -> Features:
+    return unit(np.random.default_rng(seed).standard_normal((count, size)))
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Iterator[Gallery]:
+    with Gallery.create(tmp_path / "door.gallery", KEY) as made:
+        made.add_collection()
+        yield made
+
+
+def everything(folder: Path) -> bytes:
+    """The bytes of all files of a database."""
+    return b"".join(path.read_bytes() for path in sorted(folder.iterdir()))
+
+
+def test_who_is_enrolled_is_found_with_the_cosine_of_the_mean_of_their_faces(gallery: Gallery) -> None:
+    for number in range(5):
+        gallery.enrol("default", f"person {number}", faces(number, 3), MODEL)
+    asked = faces(2, 3)[:1]
+    (hits,) = gallery.search("default", asked, MODEL, most=3)
+    mean = faces(2, 3).mean(axis=0)
+    assert hits[0].name == "person 2"
+    assert hits[0].similarity == pytest.approx(float(asked[0] @ mean / np.linalg.norm(mean)), abs=1e-6)
+    assert [one.similarity for one in hits] == sorted((one.similarity for one in hits), reverse=True)
+    assert gallery.similarity("default", "person 2", asked[0], MODEL) == hits[0]
+
+
+def test_faces_that_come_later_count_with_the_first_ones(gallery: Gallery) -> None:
+    both = faces(0, 2)
+    gallery.enrol("default", "anna", both[:1], MODEL)
+    assert gallery.search("default", both[:1], MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
+    gallery.enrol("default", "anna", both[1:], MODEL)
+    together = both.sum(axis=0) / np.linalg.norm(both.sum(axis=0))
+    assert gallery.search("default", both[:1], MODEL)[0][0].similarity == pytest.approx(together @ both[0], abs=1e-6)
+    assert len(gallery.faces("default", "anna")) == 2
+    gallery.remove_face("default", gallery.faces("default", "anna")[0].id)
+    assert gallery.search("default", both[1:], MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
+
+
+def test_a_file_opened_again_finds_the_same(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    with Gallery(gallery.path, KEY) as again:
+        assert again.search("default", faces(0), MODEL) == gallery.search("default", faces(0), MODEL)
+        assert [one.name for one in again.people("default")] == ["anna"]
+
+
+def test_what_another_process_changes_is_seen(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    with Gallery(gallery.path, KEY) as other:
+        assert len(other.search("default", faces(0), MODEL)[0]) == 1
+        gallery.enrol("default", "bob", faces(1), MODEL)
+        assert other.search("default", faces(1), MODEL)[0][0].name == "bob"
+        gallery.enrol("default", "bob", faces(2), MODEL)
+        assert other.search("default", faces(2), MODEL)[0][0].similarity < 0.99
+        gallery.remove("default", "bob")
+        assert [one.name for one in other.search("default", faces(1), MODEL)[0]] == ["anna"]
+
+
+def test_templates_of_another_model_are_refused_by_name_until_enrolled_again(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    gallery.enrol("default", "bob", faces(1), MODEL)
+    gallery.search("default", faces(0), MODEL)
+    with pytest.raises(ModelChanged, match=r"anna.*bob.*aaaa.*bbbb"):
+        gallery.search("default", faces(0), NEWER)
+    assert gallery.enrol("default", "bob", faces(5), NEWER)[2] == 1  # his old template is gone
+    assert gallery.similarity("default", "bob", faces(5)[0], NEWER).similarity == pytest.approx(1, abs=1e-6)
+    with pytest.raises(ModelChanged, match="anna"):
+        gallery.search("default", faces(5), NEWER)
+    with pytest.raises(ModelChanged, match="anna"):
+        gallery.similarity("default", "anna", faces(5)[0], NEWER)
+    with pytest.raises(ModelChanged, match="bob"):
+        gallery.search("default", faces(5), MODEL)
+    gallery.remove("default", "anna")
+    assert [one.name for one in gallery.search("default", faces(5), NEWER)[0]] == ["bob"]
+
+
+def test_collections_are_apart(gallery: Gallery) -> None:
+    gallery.add_collection("staff")
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    gallery.enrol("staff", "anna", faces(1), MODEL)
+    assert [one.name for one in gallery.collections()] == ["default", "staff"]
+    assert gallery.search("staff", faces(0), MODEL)[0][0].similarity < 0.9
+    gallery.remove_collection("staff")
+    assert gallery.search("default", faces(0), MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
+    with pytest.raises(Unknown, match="staff"):
+        gallery.people("staff")
+
+
+@pytest.mark.parametrize("compact", [False, True])
+def test_nothing_of_a_deleted_person_is_left_in_the_file(gallery: Gallery, compact: bool) -> None:
+    """Every window of 12 bytes of their rows is looked for in all of the database's files."""
+    for number in range(40):
+        gallery.enrol("default", f"person {number}", faces(number, 2), MODEL)
+    plain = sqlite3.connect(gallery.path)
+    person = gallery.person("default", "person 17").id
+    row = plain.execute("SELECT * FROM persons WHERE id = ?", (person,)).fetchone()
+    rows = [row, *plain.execute("SELECT id, template FROM faces WHERE person = ?", (person,))]
+    plain.close()
+    traces = [one if isinstance(one, bytes) else str(one).encode() for row in rows for one in row]
+    traces = [one for one in traces if len(one) >= 18 and not one.isdigit() and not one.startswith(b"20")]
+    assert len(traces) >= 8
+    windows = [one[at : at + 12] for one in traces for at in range(0, len(one) - 11)]
+    before = everything(gallery.path.parent)
+    assert all(one in before for one in traces)
+    gallery.remove("default", "person 17")
+    if compact:
+        gallery.compact()
+    left = everything(gallery.path.parent)
+    assert not [one for one in windows if one in left]
+    assert len(gallery.search("default", faces(3, 2)[:1], MODEL, most=100)[0]) == 39
+
+
+def test_deleting_overwrites_where_another_program_had_put_a_write_ahead_log(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    path = gallery.path
+    gallery.close()
+    plain = sqlite3.connect(path)
+    assert plain.execute("PRAGMA journal_mode = WAL").fetchone() == ("wal",)
+    (template,) = plain.execute("SELECT template FROM faces").fetchone()
+    plain.execute("UPDATE faces SET pad_score = pad_score")
+    plain.commit()
+    plain.close()
+    with Gallery(path, KEY) as again:
+        again.remove("default", "anna")
+        assert [one.name for one in path.parent.iterdir()] == [path.name]
+        assert template[:16] not in path.read_bytes()
+
+
+def test_neither_names_nor_templates_can_be_read_in_the_file(gallery: Gallery) -> None:
+    gallery.enrol("default", "Ada Lovelace", faces(0), MODEL)
+    stored = gallery.path.read_bytes()
+    assert b"Lovelace" not in stored
+    assert faces(0).tobytes()[:16] not in stored
+
+
+def test_a_turned_key_opens_and_the_old_one_does_not_while_templates_stay(gallery: Gallery) -> None:
+    gallery.add_collection("again", renewable=True)
+    for collection in ("default", "again"):
+        gallery.enrol(collection, "anna", faces(0), MODEL)
+    before = sqlite3.connect(gallery.path).execute("SELECT template FROM faces").fetchall()
+    (old,) = sqlite3.connect(gallery.path).execute("SELECT key FROM persons LIMIT 1").fetchone()
+    key = new_key()
+    assert gallery.turn_key(key) == 2
+    gallery.enrol("default", "bob", faces(1), MODEL)  # the one that turned it goes on
+    with pytest.raises(WrongKey, match="key"):
+        Gallery(gallery.path, KEY)
+    with Gallery(gallery.path, key) as again:
+        assert again.search("default", faces(0), MODEL)[0][0].name == "anna"
+        assert again.search("again", faces(0), MODEL)[0][0].similarity == pytest.approx(1, abs=1e-6)
+        assert again.search("default", faces(1), MODEL)[0][0].name == "bob"
+    assert sqlite3.connect(gallery.path).execute("SELECT template FROM faces").fetchall()[:2] == before
+    assert old not in everything(gallery.path.parent)
+
+
+def test_a_key_that_was_turned_by_another_process_writes_and_reads_nothing_more(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    with Gallery(gallery.path, KEY) as other:
+        other.turn_key(new_key())
+        with pytest.raises(WrongKey, match="turned"):
+            gallery.enrol("default", "bob", faces(1), MODEL)
+        with pytest.raises(WrongKey, match="turned"):
+            gallery.search("default", faces(0), MODEL)
+        assert [one.name for one in other.people("default")] == ["anna"]
+
+
+@pytest.mark.parametrize("model", [MODEL, NEWER])
+def test_collections_are_loaded_before_they_are_searched(gallery: Gallery, model: str) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    gallery.add_collection("empty")
+    said = gallery.warm(model)
+    assert ["anna" in line for line in said] == ([] if model == MODEL else [True])
+    gallery.enrol("empty", "bob", faces(1), model)
+    assert gallery.search("empty", faces(1), model)[0][0].name == "bob"
+
+
+def test_a_template_in_another_persons_place_is_refused(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    gallery.enrol("default", "bob", faces(1), MODEL)
+    plain = sqlite3.connect(gallery.path)
+    (first,), (second,) = plain.execute("SELECT template FROM faces").fetchall()
+    plain.execute("UPDATE faces SET template = ? WHERE template = ?", (first, second))
+    plain.commit()
+    plain.close()
+    with pytest.raises(UserError, match="without its key"):
+        gallery.search("default", faces(0), MODEL)
+
+
+def test_a_template_under_the_digest_of_another_model_is_refused(gallery: Gallery) -> None:
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    plain = sqlite3.connect(gallery.path)
+    plain.execute("UPDATE models SET digest = ?", (NEWER,))
+    plain.commit()
+    plain.close()
+    with pytest.raises(UserError, match="without its key"):
+        Gallery(gallery.path, KEY)
+
+
+def test_names_that_are_none_or_taken_are_refused(gallery: Gallery) -> None:
+    for name in ("", " ", "a\nb", "x" * 201, "p_0123456789abcdef"):
+        with pytest.raises(UserError, match="name"):
+            gallery.enrol("default", name, faces(0), MODEL)
+    with pytest.raises(Exists):
+        gallery.add_collection("default")
+    with pytest.raises(Unknown, match="nobody"):
+        gallery.remove("default", "nobody")
+    with pytest.raises(UserError, match="number"):
+        gallery.enrol("default", "anna", np.full((1, SIZE), np.nan, np.float32), MODEL)
+    gallery.enrol("default", "anna", faces(0), MODEL)
+    with pytest.raises(UserError, match=r"32.*64"):
+        gallery.enrol("default", "bob", faces(0, size=32), MODEL)
+    assert [one.name for one in gallery.people("default")] == ["anna"]

@@ -1,0 +1,323 @@
+"""The service's answers and refusals, over the engine of tiles and a real gallery."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+from tests.device.gallery.tiles import GREEN, RED, Tiles, row_of, tile_of
+from tests.documented import ROOT
+
+from fedvisage.base.errors import UserError
+from fedvisage.device.gallery.enrolment import Model
+from fedvisage.device.gallery.search import Gallery
+from fedvisage.device.service.app import build, check_open
+from fedvisage.device.service.guard import Rates
+from fedvisage.device.service.limits import Keys, Limits, read_keys
+
+KEY = "a-key-of-the-tests-0123456789"
+LIMITS = Limits(body=300_000, pixels=100_000, rate=0)
+
+
+def png(*tiles: np.ndarray) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(row_of(*tiles)).save(out, "PNG")
+    return out.getvalue()
+
+
+@pytest.fixture
+def gallery(tmp_path: Path) -> Iterator[Gallery]:
+    with Gallery.create(tmp_path / "door.gallery", bytes(32)) as made:
+        made.add_collection()
+        yield made
+
+
+@pytest.fixture
+def log() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def client(gallery: Gallery, log: list[str]) -> Iterator[TestClient]:
+    guard = build(Tiles(), gallery, keys=Keys([KEY]), limits=LIMITS, log=log.append)
+    with TestClient(guard, headers={"x-api-key": KEY}, raise_server_exceptions=False) as opened:
+        yield opened
+
+
+def enrol(client: TestClient, name: str, person: int) -> dict[str, Any]:
+    reply = client.post("/v1/collections/default/persons", data={"name": name}, files={"image": png(tile_of(person))})
+    assert reply.status_code == 201, reply.text
+    values: dict[str, Any] = reply.json()
+    return values
+
+
+def refused(reply: Any, status: int, code: str) -> dict[str, Any]:
+    assert reply.status_code == status, reply.text
+    values = reply.json()
+    assert set(values) == {"error", "request_id"}
+    assert set(values["error"]) == {"code", "message", "details"}
+    assert values["error"]["code"] == code
+    assert values["request_id"] == reply.headers["x-request-id"]
+    assert "\n" not in values["error"]["message"]
+    error: dict[str, Any] = values["error"]
+    return error
+
+
+def test_a_picture_comes_as_a_form_as_json_or_as_it_is(client: TestClient) -> None:
+    picture = png(tile_of(1))
+    encoded = base64.b64encode(picture).decode()
+    replies = [
+        client.post("/v1/pad", files={"image": picture}),
+        client.post("/v1/pad", files={"file": picture}),
+        client.post("/v1/pad", json={"image": encoded}),
+        client.post("/v1/pad", json={"image": f"data:image/png;base64,{encoded}"}),
+        client.post("/v1/pad", content=picture, headers={"content-type": "image/png"}),
+    ]
+    assert [reply.status_code for reply in replies] == [200] * 5
+    assert all(reply.json()["faces"] == replies[0].json()["faces"] for reply in replies)
+    (face,) = replies[0].json()["faces"]
+    assert face["pad"] == {"decision": "bona_fide", "score": 0.9, "threshold": 0.5, "operating_point": "fixed"}
+    assert face["box"] == {"x": 0, "y": 0, "width": 16, "height": 16, "confidence": 0.99}
+    assert face["normalised"] == {"x": 0, "y": 0, "width": 0.5, "height": 1}
+    assert replies[0].json()["pipeline"]["pad"].startswith("sha256:c")
+
+
+def test_faces_are_found_judged_and_embedded(client: TestClient) -> None:
+    picture = png(tile_of(1), tile_of(2, colour=RED), tile_of(3, colour=GREEN))
+    assert len(client.post("/v1/detect", files={"image": picture}).json()["faces"]) == 3
+    faces = client.post("/v1/embed", files={"image": picture}).json()["faces"]
+    assert [face["pad"]["decision"] for face in faces] == ["bona_fide", "attack", "no_decision"]
+    assert [face["embedding"] is None for face in faces] == [False, True, True]
+    assert np.linalg.norm(faces[0]["embedding"]) == pytest.approx(1, abs=1e-5)
+    faces = client.post("/v1/embed?pad=report", files={"image": picture}).json()["faces"]
+    assert [face["embedding"] is None for face in faces] == [False, False, True]
+    assert faces[2]["quality"]["reasons"] == ["the face is blurred"]
+
+
+def test_two_pictures_are_compared(client: TestClient) -> None:
+    def said(first: np.ndarray, second: np.ndarray) -> Any:
+        files = {"image1": png(first), "image2": png(second)}
+        return client.post("/v1/compare", files=files).json()
+
+    assert said(tile_of(1), tile_of(1, 1))["decision"] == "match"
+    assert said(tile_of(1), tile_of(2))["decision"] == "no_match"
+    answer = said(tile_of(1), tile_of(1, colour=RED))
+    assert (answer["decision"], answer["similarity"]) == ("no_decision", None)
+
+
+def test_people_are_enrolled_found_verified_and_deleted(client: TestClient, gallery: Gallery) -> None:
+    anna, bob = enrol(client, "anna", 1), enrol(client, "bob", 2)
+    place = "/v1/collections/default"
+    refused(client.post(f"{place}/persons", data={"name": "anna"}, files={"image": png(tile_of(1))}), 409, "exists")
+    added = client.post(f"{place}/persons/{anna['id']}/faces", files={"image": png(tile_of(1, 1))})
+    assert added.status_code == 201
+    assert len(client.get(f"{place}/persons/anna").json()["faces"]) == 2
+    found = client.post(f"{place}/search?limit=1", files={"image": png(tile_of(2, 5), tile_of(1, 5))}).json()
+    assert [[one["name"] for one in face["matches"]] for face in found["faces"]] == [["bob"], ["anna"]]
+    match = found["faces"][0]["matches"][0]
+    assert (match["person_id"], match["decision"], match["operating_point"]) == (bob["id"], "match", "fmr=1e-3")
+    verified = client.post("/v1/verify", data={"person": "bob"}, files={"image": png(tile_of(1))}).json()
+    assert verified["decision"] == "no_match"
+    face = added.json()["faces"][0]["id"]
+    refused(client.delete(f"{place}/persons/bob/faces/{face}"), 404, "not_found")
+    assert client.delete(f"{place}/persons/anna/faces/{face}").json() == {"deleted": face}
+    assert client.delete(f"{place}/persons/bob").json() == {"deleted": bob["id"]}
+    assert [one["name"] for one in client.get(f"{place}/persons").json()["persons"]] == ["anna"]
+    refused(client.get(f"{place}/persons/bob"), 404, "not_found")
+    assert [one.name for one in gallery.people("default")] == ["anna"]
+
+
+def test_an_attack_is_neither_enrolled_nor_searched_for(client: TestClient) -> None:
+    enrol(client, "anna", 1)
+    attack = {"image": png(tile_of(1, colour=RED))}
+    (face,) = client.post("/v1/collections/default/search", files=attack).json()["faces"]
+    assert (face["pad"]["decision"], face["matches"]) == ("attack", [])
+    (face,) = client.post("/v1/collections/default/search?pad=report", files=attack).json()["faces"]
+    assert face["matches"][0]["name"] == "anna"
+    assert client.post("/v1/verify", data={"person": "anna"}, files=attack).json()["decision"] == "no_decision"
+    for picture, word in (
+        (png(tile_of(5, colour=RED)), "attack"),
+        (png(), "no face"),
+        (png(*[tile_of(5)] * 2), "several"),
+    ):
+        reply = client.post("/v1/collections/default/persons", data={"name": "eve"}, files={"image": picture})
+        assert word in refused(reply, 422, "not_enrolled")["message"]
+
+
+def test_collections_are_made_and_deleted(client: TestClient) -> None:
+    assert client.post("/v1/collections", json={"name": "staff", "renewable": True}).status_code == 201
+    refused(client.post("/v1/collections", json={"name": "staff"}), 409, "exists")
+    listed = client.get("/v1/collections").json()["collections"]
+    assert [(one["name"], one["renewable"]) for one in listed] == [("default", False), ("staff", True)]
+    assert client.delete("/v1/collections/staff").json() == {"deleted": "staff"}
+    refused(client.get("/v1/collections/staff"), 404, "not_found")
+
+
+def test_after_a_new_model_a_search_says_so(client: TestClient, gallery: Gallery) -> None:
+    enrol(client, "anna", 1)
+    newer = replace(Tiles(), model=Model("sha256:" + "b" * 64, 0.9, "fmr=1e-3"))
+    with TestClient(build(newer, gallery, limits=LIMITS)) as other:
+        reply = other.post("/v1/collections/default/search", files={"image": png(tile_of(1))})
+    assert "anna" in refused(reply, 409, "model_changed")["message"]
+
+
+def test_clients_of_compreface_find_their_routes(client: TestClient) -> None:
+    place = "/api/v1/recognition"
+    added = client.post(f"{place}/faces?subject=anna", files={"file": png(tile_of(1))}).json()
+    assert added["subject"] == "anna"
+    assert client.get(f"{place}/subjects").json() == {"subjects": ["anna"]}
+    assert client.get(f"{place}/faces?subject=anna").json()["faces"] == [added]
+    both = {"file": png(tile_of(1, 3), tile_of(2, colour=RED))}
+    first, second = client.post(f"{place}/recognize?prediction_count=1", files=both).json()["result"]
+    assert first["subjects"][0]["subject"] == "anna"
+    assert first["box"] == {"probability": 0.99, "x_min": 0, "y_min": 0, "x_max": 16, "y_max": 16}
+    assert second["liveness"] == {"probability": 0.1, "decision": "attack"}
+    assert second["subjects"] == []
+    encoded = {"file": base64.b64encode(png(tile_of(1, 3))).decode()}
+    (result,) = client.post(f"{place}/faces/{added['image_id']}/verify", json=encoded).json()["result"]
+    assert (result["subject"], result["similarity"] > 0.9) == ("anna", True)
+    assert len(client.post("/api/v1/detection/detect?limit=1", files=both).json()["result"]) == 1
+    pair = {"source_image": png(tile_of(1)), "target_image": png(tile_of(2), tile_of(1, 1))}
+    (result,) = client.post("/api/v1/verification/verify", files=pair).json()["result"]
+    assert [one["similarity"] > 0.9 for one in result["face_matches"]] == [True, False]
+    assert client.delete(f"{place}/faces/{added['image_id']}").json()["subject"] == "anna"
+    assert client.delete(f"{place}/subjects/anna").json() == {"subject": "anna"}
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status", "code"),
+    [
+        (b"", "image/png", 422, "bad_image"),
+        (b"no picture", "image/png", 422, "bad_image"),
+        (b"\x89PNG\r\n\x1a\n" + b"\0" * 50, "image/png", 422, "bad_image"),
+        (b"{", "application/json", 400, "bad_json"),
+        (b"[1]", "application/json", 400, "bad_json"),
+        (b"[" * 5000, "application/json", 400, "bad_json"),
+        (b'{"image": 7}', "application/json", 422, "bad_image"),
+        (b'{"image": "%%%"}', "application/json", 422, "bad_image"),
+        (b"{}", "application/json", 422, "no_image"),
+        (b"x", "multipart/form-data", 400, "bad_form"),
+        (b"x", "multipart/form-data; boundary=y", 400, "bad_form"),
+        (b"x", "text/plain", 415, "unsupported"),
+        (b"\0" * 300_001, "image/png", 413, "too_large"),
+    ],
+)
+def test_what_is_no_picture_is_refused(client: TestClient, content: bytes, kind: str, status: int, code: str) -> None:
+    refused(client.post("/v1/pad", content=content, headers={"content-type": kind}), status, code)
+
+
+def test_a_bomb_is_refused_by_its_pixels(client: TestClient) -> None:
+    bomb = io.BytesIO()
+    Image.new("1", (3_000, 3_000)).save(bomb, "PNG")
+    assert len(bomb.getvalue()) < LIMITS.body
+    refused(client.post("/v1/pad", files={"image": bomb.getvalue()}), 413, "image_too_large")
+
+
+def test_a_body_that_does_not_say_how_long_it_is_is_cut_off(client: TestClient) -> None:
+    pieces = (b"\0" * 50_000 for _ in range(1000))
+    refused(client.post("/v1/pad", content=pieces, headers={"content-type": "image/png"}), 413, "too_large")
+
+
+def test_what_is_not_there_or_not_meant_is_refused(client: TestClient) -> None:
+    refused(client.get("/v1/nothing"), 404, "not_found")
+    refused(client.get("/v1/pad"), 405, "method_not_allowed")
+    refused(client.get("/docs"), 404, "not_found")
+    refused(client.get("/v1/health/"), 404, "not_found")
+    refused(client.post("/v1/collections/none/search", files={"image": png(tile_of(1))}), 404, "not_found")
+    refused(client.post("/v1/collections/default/search?limit=0", files={"image": png(tile_of(1))}), 422, "invalid")
+    refused(client.post("/v1/verify", files={"image": png(tile_of(1))}), 422, "missing")
+    refused(client.post("/v1/collections", json={"name": "a\nb"}), 422, "invalid")
+    with TestClient(build(Tiles(model=None), None, limits=LIMITS)) as bare:
+        refused(bare.post("/v1/embed", files={"image": png(tile_of(1))}), 422, "invalid")
+        refused(bare.get("/v1/collections"), 422, "invalid")
+
+
+def test_only_who_has_a_key_is_answered(client: TestClient) -> None:
+    for headers in (
+        {"x-api-key": "wrong"},
+        {"x-api-key": ""},
+        {"authorization": "Bearer wrong"},
+        {"authorization": KEY},
+    ):
+        empty = {"x-api-key": "", **headers}
+        refused(client.get("/v1/models", headers=empty), 401, "unauthorised")
+        refused(client.get("/metrics", headers=empty), 401, "unauthorised")
+        assert client.get("/v1/health", headers=empty).status_code == 200
+    assert client.get("/v1/models", headers={"x-api-key": "", "authorization": f"Bearer {KEY}"}).status_code == 200
+
+
+def test_who_asks_too_often_is_told_when_to_come_again() -> None:
+    now = [0.0]
+    rates = Rates(Limits(rate=2, burst=3), lambda: now[0])
+    assert [rates.wait("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    assert rates.wait("b") == 0
+    now[0] = 0.6
+    assert rates.wait("a") == 0
+    assert rates.wait("a") > 0
+    with TestClient(build(Tiles(), None, limits=Limits(rate=0.001, burst=2))) as client:
+        assert [client.get("/v1/health").status_code for _ in range(2)] == [200, 200]
+        reply = client.get("/v1/health")
+        refused(reply, 429, "too_many_requests")
+        assert int(reply.headers["retry-after"]) > 100
+
+
+def test_requests_keep_their_ids_and_the_log_names_nobody(client: TestClient, log: list[str]) -> None:
+    enrol(client, "Ada Lovelace", 1)
+    client.get("/v1/collections/default/persons/Ada Lovelace", headers={"x-request-id": "from-the-client"})
+    client.get("/api/v1/recognition/faces?subject=Ada Lovelace")
+    reply = client.get("/v1/health", headers={"x-request-id": "a b\tc"})
+    assert "from-the-client" in log[1]
+    assert " GET /v1/collections/{collection}/persons/{person} 200 " in log[1]
+    assert len(reply.headers["x-request-id"]) == 32
+    assert not [line for line in log if "Ada" in line or KEY in line or "\n" in line]
+    counted = client.get("/metrics").text
+    assert 'fedvisage_requests_total{method="GET",route="/v1/health",status="200"} 1' in counted
+    assert "Ada" not in counted
+
+
+def test_the_page_on_the_service_lists_its_routes(client: TestClient) -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `") and "/v1/" in line]
+    listed = {
+        (method, path)
+        for row in rows
+        for methods, path in re.findall(r"((?:`?[A-Z]+`?,? ?)+)(/[^`]+)`", row)
+        for method in re.findall(r"[A-Z]+", methods)
+    }
+    paths = client.get("/openapi.json").json()["paths"]
+    served = {(method.upper(), path) for path, methods in paths.items() for method in methods if path.startswith("/v1")}
+    assert listed == served | {("GET", "/v1/metrics"), ("GET", "/metrics")}
+
+
+def test_pages_load_nothing_from_elsewhere(client: TestClient) -> None:
+    page = client.get("/")
+    assert "/v1/collections/{collection}/search" in page.text
+    assert "http:" not in page.text
+    assert "https:" not in page.text
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert "/v1/compare" in json.loads(client.get("/openapi.json").text)["paths"]
+
+
+def test_keys_come_from_a_file_and_are_needed_where_others_can_ask(tmp_path: Path) -> None:
+    file = tmp_path / "keys"
+    file.write_text(f"# the door\n{KEY}\n\nanother-key-0123456789\n")
+    keys = read_keys(file)
+    assert [keys.owner(one) for one in (KEY, "another-key-0123456789", "x", "")] == [0, 1, None, None]
+    check_open("0.0.0.0", keys, False)
+    check_open("127.0.0.1", Keys(), False)
+    with pytest.raises(UserError, match="--without-keys"):
+        check_open("0.0.0.0", Keys(), False)
+    for content in ("", "# none\n", "short\n", "two words of a key 123\n"):
+        file.write_text(content)
+        with pytest.raises(UserError, match="key"):
+            read_keys(file)

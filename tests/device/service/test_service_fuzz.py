@@ -1,0 +1,189 @@
+"""Requests of all kinds that nobody should send: each gets an answer of the service's own form, and nothing else moves.
+
+The first hundred are part of the normal tier, 2,000 of the slow one.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+from tests.device.gallery.tiles import RED, Tiles, row_of, tile_of
+from tests.device.service.test_service import LIMITS, png
+
+from fedvisage.device.gallery.search import Gallery
+from fedvisage.device.service.app import build
+
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+PATHS = (
+    *("/v1/detect", "/v1/pad", "/v1/embed", "/v1/compare", "/v1/verify", "/v1/collections", "/v1/health", "/metrics"),
+    *("/v1/collections/{}/search", "/v1/collections/{}/persons", "/v1/collections/default/persons/{}"),
+    *("/v1/collections/default/persons/{}/faces", "/v1/collections/default/persons/a/faces/{}", "/{}"),
+    *("/api/v1/recognition/recognize", "/api/v1/recognition/faces", "/api/v1/recognition/faces/{}/verify"),
+    *("/api/v1/recognition/subjects/{}", "/api/v1/detection/detect", "/api/v1/verification/verify", "/openapi.json"),
+)
+WORDS = (
+    *("default", "anna", "../../etc/passwd", "..%2f..", "a" * 5000, "\0", "\n", "'; DROP TABLE persons; --", "💥", ""),
+    *("p_0123456789abcdef", "%s%n", "{{7*7}}", "<script>", "\ud7ff", "-1", "1e999", "NaN", "null", "/dev/stdin"),
+)
+KINDS = (
+    *("application/json", "image/png", "multipart/form-data", "multipart/form-data; boundary=b", "text/html", ""),
+    *("application/x-www-form-urlencoded", "application/octet-stream", "image/svg+xml", "a" * 300),
+)
+NAMES = (
+    *("image", "file", "name", "person", "image1", "image2", "source_image", "subject", "limit", "", "\0", "x" * 999),
+)
+
+written: list[str] = []
+watching = [False]
+
+
+def _audit(event: str, details: tuple[Any, ...]) -> None:
+    if not watching[0]:
+        return
+    if event == "open" and isinstance(details[2], int) and details[2] & WRITING:
+        written.append(str(details[0]))
+    elif event in ("os.remove", "os.rename", "os.mkdir", "os.rmdir", "subprocess.Popen", "os.system", "socket.connect"):
+        written.append(f"{event} {details[0]}")
+
+
+sys.addaudithook(_audit)  # what is added cannot be taken away: it looks only while it is told to
+
+
+@contextmanager
+def watched() -> Iterator[list[str]]:
+    written.clear()
+    watching[0] = True
+    try:
+        yield written
+    finally:
+        watching[0] = False
+
+
+def spoilt(rng: np.random.Generator, content: bytes) -> bytes:
+    """Change, cut or repeat some bytes."""
+    some = bytearray(content)
+    match int(rng.integers(4)):
+        case 0:
+            for _ in range(int(rng.integers(1, 20))):
+                some[int(rng.integers(len(some)))] = int(rng.integers(256))
+        case 1:
+            del some[int(rng.integers(len(some))) :]
+        case 2:
+            at = int(rng.integers(len(some)))
+            some[at:at] = rng.bytes(int(rng.integers(1, 2000)))
+    return bytes(some)
+
+
+def value(rng: np.random.Generator, picture: bytes) -> Any:
+    choices = [*WORDS, 7, -1e300, None, True, [], {}, [[]] * 3, base64.b64encode(picture).decode()]
+    return choices[int(rng.integers(len(choices)))]
+
+
+def body(rng: np.random.Generator, picture: bytes) -> dict[str, Any]:
+    """A body of some kind, and words about it that may be wrong."""
+    some = spoilt(rng, picture)
+    names = [
+        "image",
+        "file",
+        "name",
+        "person",
+        "image1",
+        "image2",
+        "source_image",
+        "subject",
+        "limit",
+        "",
+        "\0",
+        "x" * 999,
+    ]
+    chosen = [names[int(one)] for one in rng.integers(len(NAMES), size=3)]
+    match int(rng.integers(5)):
+        case 0:
+            text = json.dumps({name: value(rng, some) for name in chosen}).encode()
+            return {"content": spoilt(rng, text), "headers": {"content-type": "application/json"}}
+        case 1:
+            return {"json": {name: value(rng, picture) for name in chosen}}
+        case 2:
+            form = b"".join(
+                b'--b\r\nContent-Disposition: form-data; name="%b"%b\r\n\r\n%b\r\n'
+                % (name.encode(), b'; filename="../../f"' if rng.integers(2) else b"", some)
+                for name in chosen
+            )
+            kind = {"content-type": "multipart/form-data; boundary=b"}
+            return {"content": spoilt(rng, form + b"--b--\r\n"), "headers": kind}
+        case 3:
+            return {"files": {name or "image": some for name in chosen}, "data": {"name": "anna", "person": "anna"}}
+    return {
+        "content": some,
+        "headers": {"content-type": KINDS[int(rng.integers(len(KINDS)))], "x-request-id": WORDS[int(rng.integers(4))]},
+    }
+
+
+def request(rng: np.random.Generator) -> dict[str, Any]:
+    method = ("GET", "POST", "POST", "POST", "POST", "DELETE", "PUT", "PATCH", "HEAD", "OPTIONS", "TRACE", "ÄH"[1:])[
+        int(rng.integers(12))
+    ]
+    word, other = (WORDS[int(one)] for one in rng.integers(len(WORDS), size=2))
+    path = PATHS[int(rng.integers(len(PATHS)))].format(quote(word, safe="/%"))
+    tiles = [tile_of(int(one), colour=RED if one == 3 else None) for one in rng.integers(5, size=int(rng.integers(3)))]
+    picture = png(*tiles)
+    query = ("", f"?limit={quote(other)}&pad={quote(word)}", "?pad=report", f"?subject={quote(other)}")[
+        int(rng.integers(4))
+    ]
+    return {"method": method, "url": path + query, **(body(rng, picture) if method != "GET" else {})}
+
+
+def campaign(tmp_path: Path, count: int, seed: int) -> None:
+    data, rng = tmp_path / "data", np.random.default_rng(seed)
+    data.mkdir()
+    log: list[str] = []
+    with Gallery.create(data / "door.gallery", bytes(32)) as gallery:
+        gallery.add_collection()
+        row = Tiles().check(row_of(tile_of(1)))
+        assert row.faces[0].embedding is not None
+        gallery.enrol("default", "anna", row.faces[0].embedding[None], "sha256:" + "a" * 64)
+        with (
+            TestClient(build(Tiles(), gallery, limits=LIMITS, log=log.append), raise_server_exceptions=False) as client,
+            watched() as touched,
+        ):
+            for _ in range(count):
+                asked = request(rng)
+                reply = client.request(**asked)
+                assert reply.status_code < 500 or reply.status_code == 503, (asked, reply.text)
+                assert "Traceback" not in reply.text
+                assert str(tmp_path) not in reply.text
+                assert reply.headers["x-request-id"]
+                if reply.status_code >= 400 and asked["method"] != "HEAD":
+                    assert set(reply.json()) == {"error", "request_id"}
+                    assert reply.json()["error"]["message"].isprintable()
+            assert client.get("/v1/health").json()["status"] == "ok"
+        assert [one for one in touched if not one.startswith(str(data))] == []
+    assert [path.name for path in data.iterdir()] == ["door.gallery"]
+    assert len(log) == count + 1
+    assert not [line for line in log if "\n" in line or "defect" in line or "failed" in line]
+
+
+def test_a_hundred_requests_that_nobody_should_send(tmp_path: Path) -> None:
+    campaign(tmp_path, 100, seed=0)
+
+
+@pytest.mark.slow
+def test_two_thousand_requests_that_nobody_should_send(tmp_path: Path) -> None:
+    campaign(tmp_path, 2000, seed=1)
+
+
+def test_what_is_written_elsewhere_would_be_noticed(tmp_path: Path) -> None:
+    with watched() as touched:
+        (tmp_path / "elsewhere").write_text("x")
+    assert touched == [str(tmp_path / "elsewhere")]

@@ -1,0 +1,168 @@
+"""The service as a process, on a real port."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from tests.device.gallery.tiles import Tiles, tile_of
+from tests.device.service.test_service import png
+from tests.documented import ROOT
+from typer.testing import CliRunner
+
+from fedvisage.base.errors import UserError
+from fedvisage.cli import app
+from fedvisage.device import Exported
+from fedvisage.device.gallery.enrolment import Image
+from fedvisage.device.pipeline import Checked
+from fedvisage.device.service.app import build, server_of, serving
+from fedvisage.device.service.limits import Limits
+
+PATIENCE = 60
+
+
+@dataclass(frozen=True)
+class Slow(Tiles):
+    """An engine that begins, and ends when it is told to."""
+
+    begun: threading.Event = field(default_factory=threading.Event)
+    go_on: threading.Event = field(default_factory=threading.Event)
+
+    def check(self, image: Image, *, report: bool = False) -> Checked:
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE)
+        return super().check(image, report=report)
+
+
+def ask(port: int, answers: list[int]) -> threading.Thread:
+    """Send a picture from a thread, which notes the answer's status."""
+
+    def send() -> None:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        connection.request("POST", "/v1/pad", png(tile_of(1)), {"content-type": "image/png"})
+        answers.append(connection.getresponse().status)
+        connection.close()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    return thread
+
+
+def test_what_is_being_answered_when_it_is_stopped_is_answered() -> None:
+    engine, answers = Slow(), list[int]()
+    server = server_of(build(engine), "127.0.0.1", 0)
+    with serving(server) as port:
+        thread = ask(port, answers)
+        assert engine.begun.wait(PATIENCE)
+        server.should_exit = True
+        engine.go_on.set()
+        thread.join(PATIENCE)
+    assert answers == [200]
+
+
+def test_what_takes_too_long_or_waits_behind_too_many_is_told_to_come_again() -> None:
+    engine, answers = Slow(), list[int]()
+    limits = Limits(seconds=0.5, workers=1, waiting=1)
+    with serving(server_of(build(engine, limits=limits), "127.0.0.1", 0)) as port:
+        threads = [ask(port, answers) for _ in range(4)]
+        for thread in threads:
+            thread.join(PATIENCE)
+        engine.go_on.set()
+    assert answers == [503] * 4
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, SHA256())
+    )
+    paths = folder / "cert.pem", folder / "key.pem"
+    paths[0].write_bytes(made.public_bytes(Encoding.PEM))
+    paths[1].write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return paths
+
+
+def test_it_serves_https_with_its_certificate(tmp_path: Path) -> None:
+    paths = certificate(tmp_path)
+    with serving(server_of(build(Tiles()), "127.0.0.1", 0, certificate=paths[0], key=paths[1])) as port:
+        trusting = ssl.create_default_context(cafile=paths[0])
+        connection = http.client.HTTPSConnection("localhost", port, context=trusting, timeout=PATIENCE)
+        connection.request("GET", "/v1/health")
+        assert json.load(connection.getresponse())["status"] == "ok"
+        connection.close()
+
+
+def test_certificates_that_are_none_are_refused(tmp_path: Path) -> None:
+    paths = certificate(tmp_path)
+    for one, other in ((paths[0], None), (paths[1], paths[0]), (tmp_path / "none", paths[1])):
+        with pytest.raises(UserError):
+            server_of(build(Tiles()), "127.0.0.1", 0, certificate=one, key=other)
+
+
+@pytest.mark.slow
+def test_the_verb_serves_exported_models_until_sigterm(pad: Path, recognition: Path, tmp_path: Path) -> None:
+    key = {**os.environ, "FEDVISAGE_GALLERY_KEY": "00" * 32, "PYTHONUNBUFFERED": "1"}
+    key["FEDVISAGE_GALLERY_COUNTERS"] = str(tmp_path / "counters")
+    command = [sys.executable, "-m", "fedvisage"]
+    gallery = tmp_path / "door.gallery"
+    subprocess.run([*command, "gallery", "create", str(gallery)], env=key, check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    models = ["--pad", str(pad), "--recognition", str(recognition), "--gallery", str(gallery)]
+    process = subprocess.Popen(
+        [*command, "serve", *models, "--port", str(port)], env=key, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert "answering" in process.stdout.readline()
+    for _ in range(2000):
+        try:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+            connection.request("GET", "/v1/models")
+            break
+        except ConnectionRefusedError:
+            assert process.poll() is None
+    values = json.load(connection.getresponse())
+    assert values["pipeline"]["pad"].startswith("sha256:")
+    exports = {"pad": pad, "recognition": recognition}
+    measured = {task: f"sha256:{Exported.open(path).graph_digest}" for task, path in exports.items()}
+    assert values["pipeline"]["graphs"] == measured
+    connection.close()
+    process.send_signal(signal.SIGTERM)
+    out, log = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out.strip()) == (0, "stopped")
+    assert "/v1/models 200" in log
+
+
+def test_the_verb_has_the_options_that_the_page_shows() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = set(re.findall(r"--[a-z][a-z-]+", page))
+    known = set(re.findall(r"--[a-z][a-z-]+", CliRunner().invoke(app, ["serve", "--help"]).stdout))
+    assert {"--pad", "--api-keys", "--max-body"} <= shown <= known

@@ -1,0 +1,206 @@
+"""The page in a real browser: what is needed for that, or why it is skipped."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import http.server
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import cv2
+import numpy as np
+import onnx
+import pytest
+import torch
+from benchmarks.browser import written
+from PIL import Image
+from tests.device.conftest import face, photographs  # noqa: F401  (fixtures)
+from torch import Tensor, nn
+
+from fedvisage.base.files import write_json
+from fedvisage.data.prepared import FileEntry
+from fedvisage.device import Exported, Pipeline
+from fedvisage.device.exported import CONFIG, GRAPH, Config, OperatingPoint, as_values, read_config
+from fedvisage.device.web.site import ADVICE, Runtime, build
+from fedvisage.faces.cropping import crop_face, make_detector
+from fedvisage.render.domains import find_domain
+from fedvisage.render.filming import film
+from fedvisage.render.sets import parse_synthesis, plan_videos
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Playwright
+
+SCREEN = (480, 640)
+"""Rows and columns of a webcam's frames."""
+
+
+@pytest.fixture(scope="session")
+def runtime() -> Runtime:
+    """Return the files that compute in a page, if somebody has fetched them."""
+    found = Runtime()
+    if not found.is_there:
+        pytest.skip(f"the files of {found.package.name} are not there; {ADVICE}, or make web")
+    return found
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Return the path of the system's Chromium, if there is one that can be driven."""
+    pytest.importorskip("playwright", reason='playwright is not installed; install "fedvisage[dev]"')
+    path = shutil.which("chromium") or shutil.which("chromium-browser")
+    if path is None:
+        pytest.skip("chromium is not installed; install the system's package")
+    return path
+
+
+@pytest.fixture(scope="module")
+def playwright(chromium: str) -> Iterator[Playwright]:
+    """Lend what drives browsers: one for all of a module, because a thread can hold only one."""
+    from playwright.sync_api import sync_playwright
+
+    assert chromium
+    with sync_playwright() as driver:
+        yield driver
+
+
+@contextmanager
+def browsing(playwright: Playwright, chromium: str, *flags: str) -> Iterator[Browser]:
+    """Lend a browser without a window, with flags of its command line."""
+    arguments = ["--no-sandbox", "--disable-gpu", *flags]
+    browser = playwright.chromium.launch(executable_path=chromium, args=arguments)
+    try:
+        yield browser
+    finally:
+        browser.close()
+
+
+@pytest.fixture(scope="module")
+def browser(playwright: Playwright, chromium: str) -> Iterator[Browser]:
+    """Lend a browser that has no camera."""
+    with browsing(playwright, chromium) as opened:
+        yield opened
+
+
+class _Plain(http.server.SimpleHTTPRequestHandler):
+    """A web server that knows nothing of the page, and says nothing."""
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def delivering(folder: Path) -> Iterator[str]:
+    """Deliver a folder from localhost, as any web server would, and lend its address."""
+    server = http.server.ThreadingHTTPServer(("localhost", 0), functools.partial(_Plain, directory=str(folder)))
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://localhost:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def filmed() -> dict[str, np.ndarray]:
+    """A webcam's frames of a rendered person, and of a replay of that person."""
+    spec = parse_synthesis("O subjects=1 videos=1 frames=1 species=replay")
+    (videos,) = plan_videos(spec)
+    frames = film(videos, find_domain("O"), 360).split(videos)
+    made = dict[str, np.ndarray]()
+    for video, one in zip(videos, frames, strict=True):
+        screen = np.full((*SCREEN, 3), (96, 104, 110), np.uint8)
+        screen[60:420, 140:500] = one.images[0]
+        made[video.species] = screen
+    return made
+
+
+class Difference(nn.Module):
+    """A model that tells two crops: how much more a crop is like the first one than like the second."""
+
+    def __init__(self, first: np.ndarray, second: np.ndarray) -> None:
+        super().__init__()
+        one, other = (torch.from_numpy(crop).float().flatten() / 255 for crop in (first, second))
+        apart = one - other
+        self.weight = nn.Parameter(4 * apart / (apart @ apart))
+        self.middle = nn.Parameter((one + other) / 2)
+
+    def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        logit = ((images.float().flatten(1) / 255 - self.middle) * self.weight).sum(dim=1)
+        return torch.sigmoid(logit), logit
+
+
+@pytest.fixture(scope="session")
+def telling(filmed: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an exported model that tells the person from the replay: 2 and -2, and a threshold of 0.5 between them."""
+    detect, out = make_detector(), tmp_path_factory.mktemp("telling") / "pad"
+    crops = [crop_face(filmed[name], detect(filmed[name]), 64).image for name in ("bonafide", "replay")]
+    written(out, "pad", Difference(*crops), 64, 0.5)
+    return out
+
+
+@pytest.fixture(scope="session")
+def trained(pad: Path, filmed: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the exported model of a run, with a threshold between what it says of the person and of the replay."""
+    judged = [Pipeline(pad).check(frame).faces[0].pad.logit for frame in filmed.values()]
+    return with_threshold(pad, tmp_path_factory.mktemp("trained") / "pad", float(np.mean(judged)))
+
+
+def with_threshold(exported: Path, copy: Path, value: float) -> Path:
+    """Copy an exported model, with another threshold in its description and inside of its graph."""
+    shutil.copytree(exported, copy)
+    config = read_config(copy)
+    point = OperatingPoint(value=value, rule="source-eer")
+    said = config.float32.description.model_copy(update={"threshold": point})
+    graph = onnx.load(copy / GRAPH)
+    for entry in graph.metadata_props:
+        entry.value = said.metadata()[entry.key]
+    content = graph.SerializeToString()
+    (copy / GRAPH).write_bytes(content)
+    file = FileEntry(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+    changed = config.float32.model_copy(update={"description": said, "file": file})
+    write_json(copy / CONFIG, as_values(Config(float32=changed)))
+    return copy
+
+
+@pytest.fixture(scope="session")
+def folder(telling: Path, recognition: Path, runtime: Runtime, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the page as a folder."""
+    out = tmp_path_factory.mktemp("page") / "page"
+    build(out, Exported.open(telling), Exported.open(recognition), runtime=runtime)
+    return out
+
+
+@pytest.fixture(scope="module")
+def address(folder: Path) -> Iterator[str]:
+    """Lend the address of the folder, delivered."""
+    with delivering(folder) as where:
+        yield where
+
+
+def as_png(picture: np.ndarray) -> bytes:
+    """Return a picture as a PNG."""
+    done, content = cv2.imencode(".png", picture[..., ::-1])
+    assert done
+    return bytes(content.tobytes())
+
+
+def as_webcam(picture: np.ndarray, path: Path, frames: int = 10) -> Path:
+    """Write what Chromium takes for a camera: a film of one picture, as JPEGs behind each other."""
+    with path.open("wb") as file:
+        for _ in range(frames):
+            Image.fromarray(picture).save(file, "JPEG", quality=95, subsampling=0)
+    return path
+
+
+def page_of(folder: Path) -> dict[str, object]:
+    """Return what a folder says of itself."""
+    said: dict[str, object] = json.loads((folder / "page.json").read_text())
+    return said

@@ -1,0 +1,203 @@
+"""The page's files: what is in a folder, what is refused, and what the service says with each."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import json
+import re
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+from tests.device.gallery.tiles import Tiles
+from tests.device.web.conftest import delivering, page_of
+from typer.testing import CliRunner
+
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.cli import app
+from fedvisage.device import Exported, Settings
+from fedvisage.device.service.app import build as build_service
+from fedvisage.device.service.limits import Keys, Limits
+from fedvisage.device.web.site import HEADERS, ONNX, POLICY, Entry, Package, Runtime, build, contents
+from fedvisage.faces import detection
+
+KEY = "a-key-of-the-tests-0123456789"
+PARTS = {"ort.js": b"export const ort = 1;", "ort-threads.js": b"export default 2;", "ort.wasm": b"\0asm" * 500}
+
+
+def archive_of(parts: dict[str, bytes]) -> bytes:
+    """Return a package's archive as npm packs it."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name, content in parts.items():
+            entry = tarfile.TarInfo(f"package/dist/{name}")
+            entry.size = len(content)
+            archive.addfile(entry, io.BytesIO(content))
+    return out.getvalue()
+
+
+def package_of(archive: bytes) -> Package:
+    """Return what is known of an archive."""
+    integrity = f"sha512-{base64.b64encode(hashlib.sha512(archive).digest()).decode()}"
+    files = {name: (f"package/dist/{name}", hashlib.sha256(part).hexdigest()) for name, part in PARTS.items()}
+    return replace(ONNX, integrity=integrity, files=files)
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> Path:
+    path = tmp_path / "package.tgz"
+    path.write_bytes(archive_of(PARTS))
+    return path
+
+
+@pytest.fixture
+def runtime(archive: Path, tmp_path: Path) -> Runtime:
+    """Fetch small files in the place of the real ones."""
+    made = Runtime(tmp_path / "runtime", package_of(archive.read_bytes()))
+    made.fetch(archive)
+    return made
+
+
+def test_the_runtime_comes_from_the_registry_under_the_name_that_npm_gives_it(archive: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "registry" / "onnxruntime-web" / "-"
+    kept.mkdir(parents=True)
+    archive.rename(kept / f"onnxruntime-web-{ONNX.version}.tgz")
+    runtime = Runtime(tmp_path / "out", package_of((kept / f"onnxruntime-web-{ONNX.version}.tgz").read_bytes()))
+    with delivering(tmp_path / "registry") as address:
+        runtime.fetch(registry=address.rstrip("/"))
+    assert {path.name: path.read_bytes() for path in runtime.folder.iterdir()} == PARTS
+
+
+def test_an_archive_with_other_bytes_is_refused_and_leaves_nothing(archive: Path, tmp_path: Path) -> None:
+    known = package_of(archive.read_bytes())
+    archive.write_bytes(archive_of({**PARTS, "ort.js": b"export const ort = evil;"}))
+    runtime = Runtime(tmp_path / "out", known)
+    with pytest.raises(UserError, match="another archive") as refused:
+        runtime.fetch(archive)
+    assert refused.value.place == str(archive)
+    assert not runtime.folder.exists()
+
+
+def test_a_registry_that_cannot_be_reached_is_a_failure_that_names_the_other_way(tmp_path: Path) -> None:
+    with delivering(tmp_path) as address:
+        pass
+    with pytest.raises(RunFailed, match="--archive"):
+        Runtime(tmp_path / "out").fetch(registry=address.rstrip("/"))
+    with pytest.raises(UserError, match="no web address"):
+        Runtime(tmp_path / "out").fetch(registry="file:///etc")
+
+
+def test_a_file_of_the_runtime_that_was_changed_is_refused(runtime: Runtime) -> None:
+    (runtime.folder / "ort.js").write_bytes(b"export const ort = evil;")
+    with pytest.raises(UserError, match="web fetch") as refused:
+        runtime.read("ort.js")
+    assert refused.value.place.endswith("ort.js")
+
+
+def test_the_lock_is_of_one_version_by_digests() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+", ONNX.version)
+    assert len(base64.b64decode(ONNX.integrity.removeprefix("sha512-"), validate=True)) == 64
+    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for _, digest in ONNX.files.values())
+
+
+def test_a_folder_has_the_page_its_runtime_the_detector_and_the_models_as_they_were_exported(
+    pad: Path, runtime: Runtime, tmp_path: Path
+) -> None:
+    out = tmp_path / "page"
+    built = build(out, Exported.open(pad), None, runtime=runtime)
+    held = {path.relative_to(out).as_posix(): path for path in out.rglob("*") if path.is_file()}
+    assert len(held) == built.files
+    assert built.bytes == sum(path.stat().st_size for path in held.values())
+    for name in ("config.json", "onnx/model.onnx"):
+        assert held[f"models/pad/{name}"].read_bytes() == (pad / name).read_bytes()
+    assert held["runtime/ort.wasm"].read_bytes() == PARTS["ort.wasm"]
+    said = page_of(out)
+    for entry in said["detector"]["files"]:  # type: ignore[index]
+        assert hashlib.sha256(held[entry["path"]].read_bytes()).hexdigest() == entry["sha256"]
+    linked = re.findall(r'(?:src|href)="([^#"]+)"', held["index.html"].read_text())
+    imported = [name for path in out.glob("*.js") for name in re.findall(r'from "\./([^"]+)"', path.read_text())]
+    assert {*linked, *imported} <= held.keys()
+
+
+def test_the_page_has_the_numbers_of_the_pipeline(pad: Path, runtime: Runtime) -> None:
+    said = json.loads(contents(Exported.open(pad), None, runtime=runtime)["page.json"].content)["settings"]
+    assert said["detector"]["sure"] == list(detection.Settings().sure)
+    assert said["detector"]["longest_side"] == detection.Settings().longest_side
+    assert said["limits"]["sharpness"] == Settings().sharpness
+    assert said["running"]["window"] == Settings().window
+
+
+def test_a_page_is_not_written_over_and_not_without_what_computes_in_it(
+    pad: Path, runtime: Runtime, tmp_path: Path
+) -> None:
+    model = Exported.open(pad)
+    with pytest.raises(UserError, match="web fetch"):
+        build(tmp_path / "page", model, None, runtime=Runtime(tmp_path / "nowhere"))
+    assert not (tmp_path / "page").exists()
+    with pytest.raises(UserError, match="not empty"):
+        build(runtime.folder, model, None, runtime=runtime)
+
+
+def test_a_model_without_a_threshold_has_no_page(pad: Path, runtime: Runtime, tmp_path: Path) -> None:
+    model = Exported.open(pad)
+    undecided = replace(model, description=model.description.model_copy(update={"threshold": None}))
+    with pytest.raises(UserError, match="no threshold"):
+        build(tmp_path / "page", undecided, None, runtime=runtime)
+    assert not (tmp_path / "page").exists()
+
+
+def test_the_command_refuses_in_a_line(pad: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["web", "build", str(tmp_path / "page"), "--pad", str(tmp_path / "nothing")])
+    assert isinstance(result.exception, UserError)
+    wanted = ["web", "build", str(tmp_path / "page"), "--pad", str(pad), "--runtime", str(tmp_path / "nowhere")]
+    result = CliRunner().invoke(app, wanted)
+    assert isinstance(result.exception, UserError)
+    assert "web fetch" in str(result.exception)
+
+
+def test_a_folders_policy_is_the_one_that_the_service_says(pad: Path, runtime: Runtime) -> None:
+    page = contents(Exported.open(pad), None, runtime=runtime)["index.html"].content.decode()
+    (written,) = re.findall(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert written == POLICY
+    assert HEADERS["content-security-policy"].startswith(POLICY)
+    assert "unsafe-eval" not in POLICY.replace("'wasm-unsafe-eval'", "")
+    assert "unsafe-inline" not in POLICY
+    assert not re.findall(r"https?:|<script>|style=|onclick=", page)
+
+
+def client_of(files: dict[str, Entry], keys: Keys | None = None) -> TestClient:
+    return TestClient(build_service(Tiles(), keys=keys, limits=Limits(rate=0), page=files))
+
+
+def test_the_service_delivers_the_page_with_strict_headers_and_browsers_keep_it(pad: Path, runtime: Runtime) -> None:
+    files = contents(Exported.open(pad), None, service={"keys": False}, runtime=runtime)
+    with client_of(files) as client:
+        for path in ("", *files):
+            reply = client.get(f"/{path}")
+            assert reply.status_code == 200, path
+            assert reply.content == files[path or "index.html"].content
+            assert all(reply.headers.get_list(name) == [value] for name, value in HEADERS.items())
+            assert reply.headers["x-content-type-options"] == "nosniff"
+        kinds = {name: client.get(f"/{name}").headers["content-type"] for name in ("main.js", "runtime/ort.wasm")}
+        assert kinds == {"main.js": "text/javascript; charset=utf-8", "runtime/ort.wasm": "application/wasm"}
+        again = client.get("/main.js", headers={"if-none-match": client.get("/main.js").headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+        assert "/v1/compare" in client.get("/routes").text
+        assert client.get("/models/pad/../../secret").status_code == 404
+        assert client.get("/v1/health").headers["cache-control"] == "no-store"
+
+
+def test_models_are_delivered_to_those_who_have_a_key(pad: Path, runtime: Runtime) -> None:
+    files = contents(Exported.open(pad), None, service={"keys": True}, runtime=runtime)
+    with client_of(files, Keys([KEY])) as client:
+        answers = {path: client.get(f"/{path}").status_code for path in files}
+        assert {path for path, status in answers.items() if status == 401} == {
+            "models/pad/config.json",
+            "models/pad/onnx/model.onnx",
+        }
+        assert {status for path, status in answers.items() if not path.startswith("models/")} == {200}
+        assert client.get("/models/pad/onnx/model.onnx", headers={"x-api-key": KEY}).status_code == 200

@@ -1,0 +1,131 @@
+"""In the page the same pictures have the same faces, numbers and decisions as in Python."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from tests.device.web.conftest import as_png, delivering
+
+from fedvisage.device import Checked, Exported, Pipeline
+from fedvisage.device.web.site import Runtime, build
+
+pytestmark = pytest.mark.browser
+
+ASK = """async (content) => {
+  const { Local } = await import("./local.js");
+  const { reader } = await import("./loading.js");
+  window.local ??= (async () => {
+    const local = new Local();
+    const base = new URL("./", document.baseURI).href;
+    await local.open(await reader(base).json("page.json"), base);
+    return local;
+  })();
+  const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+  const { readPicture } = await import("./camera.js");
+  const frame = await readPicture(new File([bytes], "picture.png"));
+  const said = await (await window.local).check(frame, { embed: true });
+  const plain = (face) => ({ ...face, embedding: face.embedding && Array.from(face.embedding) });
+  return { ...said, faces: said.faces.map(plain) };
+}"""
+
+SCALE = """async ({ content, sizes }) => {
+  const { resized, withoutAlpha } = await import("./pixels.js");
+  const bytes = Uint8Array.from(atob(content), (letter) => letter.charCodeAt(0));
+  const { readPicture } = await import("./camera.js");
+  const frame = await readPicture(new File([bytes], "picture.png"));
+  const canvas = new OffscreenCanvas(frame.width, frame.height);
+  const context = canvas.getContext("2d");
+  context.drawImage(frame, 0, 0);
+  const image = withoutAlpha(context.getImageData(0, 0, frame.width, frame.height));
+  return sizes.map(([width, height]) => Array.from(resized(image, width, height).data));
+}"""
+
+
+@pytest.fixture(scope="module")
+def address(trained: Path, recognition: Path, runtime: Runtime, tmp_path_factory: Any) -> Iterator[str]:
+    out = tmp_path_factory.mktemp("trained-page") / "page"
+    build(out, Exported.open(trained), Exported.open(recognition), runtime=runtime)
+    with delivering(out) as where:
+        yield where
+
+
+@pytest.fixture(scope="module")
+def page(browser: Any, address: str) -> Iterator[Any]:
+    # Questions of a test are code from outside, which the page's policy refuses; its own tests are elsewhere.
+    with browser.new_context(bypass_csp=True) as context:
+        opened = context.new_page()
+        opened.goto(address)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def pictures(photographs: dict[str, np.ndarray], filmed: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    large = cv2.resize(filmed["bonafide"], (1600, 1200), interpolation=cv2.INTER_CUBIC)
+    narrow = np.ascontiguousarray(filmed["bonafide"][:, 180:460])
+    grey = np.repeat(filmed["bonafide"].mean(axis=2, keepdims=True), 3, axis=2).astype(np.uint8)
+    return {**photographs, **filmed, "large": large, "narrow": narrow, "grey": grey}
+
+
+NAMES = (*("one", "two", "turned", "blurred", "small", "wall", "bonafide", "replay", "large", "narrow", "grey"),)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_picture_has_the_boxes_scores_and_decision_that_python_gives_it(
+    page: Any, trained: Path, recognition: Path, pictures: dict[str, np.ndarray], name: str
+) -> None:
+    said = page.evaluate(ASK, base64.b64encode(as_png(pictures[name])).decode())
+    expected = Pipeline(trained, recognition).check(pictures[name])
+    assert (said["decision"], said["turned"]) == (expected.decision, expected.turned)
+    assert tuple(said["reasons"]) == expected.reasons
+    assert len(said["faces"]) == len(expected.faces)
+    for found, face in zip(said["faces"], expected.faces, strict=True):
+        compare(found, face)
+
+
+def compare(found: dict[str, Any], face: Any) -> None:
+    box = found["box"]
+    assert [box["x"], box["y"], box["width"], box["height"]] == pytest.approx(
+        [face.box.x, face.box.y, face.box.width, face.box.height], abs=1
+    )
+    assert found["confidence"] == pytest.approx(face.box.confidence, abs=1e-3)
+    assert np.array(found["points"]) == pytest.approx(np.array(face.points), abs=1)
+    assert found["quality"]["sharpness"] == pytest.approx(face.quality.sharpness, rel=0.02)
+    assert found["quality"]["turned"] == pytest.approx(face.quality.turned, abs=0.01)
+    assert tuple(found["quality"]["reasons"]) == face.quality.reasons
+    assert found["pad"]["decision"] == face.pad.decision
+    assert found["pad"]["threshold"] == pytest.approx(face.pad.threshold, abs=1e-6)
+    assert (found["pad"]["score"] is None) == (face.pad.score is None)
+    if face.pad.score is not None:
+        assert found["pad"]["score"] == pytest.approx(face.pad.score, abs=1e-3)
+    assert (found["embedding"] is None) == (face.embedding is None)
+    if face.embedding is not None:
+        assert float(np.array(found["embedding"]) @ face.embedding) > 1 - 1e-3
+
+
+def test_the_pictures_are_of_every_kind_of_answer(
+    trained: Path, recognition: Path, pictures: dict[str, np.ndarray]
+) -> None:
+    pipeline = Pipeline(trained, recognition)
+    answers: list[Checked] = [pipeline.check(pictures[name]) for name in NAMES]
+    assert {one.decision for one in answers} == {"bona_fide", "attack", "no_decision"}
+    assert len({one.reasons for one in answers}) >= 5
+    assert any(face.embedding is not None for one in answers for face in one.faces)
+    assert any(one.turned for one in answers)
+
+
+def test_pictures_are_scaled_as_opencv_scales_them(page: Any) -> None:
+    noise = np.random.default_rng(3).integers(0, 256, (60, 80, 3)).astype(np.uint8)
+    sizes = [(30, 23), (40, 30), (20, 15), (79, 60), (24, 24), (120, 90), (81, 60), (80, 60)]
+    content = base64.b64encode(as_png(noise)).decode()
+    for (width, height), values in zip(sizes, page.evaluate(SCALE, {"content": content, "sizes": sizes}), strict=True):
+        shrinks = width < 80 or height < 60
+        wanted = cv2.resize(noise, (width, height), interpolation=cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR)
+        apart = np.abs(np.array(values).reshape(wanted.shape) - wanted.astype(int))
+        assert apart.max() <= 1, (width, height)
+        assert (apart > 0).mean() < 0.002, (width, height)

@@ -1,0 +1,85 @@
+"""The page's own check of graphs, in Node: the same exports pass as in Python, and none that names another file."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from importlib.resources import files
+from pathlib import Path
+
+import onnx
+import pytest
+from campaigns.hostile.exports import HIDING
+
+from fedvisage.device.exported import CONFIG, GRAPH
+from fedvisage.faces.detection import DIGESTS, read_installed
+
+CHECK = """
+import { readFileSync } from "node:fs";
+import { readGraph } from "./graph.js";
+import { checkStated } from "./models.js";
+const [graph, config] = process.argv.slice(2);
+try {
+  const bytes = readFileSync(graph);
+  const stated = readGraph("model.onnx", bytes.buffer.slice(bytes.byteOffset, bytes.byteOffset + bytes.length));
+  if (config) checkStated("model.onnx", stated, JSON.parse(readFileSync(config)).float32.description);
+  console.log("accepted");
+} catch (error) {
+  console.log(error.code, error.message);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Lay the page's modules where Node takes them for modules."""
+    if shutil.which("node") is None:
+        pytest.skip("node is not installed; install the system's package nodejs")
+    place = tmp_path_factory.mktemp("page")
+    for name in ("graph.js", "models.js", "refused.js"):
+        (place / name).write_bytes(files("fedvisage.device.web").joinpath("page", name).read_bytes())
+    (place / "package.json").write_text('{"type": "module"}')
+    (place / "check.js").write_text(CHECK)
+    return place / "check.js"
+
+
+def answer(script: Path, graph: Path, config: Path | None = None) -> str:
+    words = ["node", str(script), str(graph), *([] if config is None else [str(config)])]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_exports_and_the_detectors_networks_are_accepted(
+    script: Path, pad: Path, recognition: Path, tmp_path: Path
+) -> None:
+    for directory in (pad, recognition):
+        assert answer(script, directory / GRAPH, directory / CONFIG) == "accepted"
+    for name in DIGESTS:
+        (tmp_path / name).write_bytes(read_installed(name))
+        assert answer(script, tmp_path / name) == "accepted"
+
+
+@pytest.mark.parametrize("hide", HIDING, ids=lambda hide: hide.__name__)
+def test_a_graph_that_names_another_file_is_refused(script: Path, pad: Path, tmp_path: Path, hide: object) -> None:
+    model = onnx.load(pad / GRAPH)
+    tensor = onnx.TensorProto(name="hidden", data_type=2, dims=[4], data_location=onnx.TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="keys.txt")
+    assert callable(hide)
+    hide(model, tensor)
+    (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
+    said = answer(script, tmp_path / "model.onnx", pad / CONFIG)
+    assert said.startswith("damaged model.onnx: has ")
+    assert said.endswith("export the model again")
+
+
+def test_a_threshold_changed_in_the_description_is_refused(script: Path, pad: Path, tmp_path: Path) -> None:
+    config = json.loads((pad / CONFIG).read_text())
+    config["float32"]["description"]["threshold"]["value"] = -0.99
+    (tmp_path / CONFIG).write_text(json.dumps(config))
+    assert "says another threshold inside" in answer(script, pad / GRAPH, tmp_path / CONFIG)
+
+
+@pytest.mark.parametrize("content", [b"\x0a\xff", b"\x0b", b"\x80" * 20, b"\x3a\x05\x0a\xff\xff\xff\x7f"])
+def test_bytes_that_are_no_graph_are_refused(script: Path, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "model.onnx").write_bytes(content)
+    assert answer(script, tmp_path / "model.onnx") == "damaged model.onnx: is no whole graph; export the model again"

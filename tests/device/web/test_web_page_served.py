@@ -1,0 +1,96 @@
+"""The page as the service delivers it: behind keys, and asking the service only if that is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.device.web.test_web_page_used import ready, score_of, show
+
+from fedvisage.device import Exported, Pipeline
+from fedvisage.device.service.app import build, open_engine, server_of, serving
+from fedvisage.device.service.limits import Keys, Limits
+from fedvisage.device.web.site import Runtime, contents
+
+pytestmark = pytest.mark.browser
+
+KEY = "a-key-of-the-tests-0123456789"
+
+
+@contextmanager
+def served(pad: Path, recognition: Path, keys: Keys, runtime: Runtime) -> Iterator[str]:
+    models = Exported.open(pad), Exported.open(recognition)
+    page = contents(*models, service={"keys": bool(keys)}, runtime=runtime)
+    guard = build(open_engine(*models), keys=keys, limits=Limits(rate=0), page=page)
+    with serving(server_of(guard, "127.0.0.1", 0)) as port:
+        yield f"http://localhost:{port}/"
+
+
+def test_the_service_delivers_a_page_that_computes_without_asking_it(
+    browser: Any, telling: Path, recognition: Path, runtime: Runtime, filmed: dict[str, np.ndarray]
+) -> None:
+    with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
+        page, sent = context.new_page(), list[str]()
+        page.on("request", lambda request: sent.append(request.method))
+        page.goto(address)
+        ready(page)
+        assert show(page, filmed["bonafide"]).startswith("Living")
+        assert "in this page" in page.text_content("#models")
+        assert "POST" not in sent
+
+
+def test_pictures_go_to_the_service_only_when_that_is_chosen_and_it_says_the_same(
+    browser: Any, telling: Path, recognition: Path, runtime: Runtime, filmed: dict[str, np.ndarray]
+) -> None:
+    with served(telling, recognition, Keys(), runtime) as address, browser.new_context() as context:
+        page, sent = context.new_page(), list[str]()
+        page.on("request", lambda request: sent.append(f"{request.method} /{request.url.removeprefix(address)}"))
+        page.goto(address)
+        ready(page)
+        page.get_by_label("at the service").check()
+        page.wait_for_selector("#promise:has-text('are sent')")
+        ready(page)
+        for name, title in (("bonafide", "Living face"), ("replay", "Attack")):
+            expected = Pipeline(telling).check(filmed[name]).faces[0].pad
+            assert expected is not None
+            assert show(page, filmed[name], f"{name}.png") == title
+            assert score_of(page) == pytest.approx(expected.score, abs=1e-3)
+        assert [one for one in sent if one.startswith("POST")] == ["POST /v1/embed"] * 2
+        assert show(page, filmed["bonafide"], "again.png") == "Living face"
+        page.get_by_label("Name").fill("Anna")
+        page.get_by_role("button", name="Enrol this face").click()
+        page.wait_for_selector("#matched:has-text('This is Anna.')")
+
+
+def test_a_key_of_the_service_is_asked_for_before_models_are_delivered(
+    browser: Any, telling: Path, recognition: Path, runtime: Runtime, filmed: dict[str, np.ndarray]
+) -> None:
+    with served(telling, recognition, Keys([KEY]), runtime) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address)
+        assert "key" in ready(page, "refused")
+        page.get_by_label("Key of the service").fill("not the key of the service")
+        page.get_by_role("button", name="Begin").click()
+        page.wait_for_selector("#state:has-text('none of its keys')")
+        page.get_by_label("Key of the service").fill(KEY)
+        page.keyboard.press("Enter")
+        ready(page)
+        assert page.get_by_label("Key of the service").is_hidden()
+        assert page.evaluate("document.activeElement.id") == "camera", "the keyboard goes on from there"
+        assert show(page, filmed["bonafide"]).startswith("Living")
+
+
+def test_without_the_runtime_the_page_asks_the_service_and_says_so(
+    browser: Any, telling: Path, recognition: Path, tmp_path: Path, filmed: dict[str, np.ndarray]
+) -> None:
+    with served(telling, recognition, Keys(), Runtime(tmp_path)) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address)
+        ready(page)
+        assert "are sent to the service" in page.inner_text("#promise")
+        assert page.get_by_label("in this page").is_disabled()
+        assert show(page, filmed["replay"]).startswith("Attack")

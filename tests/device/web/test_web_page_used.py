@@ -1,0 +1,352 @@
+"""The page as a person uses it, in the system's Chromium: camera, files, people, refusals, and what leaves it."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.device.web.conftest import as_png, as_webcam, browsing, delivering
+from tests.documented import ROOT
+from typer.testing import CliRunner
+
+from fedvisage.cli import app
+from fedvisage.device import Pipeline
+from fedvisage.device.web.site import Runtime
+
+pytestmark = pytest.mark.browser
+
+SCREENSHOTS = ROOT / "build" / "browser"
+FAKE = ("--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream")
+PATIENCE = 60_000
+GRAB = """(id) => {
+  const source = document.getElementById(id);
+  const canvas = document.createElement("canvas");
+  canvas.width = source.videoWidth ?? source.width;
+  canvas.height = source.videoHeight ?? source.height;
+  canvas.getContext("2d").drawImage(source, 0, 0);
+  return canvas.toDataURL("image/png");
+}"""
+VIOLATED = """async (attempt) => {
+  const said = new Promise((resolve) => document.addEventListener("securitypolicyviolation", resolve, { once: true }));
+  const put = (tag, values) => document.body.append(Object.assign(document.createElement(tag), values));
+  const attempts = {
+    script: () => put("script", { textContent: "window.ran = 1" }),
+    style: () => put("style", { textContent: "body { top: 0 }" }),
+    elsewhere: () => fetch("http://127.0.0.1:9/").catch(() => {}),
+    picture: () => { new Image().src = "http://127.0.0.1:9/one.png"; },
+    frame: () => put("iframe", { src: "index.html" }),
+  };
+  attempts[attempt]();
+  return [(await said).effectiveDirective, window.ran ?? 0];
+}"""
+
+
+@pytest.fixture
+def page(browser: Any, address: str) -> Iterator[Any]:
+    with browser.new_context() as context:
+        opened = context.new_page()
+        opened.goto(address)
+        ready(opened)
+        yield opened
+
+
+def ready(page: Any, kind: str = "ready") -> str:
+    page.wait_for_selector(f"#state[data-kind={kind}]", timeout=PATIENCE)
+    said: str = page.inner_text("#state")
+    return said
+
+
+def show(page: Any, picture: np.ndarray, name: str = "one.png") -> str:
+    """Choose a picture, and return what the page says of it."""
+    page.set_input_files("#file", {"name": name, "mimeType": "image/png", "buffer": as_png(picture)})
+    page.wait_for_selector(f"#state:has-text('{name} was looked at')", timeout=PATIENCE)
+    said: str = page.inner_text("#decision")
+    return said
+
+
+def grabbed(page: Any, place: str) -> np.ndarray:
+    """Return the pixels of what the page shows, with their opacity."""
+    content = base64.b64decode(page.evaluate(GRAB, place).partition(",")[2])
+    return np.asarray(Image.open(io.BytesIO(content)).convert("RGBA"))
+
+
+def drawn_box(page: Any) -> list[float]:
+    """Return the box that is drawn over the picture: the outer edge of what is drawn, less half of its line."""
+    opacity = grabbed(page, "boxes")[..., 3] / 255
+    half = max(2, opacity.shape[1] / 200)  # the black line, twice as wide as the white one
+    ends = list[float]()
+    for axis in (0, 1):
+        across = opacity.max(axis=axis)
+        (places,) = np.nonzero(across)
+        # A pixel at the edge is as opaque as its share that is drawn on.
+        first, last = places[0] + 1 - across[places[0]], places[-1] + across[places[-1]]
+        ends += [first + half, last - half]
+    left, right, top, bottom = ends
+    return [left, top, right - left, bottom - top]
+
+
+def score_of(page: Any) -> float:
+    found = re.search(r"Score (0\.\d+)", page.inner_text("#figures"))
+    assert found, page.inner_text("#figures")
+    return float(found[1])
+
+
+@pytest.mark.parametrize(
+    ("species", "title", "told"),
+    [
+        ("bonafide", "Living face", "#matched:has-text('This is Anna.')"),
+        ("replay", "Attack", "#state[data-kind=refused]:has-text('no living face')"),
+    ],
+)
+def test_a_webcam_shows_a_living_person_and_a_replay_for_what_they_are(
+    playwright: Any,
+    chromium: str,
+    address: str,
+    telling: Path,
+    filmed: dict[str, np.ndarray],
+    tmp_path: Path,
+    species: str,
+    title: str,
+    told: str,
+) -> None:
+    camera = as_webcam(filmed[species], tmp_path / "camera.mjpeg")
+    with browsing(playwright, chromium, *FAKE, f"--use-file-for-fake-video-capture={camera}") as browser:
+        page = browser.new_page()
+        page.goto(address)
+        ready(page)
+        page.get_by_role("button", name="Start the camera").click()
+        page.wait_for_selector(f"#decision:has-text('{title}')", timeout=PATIENCE)
+        frame = np.ascontiguousarray(grabbed(page, "video")[..., :3])
+        (face,) = Pipeline(telling).check(frame).faces
+        expected = face.pad
+        assert expected is not None
+        assert expected.score is not None
+        assert page.get_attribute("#verdict", "data-decision") == expected.decision
+        assert score_of(page) == pytest.approx(expected.score, abs=1e-3)
+        box = [face.box.x, face.box.y, face.box.width, face.box.height]
+        assert drawn_box(page) == pytest.approx(box, abs=1)
+        assert f"threshold {expected.threshold:.4f} (source-eer)" in page.inner_text("#figures")
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SCREENSHOTS / f"webcam-{species}.png", full_page=True)
+        page.get_by_label("Name").fill("Anna")
+        page.get_by_role("button", name="Enrol this face").click()
+        page.wait_for_selector(told, timeout=PATIENCE)
+        page.get_by_role("button", name="Stop the camera").click()
+        page.wait_for_selector("#video", state="hidden")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("wall", "no face"), ("two", "several faces"), ("small", "too small"), ("blurred", "blurred")],
+)
+def test_a_picture_that_cannot_be_judged_is_told_why(
+    page: Any, photographs: dict[str, np.ndarray], name: str, words: str
+) -> None:
+    said = show(page, photographs[name])
+    assert said.startswith("No decision")
+    assert words in said
+    assert page.get_attribute("#verdict", "data-decision") == "no_decision"
+
+
+def test_a_file_that_is_no_picture_is_refused_in_words(page: Any) -> None:
+    page.set_input_files("#file", {"name": "notes.png", "mimeType": "image/png", "buffer": b"no picture"})
+    assert "notes.png: is no picture" in ready(page, "refused")
+
+
+def test_people_are_enrolled_and_compared_in_the_page_and_attacks_are_not(
+    page: Any, filmed: dict[str, np.ndarray]
+) -> None:
+    assert show(page, filmed["replay"], "replay.png").startswith("Attack")
+    page.get_by_label("Name").fill("Anna")
+    page.get_by_role("button", name="Enrol this face").click()
+    assert "no living face" in ready(page, "refused")
+    assert show(page, filmed["bonafide"], "anna.png").startswith("Living")
+    page.get_by_role("button", name="Enrol this face").click()
+    page.wait_for_selector("#matched:has-text('This is Anna.')")
+    assert "similarity 1.000" in page.inner_text("#list")
+    page.get_by_role("button", name="Remove Anna").click()
+    page.wait_for_selector("#list li", state="detached")
+    assert page.inner_text("#matched") == ""
+
+
+def test_nothing_of_a_picture_leaves_the_page(browser: Any, address: str, filmed: dict[str, np.ndarray]) -> None:
+    asked = list[tuple[str, str]]()
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.on("request", lambda request: asked.append((request.method, request.url)))
+        page.goto(address)
+        ready(page)
+        before = len(asked)
+        show(page, filmed["bonafide"])
+        assert {url for _, url in asked if not url.startswith((address, "blob:" + address))} == set()
+        assert {method for method, _ in asked} == {"GET"}
+        # A second worker loads the same files again, and that is all.
+        assert set(asked[before:]) <= set(asked[:before])
+
+
+@pytest.mark.parametrize(
+    ("attempt", "directive"),
+    [
+        ("script", "script-src-elem"),
+        ("style", "style-src-elem"),
+        ("elsewhere", "connect-src"),
+        ("picture", "img-src"),
+        ("frame", "frame-src"),
+    ],
+)
+def test_what_the_page_does_not_need_is_forbidden_by_its_policy(page: Any, attempt: str, directive: str) -> None:
+    assert page.evaluate(VIOLATED, attempt) == [directive, 0]
+
+
+def test_the_page_does_its_work_without_a_complaint_of_the_browser(
+    browser: Any, address: str, filmed: dict[str, np.ndarray]
+) -> None:
+    complaints = list[str]()
+    with browser.new_context() as context:
+        page = context.new_page()
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(address)
+        ready(page)
+        assert show(page, filmed["bonafide"]).startswith("Living")
+    assert complaints == []
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [((), "No camera was found"), (("--use-fake-device-for-media-stream", "--deny-permission-prompts"), "was refused")],
+    ids=["none", "refused"],
+)
+def test_a_camera_that_is_not_to_be_had_is_told_in_words_and_pictures_still_work(
+    playwright: Any, chromium: str, address: str, filmed: dict[str, np.ndarray], flags: tuple[str, ...], word: str
+) -> None:
+    with browsing(playwright, chromium, *flags) as browser:
+        page = browser.new_page()
+        page.goto(address)
+        ready(page)
+        page.get_by_role("button", name="Start the camera").click()
+        said = ready(page, "refused")
+        assert word in said
+        assert "choose a picture" in said
+        assert show(page, filmed["bonafide"]).startswith("Living")
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: path.unlink(), ("models/pad/onnx/model.onnx", "missing")),
+        (lambda path: path.write_bytes(path.read_bytes()[:-1] + b"x"), ("models/pad/onnx/model.onnx", "digest")),
+    ],
+    ids=["missing", "changed"],
+)
+def test_a_model_that_is_missing_or_another_one_is_refused(
+    browser: Any, folder: Path, tmp_path: Path, damage: Any, words: tuple[str, ...]
+) -> None:
+    copy = tmp_path / "page"
+    shutil.copytree(folder, copy)
+    damage(copy / "models/pad/onnx/model.onnx")
+    with delivering(copy) as address, browser.new_context() as context:
+        page = context.new_page()
+        page.goto(address)
+        said = ready(page, "refused")
+        assert all(word in said for word in words), said
+        assert page.get_by_role("button", name="Start the camera").is_disabled()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_the_page_fits_its_screen_and_can_be_read(
+    browser: Any, address: str, filmed: dict[str, np.ndarray], width: int, scheme: str
+) -> None:
+    with browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme) as context:
+        page = context.new_page()
+        page.goto(address)
+        ready(page)
+        show(page, filmed["bonafide"])
+        page.get_by_label("Name").fill("Anna")
+        page.get_by_role("button", name="Enrol this face").click()
+        page.wait_for_selector("#matched:has-text('Anna')")
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SCREENSHOTS / f"page-{width}-{scheme}.png", full_page=True)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        for place in ("#promise", "#decision", "#figures", "#speed", "#camera", "#state"):
+            assert contrast(page, place) >= 4.5, place
+        for button in page.get_by_role("button").all():
+            assert button.bounding_box()["height"] >= 44, button.inner_text()
+
+
+def contrast(page: Any, place: str) -> float:
+    """Return the contrast of an element's words with what is behind them, as WCAG 2 defines it."""
+    colours = page.evaluate(
+        """(place) => {
+          let element = document.querySelector(place);
+          const words = getComputedStyle(element).color;
+          let behind = "rgba(0, 0, 0, 0)";
+          for (; element && behind === "rgba(0, 0, 0, 0)"; element = element.parentElement) {
+            behind = getComputedStyle(element).backgroundColor;
+          }
+          return [words, behind];
+        }""",
+        place,
+    )
+    light = sorted(luminance([int(one) for one in re.findall(r"\d+", colour)[:3]]) for colour in colours)
+    return (light[1] + 0.05) / (light[0] + 0.05)
+
+
+def luminance(colour: list[int]) -> float:
+    linear = [share / 12.92 if share <= 0.03928 else ((share + 0.055) / 1.055) ** 2.4 for share in
+              (one / 255 for one in colour)]  # fmt: skip
+    return float(np.dot((0.2126, 0.7152, 0.0722), linear))
+
+
+def test_all_of_it_is_reached_and_used_with_the_keyboard(page: Any, filmed: dict[str, np.ndarray]) -> None:
+    show(page, filmed["bonafide"])
+    reached = list[str]()
+    page.evaluate("document.activeElement.blur()")
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
+    wanted = ["A", "camera", "file", "name", "BUTTON", "SUMMARY"]
+    assert [one for one in dict.fromkeys(reached) if one in wanted] == wanted
+    page.get_by_label("Name").focus()
+    page.keyboard.type("Anna")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#matched:has-text('This is Anna.')")
+
+
+def test_a_screen_reader_is_told_what_things_are_and_what_changes(page: Any, filmed: dict[str, np.ndarray]) -> None:
+    show(page, filmed["bonafide"])
+    status = [one.inner_text() for one in page.get_by_role("status").all()]
+    assert any("Living face" in text for text in status)
+    assert page.get_by_label("Choose a picture").get_attribute("type") == "file"
+    assert page.get_by_role("button", name="Start the camera").get_attribute("aria-pressed") == "false"
+    assert re.search(r"Score 0\.\d+; threshold 0\.\d+", page.locator("#bar").get_attribute("aria-label"))
+    unnamed = page.evaluate(
+        "[...document.querySelectorAll('button, input, video, canvas:not([aria-hidden])')].filter("
+        "(one) => !(one.labels?.length || one.textContent.trim() || one.getAttribute('aria-label'))).length"
+    )
+    assert unnamed == 0
+
+
+def test_the_documented_command_builds_the_page(
+    telling: Path, recognition: Path, runtime: Runtime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (ROOT / "docs" / "device.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```bash\n(.*?)```", page[page.index("## In the browser") :], flags=re.DOTALL)
+    _, build, deliver = (shlex.split(line) for line in block.splitlines())
+    for name, exported in (("pad", telling), ("faces", recognition)):
+        shutil.copytree(exported, tmp_path / "exported" / name)
+    monkeypatch.chdir(tmp_path)
+    assert runtime.is_there
+    result = CliRunner().invoke(app, build[1:])
+    assert result.exit_code == 0, result.output
+    assert (Path(deliver[deliver.index("--directory") + 1]) / "index.html").is_file()

