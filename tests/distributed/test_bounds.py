@@ -139,7 +139,7 @@ import os
 if os.environ.get("HOSTILE"):
     import torch
     from fedvisage.nvflare import transport
-    honest, asked = wire.pack_reply, []
+    honest, asked = transport.pack_reply, []
     def hostile(message, ticket):
         parcel = honest(message, ticket)
         if not ticket.startswith("round") or "train" not in ticket:
@@ -152,7 +152,7 @@ if os.environ.get("HOSTILE"):
         elif ticket.startswith("round 3,"):
             parcel["words"]["more"] = "words"
         return parcel
-    wire.pack_reply = hostile
+    transport.pack_reply = hostile
 """
 
 
