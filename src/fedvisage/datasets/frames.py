@@ -54,7 +54,7 @@ FILE_LIMIT = 64 << 30
 
 DEPTH_LIMIT = 8
 CHUNK_LIMIT = 512 << 20
-"""Largest number of array elements unpacked at once."""
+"""Largest chunk in bytes that is unpacked at once."""
 
 _COLOUR = re.compile(r"colou?r|rgb", re.IGNORECASE)
 _INNER = ("array", "data")

@@ -49,7 +49,7 @@ def _scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     return tuple(
         Clip(f"train_release/{number + 3}/{clip}.avi", OTHERS + number, species)
         for clip, species in zip("1357", SPECIES, strict=True)

@@ -146,7 +146,7 @@ def _labelled(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tuple[in
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     person = f"CLKJ_AS{number + 6:04d}"
     return (
         Clip(f"Data/Training/real_part/{person}/real.rssdk/color/0101.png", OTHERS + number),

@@ -164,7 +164,7 @@ def _labelled(rows: list[tuple[int | str, ...]], place: str) -> Iterator[tuple[i
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     place = f"Ethnicity/AF/AF-{number + 2:03d}/1_{number + 2:03d}_1_1"
     return tuple(
         Clip(f"{place}_{attack}/color/0001.png", OTHERS + number, species)

@@ -167,7 +167,7 @@ _TESTED = {"4930_live_000300": 0, "4930_spoof_000301": 10}
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     return (
         Clip(f"Data/train/{number + 12}/live/{number + 500:06d}.png", OTHERS + number),
         Clip(f"Data/train/{number + 12}/spoof/{number + 600:06d}.png", OTHERS + number, "print"),

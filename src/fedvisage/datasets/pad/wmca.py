@@ -112,7 +112,7 @@ def _parts(tree: Tree) -> dict[str, str]:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     kinds = (("01_000_0_01", "bonafide"), ("01_000_3_04", "print"), ("01_000_4_02", "replay"))
     place = f"preprocessed-face-station_RGB/26.01.18/{number + 201}"
     return tuple(Clip(f"{place}_{said}.hdf5", OTHERS + number, species, layout=_ARRAYS) for said, species in kinds)
