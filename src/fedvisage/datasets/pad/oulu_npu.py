@@ -1,8 +1,8 @@
-"""OULU-NPU: 55 people before six phones in three sessions; two printers and two displays.
+"""OULU-NPU: 55 people, recorded by six phones in three sessions; two printers and two displays.
 
-Boulkenafet et al., "OULU-NPU: A mobile face presentation attack database with real-world variations", FG 2017. The
-name of a video is phone, session, subject and file; file 1 is bona fide, 2 and 3 are prints, 4 and 5 replays. Lists
-of four protocols come with it; of their labels the sign alone is used, and compared with the names.
+Boulkenafet et al., "OULU-NPU: A mobile face presentation attack database with real-world variations", FG 2017. The name
+of a video is phone, session, subject and file; file 1 is bona fide, 2 and 3 are prints, 4 and 5 replays. The dataset
+includes lists of four protocols; only the sign of their labels is used, and compared with the names.
 """
 
 from collections.abc import Mapping
