@@ -41,12 +41,7 @@ from fedvisage.faces.pictures import (
 if TYPE_CHECKING:
     from fedvisage.datasets.pad.item import Item
 
-# Frames in HDF5 files, which may be hostile: one array of all frames, or a group with one array per frame.
-#
-# Colour frames are 8-bit arrays with three channels, first or last, under a name such as ``Color_Data``, ``color`` or
-# ``rgb``; without such a name, the only arrays of this form. Shapes are checked before any pixel is read, and frames
-# are read one at a time. Links to other files, virtual arrays and external arrays are refused, because they lead out of
-# the file.
+# Frames in HDF5 files, which may be hostile.
 
 
 FILE_LIMIT = 64 << 30
@@ -66,7 +61,13 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ArrayFilm:
-    """The colour frames of an HDF5 file."""
+    """The colour frames of an HDF5 file: one array of all frames, or a group with one array per frame.
+
+    Colour frames are 8-bit arrays with three channels, first or last, under a name such as ``Color_Data``, ``color`` or
+    ``rgb``; without such a name, the only arrays of this form. Shapes are checked before any pixel is read, and frames
+    are read one at a time. Links to other files, virtual arrays and external arrays are refused, because they lead out
+    of the file.
+    """
 
     item: Item
 
@@ -249,7 +250,7 @@ class Still:
     item: Item
 
     def __len__(self) -> int:
-        """Return one."""
+        """Return 1."""
         return 1
 
     def frames(self, wanted: Container[int]) -> Iterator[Frame]:
@@ -327,10 +328,7 @@ def open_film(item: Item) -> Film:
     return _FILMS[item.kind](item)
 
 
-# The choice of a video's frames: a count at equal distances, or the positions of a protocol.
-#
-# ``10`` takes the middles of ten equal stretches of the video. ``6,6+n/2`` takes positions among the n frames with a
-# detected face: index 6, the seventh, and index 6 + n/2. The last frame replaces positions beyond the end.
+# The choice of a video's frames.
 
 
 _COUNT = re.compile(r"[0-9]{1,6}")
@@ -351,7 +349,11 @@ class Place:
 
 @dataclass(frozen=True)
 class FrameChoice:
-    """Either a number of frames at equal distances, or places among the frames with a face."""
+    """Either a number of frames at equal distances, or positions among the frames with a face.
+
+    ``10`` takes the middles of ten equal stretches of the video. ``6,6+n/2`` takes positions among the n frames with a
+    detected face: index 6, the seventh, and index 6 + n/2. The last frame replaces positions beyond the end.
+    """
 
     text: str
     count: int = 0
@@ -480,7 +482,7 @@ def _read_pictures(item: Item, film: Film, reading: Reading, outcome: Outcome) -
 
 
 class NoFace(BadFile):
-    """None of an item's frames can be used."""
+    """No frame of an item is usable."""
 
 
 def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Outcome) -> None:

@@ -33,9 +33,7 @@ from fedvisage.datasets.photographs import Aligned, Alignment, Developed, alignm
 from fedvisage.datasets.report import ImportReport, Tally, shortcomings
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
 
-# Writing an identity set from an album, person by person, in order of names.
-#
-# A random stream reserves a share of each person's photographs for testing, and holds out a share of the people.
+# Identity sets from albums, written person by person in order of names.
 
 
 ALBUMS_VERSION = 1
@@ -161,7 +159,7 @@ def write_people(
         destination, name=name, size=size, source=origin, points=points, identities=True, crop=record,
         further=album.columns, key=_key(f"{origin} {record!r} {size} {name}", album, people), every=every,
     ) as out:  # fmt: skip
-        # Resume: count the people whom an earlier attempt finished.
+        # Resume: count the people that an earlier attempt finished.
         done = sum(album.counts[person] for person in people[: len(out.done)])
         for person, earlier in zip(people, out.done, strict=False):
             course.replay(person, earlier)

@@ -33,7 +33,7 @@ from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.report import DatasetReport, ImportReport, Tally
 from fedvisage.faces.cropping import Crop
 
-# The state of an import: contents, faults and counts of the items, and the record of each.
+# The state of an import.
 
 
 Record = Mapping[str, Any]

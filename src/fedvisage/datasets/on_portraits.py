@@ -45,14 +45,12 @@ from fedvisage.render.sets import (
     word,
 )
 
-# Reading a folder of photographs of faces, all bona fide: the subject and the crop of each, or its fault.
-#
-# The first folder below the root names the subject; each photograph without such a folder is a subject.
+# Photographs of faces, all bona fide; the first folder below the root names the subject.
 
 
 @dataclass(frozen=True)
 class Photograph:
-    """A file that may contain a photograph; a file outside any folder counts as its own subject."""
+    """A file that may contain a photograph; without a folder below the root, it is its own subject."""
 
     path: Path
     name: str  # relative to the root, with '/'
@@ -302,16 +300,17 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
     )
 
 
-# The second generation of rendered sets: portraits of rendered people, re-captured like photographs.
-#
-# A line ``synth: O generation=2`` has the people, light and media of a domain, and the capture of ``data synth
-# --from``: both classes pass through the same simulated cameras, so that camera artefacts do not reveal the class. The
-# first generation is unchanged. ``media=`` and ``cameras=`` restrict a set to some of them, so that the others can
-# evaluate a model.
+# The second generation of rendered sets.
 
 
 def render_set(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
-    """Render the set of a specification, of either generation."""
+    """Render the set of a specification, of either generation.
+
+    The second generation (``generation=2``) re-captures portraits of rendered people like photographs: it has the
+    people, light and media of a domain, and the capture of ``data synth --from``. Both classes pass through the same
+    simulated cameras, so that camera artefacts do not reveal the class. ``media=`` and ``cameras=`` restrict a set to
+    some of them, so that the others can evaluate a model. The first generation is unchanged.
+    """
     (retake if spec.generation == RETAKEN else synthesise)(spec, destination, workers=workers, progress=progress)
 
 

@@ -26,11 +26,7 @@ from fedvisage.faces.cues import NAMES, OF_A_CAMERA, cues
 if TYPE_CHECKING:
     pass
 
-# The shortcut meter: how well single numbers separate a set's attacks from its bona fide images.
-#
-# A number that depends on the camera (sharpness, noise, colour balance and so on) should reveal almost nothing about
-# the class. If one does, a network can score well by it without using the presentation, and fails with the next camera.
-# The linear model uses all numbers at once and is evaluated on subjects outside its training data.
+# The shortcut meter.
 
 
 WARN = 0.75
@@ -47,6 +43,10 @@ Array = npt.NDArray[np.float64]
 @dataclass(frozen=True)
 class Shortcuts:
     """AUC of each cue for each species, and of the linear model: on all cues, and on camera cues.
+
+    A number that depends on the camera (sharpness, noise, colour balance and so on) should reveal almost nothing about
+    the class. If one does, a network can score well by it without using the presentation, and fails with the next
+    camera. The linear model uses all numbers at once and is evaluated on subjects outside its training data.
 
     Values are AUCs of the bona fide images: below 0.5, attacks have higher values of the cue.
     """
@@ -232,8 +232,8 @@ def contact_sheet(
     """Draw images of a set: one column per subject, `per_species` rows per species, chosen by the seed.
 
     Subjects with the most species come first; a cell stays grey if a subject has no (further) image of a species.
-    Images are shown at their own size up to 256 pixels, without smoothing; very small ones are enlarged by a whole
-    number. The heading describes the set and the scale.
+    Images are shown at their own size up to 256 pixels, which preserves details; very small ones are enlarged by a
+    whole number. The heading describes the set and the scale.
     """
     indices = found.select(split)
     if len(indices) == 0:
@@ -255,10 +255,12 @@ def contact_sheet(
         draw.text((left, top - _LINE), _fitting(subject, side, font), fill=_INK, font=font)
         for number, name in enumerate(species):
             matching = (found.rows.subject[indices] == subject) & (found.rows.species[indices] == name)
+            # Each subject and species has its own random stream, so its images do not depend on the rest of the sheet.
             chosen = numpy_rng(seed, "contact sheet", subject, name).permutation(indices[matching])[:per_species]
             for turn, index in enumerate(chosen):
                 picture = Image.fromarray(np.array(found.images[index])).resize((side, side), Image.Resampling.BOX)
                 sheet.paste(picture, grid.place(column, number * per_species + turn))
+    # Names of species, left of their first rows.
     for number, name in enumerate(species):
         _, top = grid.place(0, number * per_species)
         text = _fitting(name, margin - 2 * _GAP, font)

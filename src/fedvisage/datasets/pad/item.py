@@ -115,7 +115,7 @@ class Choices:
     of: str | None = None
     colour: str | None = None
     released: bool = False
-    """Whether to reproduce a known mistake in released lists."""
+    """True to reproduce a known mistake in released lists."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class Item:
     depth_name: str = ""
     """Path of an image's depth map if it differs from the image's own name."""
     bgr: bool = False
-    """Whether the channels of an array are in the order blue, green, red."""
+    """True if the channels of an array are in the order blue, green, red."""
 
     @property
     def label(self) -> int:

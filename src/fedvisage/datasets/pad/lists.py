@@ -22,12 +22,6 @@ from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.tree import Tree
 
 # Face boxes that come with a dataset.
-#
-# A row is a frame's number, counted from 0, and four numbers, separated by blanks or commas. Two forms exist and look
-# alike: left, top, width, height, and two corners. A row of zeros, or no row, means that the frame has no box.
-#
-# A third form is for images and has no frame number: left, top, width, height and a score, in pixels of the image
-# scaled to 224 × 224 pixels.
 
 
 Box = npt.NDArray[np.float64]
@@ -43,7 +37,15 @@ _BYTES_LIMIT = 16 << 20
 
 @dataclass(frozen=True)
 class BoxFiles:
-    """The form of a video's boxes and their paths, with ``{name}`` for its name without ending and ``{file}`` with it."""
+    """The form and paths of a video's boxes; ``{name}`` is the video's name without ending, ``{file}`` with it.
+
+    A row of a box file is a frame's number, counted from 0, and four numbers, separated by blanks or commas. Two forms
+    exist and look alike: left, top, width, height (``sides``), and two corners (``corners``). A row of zeros, or no
+    row, means that the frame has no box.
+
+    The third form (``scaled``) is for images and has no frame number: left, top, width, height and a score, in pixels
+    of the image scaled to 224 × 224 pixels.
+    """
 
     places: tuple[str, ...]
     form: Form

@@ -66,7 +66,7 @@ class Scanner:
     """The layout, shown to users who look for the right root."""
     names: tuple[Name, ...] = ()
     official: bool = True
-    """Whether it is a published dataset, with its authors' split and known counts."""
+    """True for a published dataset, with its authors' split and known counts."""
     columns: tuple[str, ...] = ()
     """Columns of its items in addition to the standard ones."""
     counts: Mapping[str, Count] = field(default_factory=dict)
@@ -79,11 +79,11 @@ class Scanner:
     """Further checks of the scanned items; raises UserError."""
     enrolment: bool = False
     released: bool = False
-    """Whether released lists contain a known mistake that an option can reproduce."""
+    """True if released lists contain a known mistake that an option can reproduce."""
     of: tuple[str, ...] = ()
     """Datasets whose frames it contains, if it is not a dataset itself."""
     turned: bool = False
-    """Whether some videos are upside down: if no face is detected, the frames are rotated by 180 degrees."""
+    """True if some videos are upside down: if no face is detected, the frames are rotated by 180 degrees."""
     example: tuple[Example, ...] = ()
     """A small copy, for tests and as an example of the layout."""
     further: Callable[[int], tuple[Clip, ...]] | None = None

@@ -74,9 +74,7 @@ def _numbered(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
 
 
 def _scan_calfw(layout: Layout, source: Path) -> Album:
-    """Read CALFW: same-person pairs have the number of their fold; different-person pairs have none and follow in
-    order.
-    """
+    """Read CALFW: same-person pairs have the number of their fold, other pairs follow in order without one."""
     tree = walk(source)
     shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _flat))
     if (name := named(tree, "pairs_CALFW.txt")) is None:
@@ -127,18 +125,18 @@ def _protocol(tree: Tree, protocol: str) -> PairList:
         for kind in ("same", "diff"):
             if (name := named(tree, f"Protocol/Split/{protocol}/{number:02d}/{kind}.txt")) is None:
                 continue
-            for line_number, line in tree.lines(name):
-                first_number, _, second_number = (part.strip() for part in line.partition(","))
+            for at_line, line in tree.lines(name):
+                number_1, _, number_2 = (part.strip() for part in line.partition(","))
                 # Names must exist, and the persons must match the file's claim of same or different.
-                if first_number not in first or second_number not in second:
-                    raise UserError(f"{tree.path(name)}, line {line_number}", "does not name two lines of Pair_list_F.txt and"
-                                    " Pair_list_P.txt")  # fmt: skip
-                pair = first[first_number], second[second_number]
+                if number_1 not in first or number_2 not in second:
+                    raise UserError(f"{tree.path(name)}, line {at_line}", "does not name two lines of Pair_list_F.txt"
+                                    " and Pair_list_P.txt")  # fmt: skip
+                pair = first[number_1], second[number_2]
                 if (pair[0][0] == pair[1][0]) != (kind == "same"):
                     message = (
                         f"is a pair of {'two people' if kind == 'same' else 'one person'}, and the file says {kind}"
                     )
-                    raise UserError(f"{tree.path(name)}, line {line_number}", message)
+                    raise UserError(f"{tree.path(name)}, line {at_line}", message)
                 pairs.append(pair)
         folds += [pairs] if pairs else []
     return folds

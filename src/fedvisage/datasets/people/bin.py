@@ -1,5 +1,4 @@
-"""Verification pairs in one file, the format of InsightFace for LFW, CFP-FP, CFP-FF, AgeDB-30, CALFW, CPLFW and
-VGG2-FP.
+"""Verification pairs in one file: InsightFace's format of LFW, CFP-FP, CFP-FF, AgeDB-30, CALFW, CPLFW and VGG2-FP.
 
 The file states whether two pictures are of one person, but not the person's identity. So every pair has its own people:
 one, or two. Such a set is evaluated by its list of pairs, in ten folds in the file's order.
@@ -19,11 +18,7 @@ from fedvisage.datasets.people.layout import FOLDS, Album, Layout, Shot, consecu
 from fedvisage.datasets.people.recordio import find_file
 from fedvisage.faces.pictures import BYTES_LIMIT
 
-# A safe reader of one form of pickle: a list of pictures and a list of truth values.
-#
-# A pickle is a program. This reader interprets only the steps that build bytes, numbers and lists; the few names that
-# writers need for bytes and truth values are kept as symbols and never looked up, imported or called. Every other step
-# is refused. Pictures stay in the file: the reader keeps only their positions.
+# A safe reader of one form of pickle.
 
 
 VALUES_LIMIT = 1 << 21
@@ -65,7 +60,7 @@ class Portion:
 
 @dataclass
 class Named:
-    """A name that a writer uses; what was made with it is told by its arguments."""
+    """A symbol for a name in the file, with the arguments and the state of the object built from it."""
 
     name: str
     arguments: tuple[Any, ...] | None = None
@@ -81,7 +76,12 @@ _MARK = object()
 
 @dataclass
 class _Reader:
-    """Carries out the steps of a file over values that do nothing."""
+    """Interprets the steps of a pickle, a list of pictures and a list of truth values, over inert values.
+
+    A pickle is a program. This reader interprets only the steps that build bytes, numbers and lists; the few names that
+    writers need for bytes and truth values are kept as symbols and never looked up, imported or called. Every other
+    step is refused. Pictures stay in the file: the reader keeps only their positions.
+    """
 
     path: Path
     file: IO[bytes]

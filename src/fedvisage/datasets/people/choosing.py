@@ -58,7 +58,7 @@ def choose(album: Album, choice: Choice) -> Album:
 
 
 def order_digest(album: Album) -> str:
-    """Return a digest of the order of people with their numbers of photographs, on which the released division depends."""
+    """Return a digest of the order of people and their numbers of photographs, which decides the released division."""
     return hashlib.sha256(repr([*album.counts.items()]).encode()).hexdigest()[:16]
 
 

@@ -148,7 +148,7 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
     for index, (number, line) in enumerate(tree.lines(name)):
         fields = [field.strip(' "') for field in line.split(",")[:2]]
         if index == 0 and not fields[0].isdecimal():
-            continue  # the names of columns
+            continue  # header of the table
         if len(fields) < 2 or not all(field.isdecimal() and len(field) < 10 for field in fields):
             raise UserError(f"{tree.path(name)}, line {number}", "must begin with a template and a person, as numbers")
         rows.append((int(fields[0]), int(fields[1])))

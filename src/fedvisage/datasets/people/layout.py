@@ -87,7 +87,7 @@ class Album:
     """People and photographs of a complete copy, if known; 0 is unknown."""
     templates: TemplateLists | None = None
     in_order: bool = False
-    """Whether people are in `counts` in their order in the dataset."""
+    """True if people are in `counts` in their order in the dataset."""
     splits: Callable[[str, int], Sequence[str]] | None = None
     """The split of each of a person's photographs, if it is not drawn when the set is written."""
 
@@ -223,7 +223,7 @@ def _rows(tree: Tree, name: str) -> list[tuple[str, Points]]:
             values = np.empty(0)
         if len(fields) < 11 or len(values) != 10 or not np.isfinite(values).all():
             if index == 0:
-                continue  # the names of columns
+                continue  # header of the table
             raise UserError(f"{tree.path(name)}, line {number}", "must be a photograph's name and ten numbers")
         photograph = without_ending(fields[0]) if ending_of(fields[0]) in pictures.ENDINGS else fields[0]
         rows.append(("/".join(photograph.split("/")[-2:]), values))
@@ -255,16 +255,15 @@ class Layout:
     expects: str
     scan: Callable[[Layout, Path], Album]
     aligned: bool = False
-    """Whether its images are already aligned by five points, which is not checked."""
+    """True if its images are already aligned by five points, which is not checked."""
     benchmark: bool = False
-    """Whether it is a benchmark for evaluating models: it holds out no person."""
+    """True for a benchmark, which evaluates models: it holds out no person."""
     points: bool = False
-    """Whether it includes five points of each photograph."""
+    """True if it includes five points of each photograph."""
     by_points: bool = False
-    """Whether its photographs are always aligned by these points: they are crops in which a detector may miss the face.
-    """
+    """True if its photographs are always aligned by these points, because a detector may miss faces in such crops."""
     boxed: bool = False
-    """Whether it includes a box of each face, around which the face is detected."""
+    """True if it includes a box of each face, around which the face is detected."""
     counts: tuple[int, int] | None = None
     """People and photographs of a complete copy."""
     sign: str = ""

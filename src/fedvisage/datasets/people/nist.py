@@ -38,7 +38,7 @@ WITHOUT_SCORE = "no detector's score comes with the faces: in the published read
 
 @dataclass(frozen=True)
 class Line:
-    """A face of a template."""
+    """One face of a template, from a line of a table."""
 
     template: int
     person: int

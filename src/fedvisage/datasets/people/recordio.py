@@ -1,5 +1,4 @@
-"""Datasets in RecordIO files, the format of InsightFace, FedFR and CVLface for CASIA-WebFace, MS1MV2, Glint360K and
-others.
+"""Datasets in RecordIO files, InsightFace's format of CASIA-WebFace, MS1MV2, Glint360K and others.
 
 If the first record has two labels, it marks the end of the pictures and of the identities' own records; each identity's
 record lists its pictures, and is compared with them. If the first record is a picture, all records are pictures. The
@@ -25,14 +24,7 @@ from fedvisage.datasets.pad.tree import unusable
 from fedvisage.datasets.people.layout import Album, Layout, Shot
 from fedvisage.faces.pictures import BYTES_LIMIT
 
-# Reading and writing of RecordIO, MXNet's format for pictures, without MXNet.
-#
-# A record is a magic number, a word with the length in its lower 29 bits and the kind of the part in its upper three,
-# the content, and zeros up to a multiple of four bytes. A content that contains the magic number is split there: into a
-# first part (1), further ones (2) and a last one (3), which are joined with the magic number. The content begins with a
-# header: the number of labels after it, a label, and two numbers; labels after the header replace the one in it.
-#
-# Files may be hostile: every length is compared with the available bytes before anything is read.
+# RecordIO, MXNet's format for pictures, read and written without MXNet.
 
 
 MAGIC = 0xCED7230A
@@ -51,7 +43,7 @@ class _Torn(Exception):
 
 @dataclass(frozen=True)
 class Heading:
-    """What a record says of itself: how many labels follow its header, the first two of them, and its content."""
+    """The heading of a record: the number of labels after its header, and at most two labels."""
 
     flag: int
     labels: tuple[float, ...]
@@ -59,7 +51,16 @@ class Heading:
 
 @dataclass(frozen=True)
 class Record:
-    """The picture of a record at an offset in a file."""
+    """The picture of a record at an offset in a file.
+
+    A record is a magic number, a word with the length in its lower 29 bits and the kind of the part in its upper three,
+    the content, and zeros up to a multiple of four bytes. A content that contains the magic number is split there: into
+    a first part (1), further ones (2) and a last one (3), which are joined with the magic number. The content begins
+    with a header: the number of labels after it, a label, and two numbers; labels after the header replace the one in
+    it.
+
+    Files may be hostile: every length is compared with the available bytes before anything is read.
+    """
 
     path: Path
     offset: int
@@ -77,7 +78,7 @@ class Record:
 
 @dataclass
 class Records:
-    """The records of a file: where each begins, how many labels it has, and the first two. A few bytes for each."""
+    """The offset of each record in a file, its number of labels, and the first two, in a few bytes per record."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     flags: array[int] = field(default_factory=lambda: array("q"))
