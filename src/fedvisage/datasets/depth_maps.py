@@ -23,8 +23,7 @@ from fedvisage.faces.pictures import ENDINGS, open_picture
 
 Map = npt.NDArray[np.uint8]
 DepthMaker = Callable[[int, tuple[str, ...], Cropped], Map]
-"""Takes an image's label, the possible names of its map and its crop, and returns the map; raises BadFile without one.
-"""
+"""Takes an image's label, the possible names of its map, and its crop; returns the map, or raises BadFile."""
 
 WORDS = ("auto", "none", "canonical")
 MAP_ENDINGS = (".jpg", ".png")

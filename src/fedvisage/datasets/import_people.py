@@ -153,7 +153,7 @@ def write_people(
         sum(album.counts[person] for person in people),
     )
     course = _Course(tally, distinct)
-    # People without enough photographs are left out before any file is read.
+    # People without enough photographs are left out before any photograph is read.
     course.people_out, course.photographs_out = len(album.counts) - len(people), len(album) - total
     with Writer(
         destination, name=name, size=size, source=origin, points=points, identities=True, crop=record,
@@ -196,8 +196,8 @@ def _write_person(
 ) -> Record:
     """Write a person's photographs if enough are readable, and return the record.
 
-    With `distinct`, all photographs are read before the first is written, because repeated content reduces their
-    number. Otherwise they are written one by one, so that memory does not limit the number of photographs of a person.
+    With `distinct`, all photographs are read before the first is written, because the splits depend on the number that
+    remains. Otherwise they are written one by one, so that memory does not limit the number of photographs of a person.
     """
     before, skipped, contents = out.count, list[tuple[str, str]](), dict[str, str]()
 

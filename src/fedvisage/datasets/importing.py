@@ -57,7 +57,7 @@ EVERYTHING = "all"
 """The kind that selects every dataset below a folder."""
 
 ENOUGH = 100
-"""Images of each class below which an import does not check for shortcuts."""
+"""Minimum number of images per class for an import to check for shortcuts."""
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,7 @@ def _cropper_and_depth(crop: Crop, size: int) -> tuple[Cropper, DepthMaker | Non
     return make_cropper(crop, size), make_depth("auto", crop, size)
 
 
-FRAMING = (
-    0.9  # enlarges the photographs on display a little, so that few edges are visible: crops have no wider framing
-)
+FRAMING = 0.9  # shows photographs slightly enlarged to hide their edges: crops have no wider framing
 # Eyes, nose, corners of the mouth in a face crop, as shares of its side: the mean of usual alignments.
 USUAL_POINTS = ((0.34, 0.42), (0.66, 0.42), (0.50, 0.60), (0.37, 0.78), (0.63, 0.78))
 
@@ -294,7 +292,7 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
         item=[f"{video}/{frame:03d}" for video, *_, frame in rows],
         depth=None
         if fitted is None
-        else np.stack([fitted if name_of_species == "bonafide" else flat() for _, name_of_species, *_ in rows]),
+        else np.stack([fitted if species == "bonafide" else flat() for _, species, *_ in rows]),
         points=None if picture.portrait.points is None else points,
         further={"camera": [word(camera.name) for _, _, camera, *_ in rows], "medium": [row[3] for row in rows]},
     )

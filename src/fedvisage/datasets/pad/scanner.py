@@ -87,9 +87,7 @@ class Scanner:
     example: tuple[Example, ...] = ()
     """A small copy, for tests and as an example of the layout."""
     further: Callable[[int], tuple[Clip, ...]] | None = None
-    """The clips of an additional person in a small copy, by a number from 0: bona fide, and the attacks that studies
-    need.
-    """
+    """The clips of an additional person in a small copy, by a number from 0: bona fide, and attacks."""
     crowd: Callable[[int], Sequence[Example]] | None = None
     """A copy with this number of people, for datasets with enrolment, bona fide attempts and attacks per person."""
     scan: Callable[[Scanner, Tree, Choices], Listing] | None = None

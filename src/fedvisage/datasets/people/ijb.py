@@ -146,10 +146,10 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
     """Read templates and persons from the first two columns of a table; a template may have several lines."""
     rows = []
     for index, (number, line) in enumerate(tree.lines(name)):
-        fields = [field.strip(' "') for field in line.split(",")[:2]]
+        fields = [cell.strip(' "') for cell in line.split(",")[:2]]
         if index == 0 and not fields[0].isdecimal():
             continue  # header of the table
-        if len(fields) < 2 or not all(field.isdecimal() and len(field) < 10 for field in fields):
+        if len(fields) < 2 or not all(cell.isdecimal() and len(cell) < 10 for cell in fields):
             raise UserError(f"{tree.path(name)}, line {number}", "must begin with a template and a person, as numbers")
         rows.append((int(fields[0]), int(fields[1])))
     if not rows:

@@ -218,7 +218,7 @@ def _rows(tree: Tree, name: str) -> list[tuple[str, Points]]:
     for index, (number, line) in enumerate(tree.lines(name)):
         fields = line.replace(",", " ").replace('"', " ").split()
         try:
-            values = np.array([float(field) for field in fields[-10:]])
+            values = np.array([float(cell) for cell in fields[-10:]])
         except ValueError:
             values = np.empty(0)
         if len(fields) < 11 or len(values) != 10 or not np.isfinite(values).all():

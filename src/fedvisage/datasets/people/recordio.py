@@ -120,7 +120,7 @@ def read_index(path: Path) -> Iterator[tuple[int, int]]:
         with path.open(encoding="ascii") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(64), ""), 1):
                 fields = line.split()
-                if len(fields) != 2 or not all(field.isdecimal() for field in fields):
+                if len(fields) != 2 or not all(cell.isdecimal() for cell in fields):
                     raise UserError(f"{path}, line {number}", "must be a key and a place, such as 12<TAB>34567")
                 yield int(fields[0]), int(fields[1])
     except UnicodeDecodeError:
