@@ -290,9 +290,7 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
         frame=[frame for *_, frame in rows],
         split=[split] * len(rows),
         item=[f"{video}/{frame:03d}" for video, *_, frame in rows],
-        depth=None
-        if fitted is None
-        else np.stack([fitted if species == "bonafide" else flat() for _, species, *_ in rows]),
+        depth=None if fitted is None else np.stack([fitted if kind == "bonafide" else flat() for _, kind, *_ in rows]),
         points=None if picture.portrait.points is None else points,
         further={"camera": [word(camera.name) for _, _, camera, *_ in rows], "medium": [row[3] for row in rows]},
     )

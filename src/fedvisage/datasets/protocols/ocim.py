@@ -52,8 +52,7 @@ SHOTS = {
             "048_laptop", "049_laptop", "036_laptop")),
     )),
 }  # fmt: skip
-"""Ten bona fide videos and ten attacks of each, reserved for few-shot training in FLIP's lists: targets exclude them.
-"""
+"""Ten bona fide videos and ten attacks of each, FLIP's lists for few-shot training: targets exclude them."""
 
 
 def entries(words: str = "") -> dict[str, str]:
