@@ -1,1 +1,1 @@
-"""Where prepared sets come from: importers of real images, rendered faces, and ``synth:`` lines."""
+"""Sources of prepared sets: importers of real images, rendered faces, and ``synth:`` lines."""

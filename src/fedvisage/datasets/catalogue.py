@@ -1,4 +1,4 @@
-"""Which kinds of datasets there are, by name: what each expects, and small copies to see it."""
+"""The catalogue of datasets: each kind's layout and importer by name, and small rendered copies for trying them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from fedvisage.datasets.people.layout import Layout
 from fedvisage.datasets.report import ImportReport
 from fedvisage.faces.cropping import Crop
 
-# The list of datasets of people that can be read as they are distributed.
+# Datasets of people in their published layouts.
 
 
 LAYOUTS: dict[str, Layout] = {
@@ -63,7 +63,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-# The list of datasets that can be read as they are distributed.
+# Datasets of presentation attacks in their published layouts.
 
 
 SCANNERS: dict[str, Scanner] = {
@@ -94,7 +94,7 @@ SCANNERS: dict[str, Scanner] = {
 
 
 class Importer(Protocol):
-    """Imports a directory into a prepared set; what does not apply to its layout an importer ignores."""
+    """Imports a directory into a prepared set; it ignores arguments that do not apply to its layout."""
 
     def __call__(  # noqa: D102
         self, source: Path, destination: Path, *, name: str, size: int, frames: int, crop: Crop, depth: str,
@@ -103,7 +103,7 @@ class Importer(Protocol):
 
 
 IMPORTERS: dict[str, Importer] = {"identities": import_identities}
-"""Layouts that are no scanner's, with what imports them."""
+"""Importers of layouts without a scanner, by name."""
 
 
 def all_kinds() -> list[str]:
@@ -112,21 +112,21 @@ def all_kinds() -> list[str]:
 
 
 def describe_kinds(kind: str) -> list[str]:
-    """Return what each dataset expects, or one of them."""
+    """Describe the expected files of each dataset, or of one."""
     if kind in IMPORTERS or kind in extensions.names("datasets"):
         return [f"{kind}: an importer of its own; see its documentation"]
     lines = []
     everything: list[Scanner | Layout] = [*SCANNERS.values(), *LAYOUTS.values()]
-    for one in [dataset_of(kind)] if kind else everything:
-        lines += [f"{one.kind}: {one.title}", *(f"    {line}" for line in one.expects.splitlines())]
-        lines += [f"    {line}" for line in one.whole_copy]
-        lines += [f"    asked for at {one.page}"] if one.page else []
+    for dataset in [dataset_of(kind)] if kind else everything:
+        lines += [f"{dataset.kind}: {dataset.title}", *(f"    {line}" for line in dataset.expects.splitlines())]
+        lines += [f"    {line}" for line in dataset.whole_copy]
+        lines += [f"    asked for at {dataset.page}"] if dataset.page else []
     others = [name for name in all_kinds() if name not in SCANNERS and name not in LAYOUTS]
     return lines + ([] if kind else [f"also: {', '.join(others)}"])
 
 
 def dataset_of(kind: str) -> Scanner | Layout:
-    """Return the dataset that is called so."""
+    """Return the dataset with this name."""
     dataset: Scanner | Layout | None = SCANNERS.get(kind) or LAYOUTS.get(kind)
     if dataset is None:
         raise UserError("KIND", f"{kind!r} is no known dataset; choose one of {', '.join([*SCANNERS, *LAYOUTS])}")
@@ -134,8 +134,8 @@ def dataset_of(kind: str) -> Scanner | Layout:
 
 
 def pretend_dataset(kind: str, directory: Path, subjects: int = 0, people: int = 0) -> list[str]:
-    """Write a small copy of a dataset with rendered faces, with more subjects than it needs, or with so many people."""
-    from fedvisage.datasets.small_copies import pretend  # which needs the renderer
+    """Write a small rendered copy of a dataset; `subjects` and `people` change its size."""
+    from fedvisage.datasets.small_copies import pretend  # needs the renderer
 
     dataset = dataset_of(kind)
     count = pretend(dataset, directory, subjects, people)
@@ -143,7 +143,7 @@ def pretend_dataset(kind: str, directory: Path, subjects: int = 0, people: int =
 
 
 def importer_of(kind: str) -> Importer:
-    """Return what imports a layout that is no scanner's."""
+    """Return the importer of a layout without a scanner."""
     importer: Importer | None = IMPORTERS.get(kind) or extensions.load("datasets", kind)
     if importer is None:
         raise UserError("KIND", f"{kind!r} is no known layout; choose one of {', '.join(all_kinds())}")

@@ -1,12 +1,11 @@
-"""Depth maps of imported images: none, the average face fitted to five points, or maps that were made before.
+"""Depth maps of imported images: none, the average face fitted to five points, or existing maps from files.
 
-Attacks are flat: their map is zero whatever is chosen, and none is looked for. 3-D masks are not flat and count as flat
-here all the same, as in the papers; FedGPAD's option ``without_depth`` leaves their species out of the depth loss.
+Attacks are flat: their map is zero for every choice, and no file is read for them. 3-D masks are not flat but count as
+flat too, as in the papers; FedGPAD's option ``without_depth`` leaves their species out of the depth loss.
 
-A map that was made before lies where its image lies, below the directory of maps instead: ``real/ann/1.png`` has
-``real/ann/1_depth.jpg`` (or ``.png``), and the frame of ``real/ann/clip.avi`` with the number 12, counted from 0, has
-``real/ann/clip.avi/000012_depth.jpg``. It shows what the whole image shows, at any resolution, and is cut where the
-image is cut.
+An existing map has the path of its image, below the directory of maps: ``real/ann/1.png`` has ``real/ann/1_depth.jpg``
+(or ``.png``), and frame 12 of ``real/ann/clip.avi``, counted from 0, has ``real/ann/clip.avi/000012_depth.jpg``. A map
+covers the whole image at any resolution, and is cropped like the image.
 """
 
 from collections.abc import Callable
@@ -24,16 +23,16 @@ from fedvisage.faces.pictures import ENDINGS, open_picture
 
 Map = npt.NDArray[np.uint8]
 DepthMaker = Callable[[int, tuple[str, ...], Cropped], Map]
-"""From an image's label, the names at which its map may lie and its crop to its map; raises BadFile if it has none."""
+"""Takes an image's label, the possible names of its map, and its crop; returns the map, or raises BadFile."""
 
 WORDS = ("auto", "none", "canonical")
 MAP_ENDINGS = (".jpg", ".png")
-_PROPORTIONS = 0.02  # how far width over height of a map may be from that of its image: sizes are rounded
-_COLOURED = 16  # how far the channels of a grey picture may differ: JPEG rounds its colours
+_PROPORTIONS = 0.02  # largest relative difference of aspect ratio between a map and its image: sizes are rounded
+_COLOURED = 16  # largest difference between the channels of a grey picture: JPEG rounds its colours
 
 
 def make_depth(choice: str, crop: Crop, size: int) -> DepthMaker | None:
-    """Return what makes the maps: `auto`, `none`, `canonical`, or the directory of maps that were made before."""
+    """Return the function that makes the maps: `auto`, `none`, `canonical`, or a directory of existing maps."""
     if choice == "auto":
         choice = "canonical" if crop == "face" else "none"
     if choice == "none":
@@ -50,7 +49,7 @@ def make_depth(choice: str, crop: Crop, size: int) -> DepthMaker | None:
 
 
 def directory_of_maps(choice: str) -> Path | None:
-    """Return the directory that the choice names, which may be a part of the dataset, or None if it is a word."""
+    """Return the directory that the choice names, which may be inside the dataset, or None for a keyword."""
     return None if choice in WORDS else Path(choice)
 
 
@@ -60,7 +59,7 @@ def flat() -> Map:
 
 
 def _fitted(cropped: Cropped, size: int) -> Map:
-    # Here, because imports without depth need no renderer.
+    # Imported here because imports without depth need no renderer.
     from fedvisage.render.depth import canonical_depth
 
     assert cropped.points is not None, "faces are cropped with their points"
@@ -71,7 +70,7 @@ def _fitted(cropped: Cropped, size: int) -> Map:
 
 
 def _made_before(root: Path, names: tuple[str, ...], place: Place) -> Map:
-    """Read the map of an image and cut it where the image was cut."""
+    """Read the map of an image and crop it like the image."""
     image = _grey(open_picture(_find(root, names)))
     height, width = image.shape
     if abs(width * place.height / (height * place.width) - 1) > _PROPORTIONS:
@@ -80,8 +79,8 @@ def _made_before(root: Path, names: tuple[str, ...], place: Place) -> Map:
     scale = width / place.width
     left, top, side = (round(scale * length) for length in (place.left, place.top, place.side))
     square = image[top : top + max(1, side), left : left + max(1, side)]
-    how = cv2.INTER_AREA if min(square.shape) > DEPTH_SIZE else cv2.INTER_LINEAR
-    return np.asarray(cv2.resize(square, (DEPTH_SIZE, DEPTH_SIZE), interpolation=how), np.uint8)
+    interpolation = cv2.INTER_AREA if min(square.shape) > DEPTH_SIZE else cv2.INTER_LINEAR
+    return np.asarray(cv2.resize(square, (DEPTH_SIZE, DEPTH_SIZE), interpolation=interpolation), np.uint8)
 
 
 def _find(root: Path, names: tuple[str, ...]) -> Path:

@@ -1,4 +1,4 @@
-"""From one item to its pictures: which frames, cut out how, with which depth maps; in any process, in any order."""
+"""Read the pictures of one item: choose frames, crop them and make depth maps, in any process and any order."""
 
 from __future__ import annotations
 
@@ -41,26 +41,19 @@ from fedvisage.faces.pictures import (
 if TYPE_CHECKING:
     from fedvisage.datasets.pad.item import Item
 
-# Frames in HDF5 files: one array of all frames, or a group with an array a frame. Files may be hostile.
-#
-# Colour is read where arrays of 8 bits and three channels, first or last, lie under a name such as ``Color_Data``,
-# ``color`` or ``rgb``; where no name says so, in the only such arrays that there are. Nothing is read before its
-# shape
-# was looked at, and frames one by one. What could lead out of the file is refused: links to other files, arrays that
-# are
-# put together from other files, and arrays that are kept in them.
+# Frames in HDF5 files, which may be hostile.
 
 
 FILE_LIMIT = 64 << 30
-"""Bytes of a file, at most: a recording by several cameras has some gigabytes."""
+"""Largest file in bytes: a recording by several cameras has some gigabytes."""
 
 DEPTH_LIMIT = 8
 CHUNK_LIMIT = 512 << 20
-"""Bytes that are unpacked together, at most."""
+"""Largest chunk in bytes that is unpacked at once."""
 
 _COLOUR = re.compile(r"colou?r|rgb", re.IGNORECASE)
 _INNER = ("array", "data")
-"""What the array is called where each frame is a group of its own."""
+"""Name of the array where each frame is a group."""
 
 _SHOWN = 6
 Pixels = npt.NDArray[np.uint8]
@@ -68,7 +61,13 @@ Pixels = npt.NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class ArrayFilm:
-    """The colour frames of an HDF5 file."""
+    """The colour frames of an HDF5 file: one array of all frames, or a group with one array per frame.
+
+    Colour frames are 8-bit arrays with three channels, first or last, under a name such as ``Color_Data``, ``color`` or
+    ``rgb``; without such a name, the only arrays of this form. Shapes are checked before any pixel is read, and frames
+    are read one at a time. Links to other files, virtual arrays and external arrays are refused, because they lead out
+    of the file.
+    """
 
     item: Item
 
@@ -85,37 +84,37 @@ class ArrayFilm:
                     yield number, _upright(_read_array(arrays, number), bgr=self.item.bgr)
 
     def name(self, number: int) -> str:
-        """Return what a frame is called in the set."""
+        """Return the name of a frame in the set."""
         return f"{self.item.name}/{number:06d}"
 
     def digest(self) -> str:
-        """Return the digest of a file that is not too large to be read to its end."""
+        """Return the digest of the file; raise BadFile if it is too large to read completely."""
         if self.item.path.stat().st_size > FILE_LIMIT:
             raise BadFile(f"larger than {FILE_LIMIT >> 30} GiB")
         return file_digest(self.item.path)
 
 
 def open_arrays(path: Path, mode: Literal["r", "w"]) -> Any:
-    """Open an HDF5 file; a UserError says what to install where it cannot be."""
+    """Open an HDF5 file; without h5py, raise a UserError that names the package to install."""
     try:
         import h5py
     except ImportError:
         raise UserError("h5py", "is not installed; run: pip install 'fedvisage[datasets]'") from None
-    return h5py.File(path, mode, locking=None if mode == "w" else False)  # not every disk has locks
+    return h5py.File(path, mode, locking=None if mode == "w" else False)  # some disks have no locks
 
 
 @contextmanager
 def _colours(item: Item) -> Iterator[list[Any]]:
-    """Open a file and yield its colour arrays: one with all frames, or one a frame, in order."""
+    """Open a file and yield its colour arrays in order: one with all frames, or one per frame."""
     try:
         with open_arrays(item.path, "r") as file:
             yield _chosen(dict(_walk(file)))
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # whatever damaged bytes lead to
+    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # damaged bytes can raise any of these
         raise BadFile(f"no HDF5 file that can be read: {printable(str(error))[:120]}") from None
 
 
 def _walk(file: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the arrays of a file by path; each group once, whatever links lead to it."""
+    """Yield the arrays of a file by path; visit each group once, even if several links lead to it."""
     import h5py
 
     groups, entered, count = [("", file)], set(), 0
@@ -142,7 +141,7 @@ def _walk(file: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _chosen(found: dict[str, Any]) -> list[Any]:
-    """Return the colour frames: those whose name says so before others, else the only ones."""
+    """Return the colour frames: arrays with a colour name first, else the only candidates."""
     films: dict[str, list[str]] = defaultdict(list)
     for path, array in found.items():
         stacked = array.ndim == 4 and _axis(array.shape[1:]) is not None
@@ -153,8 +152,10 @@ def _chosen(found: dict[str, Any]) -> list[Any]:
         shown = [
             f"{printable(path)} {'×'.join(map(str, found[path].shape))} {found[path].dtype}" for path in sorted(found)
         ]
-        has = f"it has {', '.join(shown[:_SHOWN])}{', …' if len(shown) > _SHOWN else ''}" if shown else "it is empty"
-        raise BadFile(f"no array with a name of colour and frames of three 8-bit channels; {has}")
+        contents = (
+            f"it has {', '.join(shown[:_SHOWN])}{', …' if len(shown) > _SHOWN else ''}" if shown else "it is empty"
+        )
+        raise BadFile(f"no array with a name of colour and frames of three 8-bit channels; {contents}")
     film = named[0] if named else next(iter(films))
     arrays = [found[path] for path in sorted(films[film], key=_by_number)]
     for array in arrays:
@@ -163,18 +164,18 @@ def _chosen(found: dict[str, Any]) -> list[Any]:
 
 
 def _film_of(path: str) -> str:
-    """Return what the frames of a film have in common: the group that holds them."""
+    """Return the path of the group that holds all frames of a film."""
     *groups, last = path.split("/")
     return "/".join(groups[:-1] if last in _INNER and groups else groups)
 
 
 def _by_number(path: str) -> list[tuple[int, str]]:
-    """Order names with numbers in them by these: Frame_2 before Frame_10."""
+    """Split a name into numbers and text, so that Frame_2 sorts before Frame_10."""
     return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", path)]
 
 
 def _axis(shape: tuple[int, ...]) -> int | None:
-    """Return which axis of a frame is that of its channels: the last if it can be, else the first."""
+    """Return the axis of a frame's channels: the last if it has three entries, else the first."""
     return 2 if shape[2] == 3 else 0 if shape[0] == 3 else None
 
 
@@ -205,7 +206,7 @@ def _upright(frame: Pixels, *, bgr: bool) -> Pixels:
     return np.ascontiguousarray(image[..., ::-1] if bgr else image)
 
 
-# What an item's frames are, whatever holds them: a video, an image, a folder of images, or arrays in a file.
+# Films: the frames of an item, from a video, an image, a folder of images, or arrays in a file.
 
 
 class Film(Protocol):
@@ -234,7 +235,7 @@ class VideoFilm:
         return video_frames(self.item.path, wanted)
 
     def name(self, number: int) -> str:
-        """Return what a frame is called in the set."""
+        """Return the name of a frame in the set."""
         return f"{self.item.name}/{number:06d}"
 
     def digest(self) -> str:
@@ -249,7 +250,7 @@ class Still:
     item: Item
 
     def __len__(self) -> int:
-        """Return one."""
+        """Return 1."""
         return 1
 
     def frames(self, wanted: Container[int]) -> Iterator[Frame]:
@@ -269,7 +270,7 @@ class Still:
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder of images, in order of their names, that are the frames of a video; damaged ones are passed over."""
+    """A folder of images that are the frames of a video, in order of their names; damaged images are skipped."""
 
     item: Item
 
@@ -301,12 +302,12 @@ class Folder:
         return f"{self.item.name}/{self._paths()[number].name}"
 
     def digest(self) -> str:
-        """Return the digests of the images in one."""
+        """Return the digests of all images as one string."""
         return " ".join(_digest(path, BYTES_LIMIT) for path in self._paths())
 
 
 def _digest(path: Path, most: int) -> str:
-    """Return the digest of a file that is not too large to be read to its end."""
+    """Return the digest of a file; raise BadFile if it is too large to read completely."""
     if path.stat().st_size > most:
         raise BadFile(f"larger than {most >> 20} MiB")
     return file_digest(path)
@@ -316,7 +317,7 @@ _FILMS: dict[Kind, Callable[[Item], Film]] = {"video": VideoFilm, "image": Still
 
 
 def spaced(film: Film, count: int) -> Iterator[Frame]:
-    """Yield so many frames from the middles of equal stretches of a film, or all if it has fewer."""
+    """Yield `count` frames from the middles of equal stretches of a film, or all frames of a shorter film."""
     if isinstance(film, VideoFilm):
         return sample_video(film.item.path, count)
     return film.frames(frozenset(equidistant(len(film), count)))
@@ -327,12 +328,7 @@ def open_film(item: Item) -> Film:
     return _FILMS[item.kind](item)
 
 
-# Which frames of a video are taken: so many at equal distances, or the places that a protocol names.
-#
-# ``10`` takes the middles of ten equal stretches of the video. ``6,6+n/2`` takes places among the frames in which a
-# face
-# was found, n of them: the seventh, and the one half of them further on. Where there are fewer, the last one is
-# taken.
+# The choice of a video's frames.
 
 
 _COUNT = re.compile(r"[0-9]{1,6}")
@@ -341,32 +337,38 @@ _PLACE = re.compile(r"(?:(?P<first>[0-9]{1,6})(?:\+n/(?P<after>[1-9][0-9]{0,5}))
 
 @dataclass(frozen=True)
 class Place:
-    """A place among n frames: so many from the beginning, and a part of all further on."""
+    """A position among n frames: an offset from the start, plus n over a divisor if there is one."""
 
     first: int
     divisor: int | None = None
 
     def of(self, count: int) -> int:
-        """Return the place among so many frames; it may lie behind the last."""
+        """Return the position among `count` frames; it may be beyond the last."""
         return self.first + (count // self.divisor if self.divisor else 0)
 
 
 @dataclass(frozen=True)
 class FrameChoice:
-    """Either a number of frames at equal distances, or places among the frames with a face."""
+    """Either a number of frames at equal distances, or positions among the frames with a face.
+
+    ``10`` takes the middles of ten equal stretches of the video. ``6,6+n/2`` takes positions among the n frames with a
+    detected face: index 6, the seventh, and index 6 + n/2. The last frame replaces positions beyond the end.
+    """
 
     text: str
     count: int = 0
     places: tuple[Place, ...] = ()
 
     def among(self, count: int) -> tuple[list[int], bool]:
-        """Return the places to take among so many frames with a face, and whether the last stands in for a later."""
-        wanted = [place.of(count) for place in self.places]
-        return sorted({min(place, count - 1) for place in wanted}), any(place >= count for place in wanted)
+        """Return the positions to take among `count` frames with a face, and whether the last replaced a later one."""
+        positions = [position.of(count) for position in self.places]
+        return sorted({min(position, count - 1) for position in positions}), any(
+            position >= count for position in positions
+        )
 
 
 def read_choice(text: str | int) -> FrameChoice:
-    """Read what was asked for. A single number is a count; one place is written with a comma, as ``6,``."""
+    """Read the frames option: a single number is a count; one position has a comma, as in ``6,``."""
     words = [word.strip() for word in str(text).split(",")]
     if len(words) == 1 and _COUNT.fullmatch(words[0]):
         if int(words[0]) < 1:
@@ -376,13 +378,15 @@ def read_choice(text: str | int) -> FrameChoice:
     if not places or None in places:
         message = "must be a number of frames, such as 10, or places among those with a face, such as 6,6+n/2 or 6,"
         raise UserError("frames", f"{message}; got {str(text)!r}")
-    read = tuple(Place(int(one["first"] or 0), int(one["after"] or one["share"] or 0) or None) for one in places if one)
-    return FrameChoice(",".join(words), places=read)
+    positions = tuple(
+        Place(int(match["first"] or 0), int(match["after"] or match["share"] or 0) or None) for match in places if match
+    )
+    return FrameChoice(",".join(words), places=positions)
 
 
 Boxes = Literal["detect", "dataset"]
 Finder = Callable[[int, Image], Cropped]
-"""Cuts the face out of a frame, by its number and its pixels; raises BadFile where it has none."""
+"""Cuts the face out of a frame, given its number and its pixels; raises BadFile for a frame without a face."""
 
 ALL = range(2**31)
 """Every frame."""
@@ -390,7 +394,7 @@ ALL = range(2**31)
 
 @dataclass(frozen=True)
 class Reading:
-    """How items become pictures."""
+    """The settings that turn items into pictures."""
 
     frames: FrameChoice
     size: int
@@ -402,24 +406,24 @@ class Reading:
 
     @property
     def points(self) -> bool:
-        """Tell whether every picture comes with five points."""
+        """Return whether every picture has five points."""
         return self.crop == "face" and self.boxes == "detect"
 
     @property
     def record(self) -> CropRecord:
-        """What the set says of its crops; where the dataset's boxes lack one, the detector helps out."""
+        """The crop record of the set; the detector finds faces that have no box in the dataset."""
         if self.boxes == "dataset":
             return CropRecord(how="boxes", margin=MARGIN, alignment="box")
         return record_of(self.crop, search=LARGEST)
 
     @property
     def has_depth(self) -> bool:
-        """Tell whether every picture comes with a depth map; an impossible choice raises UserError."""
+        """Return whether every picture has a depth map; raise UserError for an impossible choice."""
         return _depth(self.maps, self.crop, self.size) is not None
 
     @property
     def maps(self) -> str:
-        """Where depth maps come from; the dataset's boxes have no points to fit a face to."""
+        """Source of the depth maps; a dataset's boxes have no points for fitting a face."""
         return "none" if self.depth == "auto" and self.boxes == "dataset" else self.depth
 
 
@@ -435,7 +439,7 @@ class Picture:
 
 @dataclass
 class Outcome:
-    """What became of an item: pictures, or the fault; and what there is to count."""
+    """The result of reading an item: its pictures or its fault, and counts for the report."""
 
     digest: str = ""
     pictures: list[Picture] = field(default_factory=list)
@@ -447,7 +451,7 @@ class Outcome:
 
 
 def read_item(item: Item, reading: Reading) -> Outcome:
-    """Read an item, or say what is wrong with it."""
+    """Read an item, or record its fault."""
     outcome = Outcome()
     try:
         film = open_film(item)
@@ -461,7 +465,7 @@ def read_item(item: Item, reading: Reading) -> Outcome:
 
 
 def _read_pictures(item: Item, film: Film, reading: Reading, outcome: Outcome) -> None:
-    """Take an item's pictures; where all lack a face and the dataset has videos upside down, try it turned."""
+    """Take an item's pictures; if no frame has a face and the dataset has videos upside down, try it rotated."""
     boxes = read_boxes(item.boxes, reading.form) if item.boxes and reading.boxes == "dataset" else {}
     sought: set[int] = set()
     finder = _finder(boxes, reading, sought)
@@ -478,7 +482,7 @@ def _read_pictures(item: Item, film: Film, reading: Reading, outcome: Outcome) -
 
 
 class NoFace(BadFile):
-    """None of an item's frames can be used."""
+    """No frame of an item is usable."""
 
 
 def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Outcome) -> None:
@@ -505,24 +509,24 @@ def _take(item: Item, film: Film, reading: Reading, finder: Finder, outcome: Out
 
 
 def _among_found(film: Film, choice: FrameChoice, finder: Finder, outcome: Outcome) -> Iterable[Frame]:
-    """Return the frames at the chosen places among those with a face."""
-    found = []
+    """Return the frames at the chosen positions among the frames with a face."""
+    numbers = []
     for number, image in film.frames(ALL):
         try:
             finder(number, image)
         except BadFile:
             continue
-        found.append(number)
-    if not found:
+        numbers.append(number)
+    if not numbers:
         raise NoFace("no face found in any frame")
-    places, outcome.short = choice.among(len(found))
-    return film.frames(frozenset(found[place] for place in places))
+    places, outcome.short = choice.among(len(numbers))
+    return film.frames(frozenset(numbers[place] for place in places))
 
 
 def _finder(boxes: Mapping[int, Box], reading: Reading, sought: set[int]) -> Finder:
-    """Return what cuts the face out of a frame: by the dataset's box where it has one, else as was asked for.
+    """Return the function that cuts the face out of a frame: by the dataset's box, or else by the chosen crop.
 
-    The numbers of frames without a box that can be used are added to `sought`.
+    It adds the numbers of frames without a usable box to `sought`.
     """
     cropper = _cropper(reading.crop, reading.size)
 
@@ -538,7 +542,7 @@ def _finder(boxes: Mapping[int, Box], reading: Reading, sought: set[int]) -> Fin
 
 
 def by_box(image: Image, box: Box, size: int) -> Cropped:
-    """Cut out a face by a box that came with the data and lies inside the image; it has no points."""
+    """Cut out a face by a box from the dataset that lies inside the image; the crop has no points."""
     return _without_points(crop_face(image, [Face(box, np.zeros((5, 2)))], size))
 
 
@@ -553,7 +557,7 @@ def upside_down(image: Image) -> Image:
 
 @cache
 def _cropper(crop: Crop, size: int) -> Callable[[Image], Cropped]:
-    """Make it once in each process: the weights of the detector take a second to load."""
+    """Make the cropper once per process: the weights of the detector take a second to load."""
     return make_cropper(crop, size)
 
 

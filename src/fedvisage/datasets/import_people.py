@@ -1,7 +1,7 @@
-"""Imports a dataset of people that is known into an identity set, and writes its lists of pairs beside the set.
+"""Import datasets of people, or folders of photographs, into identity sets, with lists of pairs next to the set.
 
-A dataset is taken as its authors made it: a photograph that is there twice is taken twice. Crops that were delivered
-aligned are taken on trust; in other photographs the face is found, or aligned by the five points that came with it.
+A dataset is taken as published: a photograph that occurs twice is taken twice. Crops that come aligned are used
+unchecked; in other photographs the face is detected, or aligned by the five points that come with it.
 """
 
 from __future__ import annotations
@@ -33,28 +33,26 @@ from fedvisage.datasets.photographs import Aligned, Alignment, Developed, alignm
 from fedvisage.datasets.report import ImportReport, Tally, shortcomings
 from fedvisage.faces.cropping import LARGEST, Crop, record_of
 
-# Writes an identity set from an album: person by person, in order of their names.
-#
-# Of each person's photographs a share is kept for testing, by a stream; of the people, a share is held out whole.
+# Identity sets from albums, written person by person in order of names.
 
 
 ALBUMS_VERSION = 1
-"""Changes whenever the same files give other pixels: an unfinished import is not continued by another version."""
+"""Changes whenever the same files give different pixels, so that no import resumes one of another version."""
 
 Record = Mapping[str, Any]
-"""What became of a person: whose photographs are done, what was skipped of them, contents, and counts."""
+"""The result for one person: skipped photographs, contents, and counts."""
 
 
 @dataclass(frozen=True)
 class IdentityReport(ImportReport):
-    """What was imported, how many people have too few photographs to be tested with, and how many were left out."""
+    """The result of an import, with counts of people left out or with too few photographs for testing."""
 
     one_photograph: int = 0
     people_left_out: int = 0
     photographs_left_out: int = 0
 
     def warnings(self) -> list[str]:
-        """Say what no training can use: all images are bona fide here."""
+        """Return warnings about sets unusable for training; all images are bona fide here."""
         return shortcomings(self.subjects, None, None)
 
     def lines(self) -> list[str]:
@@ -62,8 +60,8 @@ class IdentityReport(ImportReport):
         lines = super().lines()
         if self.people_left_out:
             left_out = counted(self.people_left_out, "person", "people")
-            said = f"{left_out} with {counted(self.photographs_left_out, 'photograph')} left out"
-            lines.insert(1, f"{said}: fewer than was asked for")
+            amounts = f"{left_out} with {counted(self.photographs_left_out, 'photograph')} left out"
+            lines.insert(1, f"{amounts}: fewer than was asked for")
         if self.one_photograph:
             single = counted(self.one_photograph, "person", "people")
             lines.insert(1, f"{single} with one photograph: trained on, not tested with")
@@ -72,7 +70,7 @@ class IdentityReport(ImportReport):
 
 @dataclass(frozen=True)
 class Division:
-    """How photographs are divided: shares for testing and held out, the fewest of a person, and the seed."""
+    """The division of photographs: shares for testing and held out, the minimum per person, and the seed."""
 
     test: float = 0.4
     heldout: float = 0.25
@@ -81,14 +79,14 @@ class Division:
 
     @property
     def text(self) -> str:
-        """Return it as the line of a set's source says it."""
+        """Return the division as written in the source line of a set."""
         line = f"test={self.test} heldout={self.heldout} seed={self.seed}"
         return line + (f" least={self.least}" if self.least > 1 else "")
 
 
 @dataclass
 class _Course:
-    """What an import has done so far: contents that were seen, and people who are not in the set."""
+    """The state of an import: contents read so far, and counts of people left out."""
 
     tally: Tally
     distinct: bool
@@ -96,10 +94,10 @@ class _Course:
     people_out: int = 0
     photographs_out: int = 0
     seen: dict[str, tuple[str, str]] = field(default_factory=dict)
-    """The name and the person of each content."""
+    """The name and the person of each content digest."""
 
     def take(self, shot: Shot, done: Developed) -> str:
-        """Return why a photograph is not taken, or nothing."""
+        """Return the reason to skip a photograph, or an empty string."""
         if self.distinct and done.digest:
             name, person = self.seen.setdefault(done.digest, (shot.name, shot.person))
             if person != shot.person:
@@ -110,7 +108,7 @@ class _Course:
         return done.fault
 
     def replay(self, person: str, record: Record) -> None:
-        """Count a person as an earlier attempt noted them."""
+        """Count a person from the record of an earlier attempt."""
         assert record["person"] == person, "the key of an unfinished import stands for its people"
         for digest, name in record["contents"].items():
             self.seen[digest] = name, person
@@ -139,37 +137,44 @@ def write_people(
     every: float = EVERY,
     progress: Progress | None = None,
 ) -> IdentityReport:
-    """Write the set and return what is in it and what is not; with `distinct`, no photograph is taken twice.
+    """Write the set and return the report; with `distinct`, skip photographs with repeated content.
 
-    Any number of processes read and align; one writes, in order: the bytes are the same. Who is done is noted, and a
-    later attempt goes on behind them; `every` so many seconds that is made safe against a kill.
+    Any number of processes read and align; one process writes in order, so the bytes are always the same. Finished
+    people are recorded, and a later attempt resumes after them; every `every` seconds the record is made safe against a
+    kill.
     """
     tally = Tally(source, len(album) + len(album.skipped), max_bad, list(album.skipped))
     tally.stop_if_too_many()
     people = sorted(person for person, count in album.counts.items() if count >= division.least)
     if not people:
         raise UserError("least", f"nobody in {source} has {division.least} photographs; ask for fewer")
-    away, whole = held_out(people, division.heldout, division.seed), sum(album.counts[person] for person in people)
+    heldout_people, total = (
+        held_out(people, division.heldout, division.seed),
+        sum(album.counts[person] for person in people),
+    )
     course = _Course(tally, distinct)
-    course.people_out, course.photographs_out = len(album.counts) - len(people), len(album) - whole
+    # People without enough photographs are left out before any photograph is read.
+    course.people_out, course.photographs_out = len(album.counts) - len(people), len(album) - total
     with Writer(
         destination, name=name, size=size, source=origin, points=points, identities=True, crop=record,
         further=album.columns, key=_key(f"{origin} {record!r} {size} {name}", album, people), every=every,
     ) as out:  # fmt: skip
+        # Resume: count the people that an earlier attempt finished.
         done = sum(album.counts[person] for person in people[: len(out.done)])
-        for person, noted in zip(people, out.done, strict=False):
-            course.replay(person, noted)
-        rest = people[len(out.done) :]
-        shots = (shot for person in rest for shot in album.shots(person))
+        for person, earlier in zip(people, out.done, strict=False):
+            course.replay(person, earlier)
+        remaining = people[len(out.done) :]
+        # Photographs are read in parallel over all people; `islice` returns each person's share in order.
+        shots = (shot for person in remaining for shot in album.shots(person))
         with closing(spread(partial(develop, alignment=alignment), shots, workers, torch=False)) as developed:
-            for person in rest:
+            for person in remaining:
                 count = album.counts[person]
-                own = zip(album.shots(person), islice(developed, count), strict=True)
-                draw = partial(_splits_of, album, person, division, person in away)
-                out.note(**_write_person(out, person, count, own, course, division.least, draw))
+                photographs = zip(album.shots(person), islice(developed, count), strict=True)
+                draw = partial(_splits_of, album, person, division, person in heldout_people)
+                out.note(**_write_person(out, person, count, photographs, course, division.least, draw))
                 done += count
                 if progress:
-                    progress(done, whole)
+                    progress(done, total)
         report = IdentityReport(
             **vars(tally.attach(out)),
             one_photograph=course.single,
@@ -189,9 +194,10 @@ def _write_person(
     least: int,
     draw: Callable[[int], Sequence[str]],
 ) -> Record:
-    """Write a person's photographs, if there are enough that can be read, and return what is to be noted.
+    """Write a person's photographs if enough are readable, and return the record.
 
-    A dataset as it was published is written photograph by photograph, so that a person may have any number of them.
+    With `distinct`, all photographs are read before the first is written, because the splits depend on the number that
+    remains. Otherwise they are written one by one, so that memory does not limit the number of photographs of a person.
     """
     before, skipped, contents = out.count, list[tuple[str, str]](), dict[str, str]()
 
@@ -209,8 +215,8 @@ def _write_person(
     if course.distinct:
         pictures = [*taken()]
         left_out = len(pictures) if len(pictures) < least else 0
-        kept = [] if left_out else pictures
-        for (_, shot, aligned), split in zip(kept, draw(len(kept)), strict=True):
+        chosen = [] if left_out else pictures
+        for (_, shot, aligned), split in zip(chosen, draw(len(chosen)), strict=True):
             _add(out, shot, aligned, split)
     else:
         splits = draw(count)
@@ -224,7 +230,7 @@ def _write_person(
 
 
 def _splits_of(album: Album, person: str, division: Division, away: bool, count: int) -> Sequence[str]:
-    """Return the splits of a person's photographs: those that are given, or else drawn by a stream of their own."""
+    """Return the splits of a person's photographs: the dataset's own, or drawn from the person's random stream."""
     if album.splits is not None:
         return album.splits(person, count)
     return draw_splits(count, division.test, away, numpy_rng(division.seed, "import", person))
@@ -240,8 +246,8 @@ def _add(out: Writer, shot: Shot, aligned: Aligned, split: str) -> None:
 
 
 def _key(origin: str, album: Album, people: Sequence[str]) -> str:
-    """Return what an unfinished import is known by: everything that decides the set's bytes, and the files' dates."""
-    digest = hashlib.sha256(f"{ALBUMS_VERSION}\n{origin}\n{[one.path for one in album.skipped]}".encode())
+    """Return the key of an unfinished import: a digest of all that decides the bytes, and of file dates."""
+    digest = hashlib.sha256(f"{ALBUMS_VERSION}\n{origin}\n{[entry.path for entry in album.skipped]}".encode())
     for person in people:
         shots = album.shots(person)
         digest.update(f"\n{person} {len(shots)}".encode(errors="surrogateescape"))
@@ -254,7 +260,7 @@ def _key(origin: str, album: Album, people: Sequence[str]) -> str:
 
 
 def held_out(people: list[str], share: float, seed: int) -> set[str]:
-    """Draw who is held out; one person at least is not."""
+    """Draw the people to hold out; at least one person remains."""
     if not 0 <= share < 1:
         raise UserError("heldout", f"must be a share from 0 to below 1, got {share}")
     order = numpy_rng(seed, "import", "heldout").permutation(len(people))
@@ -262,7 +268,7 @@ def held_out(people: list[str], share: float, seed: int) -> set[str]:
 
 
 def draw_splits(count: int, test: float, away: bool, rng: np.random.Generator) -> list[str]:
-    """Draw which photographs of a person are kept for testing; one at least is trained on."""
+    """Draw the photographs of a person to reserve for testing; at least one remains for training."""
     if away:
         return ["heldout"] * count
     tested = min(round(test * count), count - 1) if count else 0
@@ -270,19 +276,7 @@ def draw_splits(count: int, test: float, away: bool, rng: np.random.Generator) -
     return ["test" if number in chosen else "train" for number in range(count)]
 
 
-# Imports photographs of people, one folder per person, into an identity set for face recognition.
-#
-# With ``--crop face`` the largest face of each photograph is found and aligned by its five points (eyes, nose,
-# corners
-# of the mouth). With ``--aligned`` (or ``--crop none``) the photographs are aligned already and are taken as they
-# are,
-# without a look for faces: a detector does not find each face in a tight crop. A file ``groups.csv`` in the source,
-# with
-# the columns ``person,group``, puts people into groups for tables by group; without it all are in one.
-#
-# Who has one photograph can be trained on but not tested with: such people are counted. Who has fewer than ``least``
-# is
-# left out, and counted too.
+# Folders of photographs, one per person.
 
 
 GROUPS = "groups.csv"
@@ -305,7 +299,16 @@ def import_identities(
     progress: Progress | None = None,
     **_: object,
 ) -> IdentityReport:
-    """Import a folder of people into an identity set and return what was imported and what was skipped."""
+    """Import a folder with one folder per person into an identity set and return the report.
+
+    With ``--crop face`` the largest face of each photograph is detected and aligned by its five points (eyes, nose,
+    corners of the mouth). With ``--aligned`` (or ``--crop none``) the photographs are already aligned and no face is
+    detected, because a detector misses some faces in tight crops. The optional file ``groups.csv`` in the source, with
+    the columns ``person,group``, assigns people to groups for tables by group; without it all are in one group.
+
+    People with one photograph can be trained on but not tested with: they are counted. People with fewer than ``least``
+    photographs are left out, and counted too.
+    """
     alignment, division = alignment_of(crop, size), Division(test, heldout, least, seed)
     return write_people(
         _album(source),
@@ -328,17 +331,18 @@ def import_identities(
 
 def _album(source: Path) -> Album:
     listed, skipped = list_photographs(source)
-    photographs = [one for one in listed if one.name != GROUPS]
+    photographs = [photograph for photograph in listed if photograph.name != GROUPS]
     _check_folders(photographs, source)
     groups = read_groups(source / GROUPS)
-    counts, of = grouped(
-        Shot(one.name, one.subject, WholeFile(one.path), groups.get(one.subject, EVERYBODY)) for one in photographs
+    counts, shots_of = grouped(
+        Shot(photograph.name, photograph.subject, WholeFile(photograph.path), groups.get(photograph.subject, EVERYBODY))
+        for photograph in photographs
     )
-    return Album(counts, of, tuple(one for one in skipped if one.path != GROUPS))
+    return Album(counts, shots_of, tuple(photograph for photograph in skipped if photograph.path != GROUPS))
 
 
 def read_groups(path: Path) -> dict[str, str]:
-    """Read who is in which group; an absent file says nothing."""
+    """Read the group of each person; return no groups if the file is absent."""
     if not path.exists():
         return {}
     try:
@@ -349,18 +353,18 @@ def read_groups(path: Path) -> dict[str, str]:
 
 
 def _check_folders(photographs: list[Photograph], source: Path) -> None:
-    loose = [one.name for one in photographs if one.own_subject]
+    loose = [photograph.name for photograph in photographs if photograph.own_subject]
     if loose:
         raise UserError(str(source), f"{loose[0]} is in no folder; each person's photographs lie in one named for them")
 
 
 BY_POINTS = CropRecord(how="boxes", rotation=True, alignment="points")
-"""What a set says of crops that were aligned by the dataset's own points."""
+"""The crop record of sets aligned by the dataset's own points."""
 
 
 @dataclass(frozen=True)
 class PeopleReport(IdentityReport):
-    """What was imported of a dataset that is known, beside what a whole copy has, and the lists of pairs."""
+    """The report of a published dataset: counts next to those of a complete copy, and the lists of pairs."""
 
     kind: str = ""
     found: tuple[int, int] = (0, 0)
@@ -372,16 +376,16 @@ class PeopleReport(IdentityReport):
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         lines = super().lines()
-        both = [
-            (count, most, what)
-            for count, most, what in zip(self.found, self.expected or (0, 0), ("people", "photographs"), strict=True)
+        compared = [
+            (count, most, noun)
+            for count, most, noun in zip(self.found, self.expected or (0, 0), ("people", "photographs"), strict=True)
             if most
         ]
-        said = [", ".join(f"{count:,} of {most:,} {what}" for count, most, what in both)] if both else []
-        if any(count < most for count, most, _ in both):
-            said.append("this is an incomplete copy: a whole one has more")
-        lines[1:1] = [*said, *self.notes]
-        return lines + [f"pairs: {one}" for one in self.pairs] + [f"templates: {one}" for one in self.templates]
+        summary = [", ".join(f"{count:,} of {most:,} {noun}" for count, most, noun in compared)] if compared else []
+        if any(count < most for count, most, _ in compared):
+            summary.append("this is an incomplete copy: a whole one has more")
+        lines[1:1] = [*summary, *self.notes]
+        return lines + [f"pairs: {path}" for path in self.pairs] + [f"templates: {path}" for path in self.templates]
 
 
 def import_people(
@@ -406,36 +410,37 @@ def import_people(
     progress: Progress | None = None,
     **_: object,
 ) -> PeopleReport:
-    """Import a dataset into an identity set and return what was imported and what was skipped.
+    """Import a dataset into an identity set and return the report.
 
-    Nobody of a benchmark is held out. Its lists of pairs lie beside the set, as ``NAME-pairs.txt``, and so do those of
-    templates.
+    Benchmarks hold out no person. Their lists of pairs and templates are written next to the set; a list of pairs is
+    named ``NAME-pairs.txt``.
     """
     crop = "none" if layout.aligned else crop
     boxes = boxes_of(layout, crop, boxes)
     alignment, record = _alignment(layout, crop, boxes, size)
     choice = _choice(layout, Choice(split, people, most, least, seed))
     division = division_of(layout, test, heldout, least, seed, split)
-    whole = layout.scan(layout, source)
-    album = choose(whole, choice)
+    scanned = layout.scan(layout, source)
+    album = choose(scanned, choice)
     if boxes == "dataset":
         _check_points(album, source, layout)
+    # Check the destinations of all lists before the import, which can take hours.
     lists = {
-        list_beside(destination, PAIR_LISTS, which): text_of_pairs(folds)
-        for which, folds in sorted(album.pairs.items())
+        list_beside(destination, PAIR_LISTS, list_name): text_of_pairs(folds)
+        for list_name, folds in sorted(album.pairs.items())
     }
     templates = album.templates or TemplateLists()
-    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, which) for which in templates.named)):
+    for path in (*lists, *(list_beside(destination, OF_TEMPLATES, list_name) for list_name in templates.named)):
         if path.exists():
             raise UserError(str(path), "already exists; choose another destination or remove it first")
-    plain = write_people(
+    report = write_people(
         album,
         source,
         destination,
         name=name,
         size=size,
         origin=f"people {printable(source.resolve().name)} {settings_of_people(layout, crop, boxes, division, choice)}"
-        + (f" order={order_digest(whole)}" if choice.part and whole.in_order else ""),
+        + (f" order={order_digest(scanned)}" if choice.part and scanned.in_order else ""),
         alignment=alignment,
         record=record,
         points=crop == "face",
@@ -450,37 +455,37 @@ def import_people(
         write_atomically(path, text.encode())
     written = write_lists(destination, templates)
     return PeopleReport(
-        **vars(plain),
+        **vars(report),
         kind=layout.kind,
         found=(len(album.counts), len(album)),
         expected=album.expected,
         notes=album.notes,
         pairs=tuple(f"{path} ({counted(_count(text), 'pair')})" for path, text in lists.items()),
         templates=tuple(
-            f"{list_beside(destination, OF_TEMPLATES, which)} ({counted(count, 'line')})"
-            for which, count in written.items()
+            f"{list_beside(destination, OF_TEMPLATES, list_name)} ({counted(count, 'line')})"
+            for list_name, count in written.items()
         ),
     )
 
 
 def settings_of_people(layout: Layout, crop: str, boxes: str, division: Division, choice: Choice) -> str:
-    """Return how the line ends that says in a set how it was made: all that was chosen."""
+    """Return the end of a set's source line, which records every chosen option."""
     by_boxes = " boxes=dataset" if boxes == "dataset" else ""
     return f"kind={layout.kind} crop={crop} {division.text}{by_boxes}{choice.text}"
 
 
 def division_of(layout: Layout, test: float, heldout: float, least: int, seed: int, split: str) -> Division:
-    """Return how photographs are divided; nobody of a benchmark is held out, and a published part is not divided."""
+    """Return the division of a set; benchmarks hold out no person, and published parts are not divided."""
     return Division(0.0, 0.0, seed=seed) if split else Division(test, 0.0 if layout.benchmark else heldout, least, seed)
 
 
 def boxes_of(layout: Layout, crop: str, boxes: str) -> str:
-    """Return whether faces are sought; crops in which a detector may find none are always aligned by their points."""
+    """Return the source of the boxes: always the dataset for crops in which a detector may miss the face."""
     return "dataset" if layout.by_points and crop == "face" else boxes
 
 
 def _choice(layout: Layout, choice: Choice) -> Choice:
-    """Refuse parts that are not known, or of a benchmark, which asks for all."""
+    """Refuse unknown parts, and parts of a benchmark, whose lists need all photographs."""
     if choice.part not in ("", *PARTS):
         raise UserError("--split", f"{choice.part!r} is no known part; choose one of {', '.join(PARTS)}")
     if layout.benchmark and choice.text:
@@ -490,19 +495,19 @@ def _choice(layout: Layout, choice: Choice) -> Choice:
 
 
 def _alignment(layout: Layout, crop: Crop, boxes: str, size: int) -> tuple[Alignment, CropRecord]:
-    """Return how crops are made, and what the set says of them."""
+    """Return the alignment of crops and their record in the set."""
     if boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "detect":
         return alignment_of(crop, size), record_of(crop, aligned=True, search="all" if layout.boxed else LARGEST)
     if not layout.points or crop != "face":
-        said = "goes with --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
-        raise UserError("boxes", f"dataset {said}; use detect")
+        fault = "goes with --crop face" if layout.points else f"cannot be chosen: {layout.title} has no points"
+        raise UserError("boxes", f"dataset {fault}; use detect")
     return Alignment(crop, size, "dataset"), BY_POINTS
 
 
 def _check_points(album: Album, source: Path, layout: Layout) -> None:
-    if all(one.points is None for person in album.counts for one in album.shots(person)):
+    if all(shot.points is None for person in album.counts for shot in album.shots(person)):
         raise UserError(str(source), f"has no list with points of {layout.title}; leave --boxes dataset out")
 
 

@@ -1,7 +1,7 @@
-"""From what a scanner lists to a prepared set: one pass over the items in order of their names.
+"""Import a scanner's listing into a prepared set: one pass over the items in order of their names.
 
-What is done is noted item by item, so that an import that is killed or interrupted goes on behind the last item when
-the same command is given again. Any number of processes read and crop; one writes, in order: the bytes are the same.
+Each finished item is recorded, so that the same command resumes a killed or interrupted import after the last item. Any
+number of processes read and crop; one process writes in order, so the bytes are always the same.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ from fedvisage.datasets.pad.tree import walk
 from fedvisage.datasets.report import DatasetReport, ImportReport, Tally
 from fedvisage.faces.cropping import Crop
 
-# What the items of an import have shown so far: contents, faults, counts; and what is noted of each.
+# The state of an import.
 
 
 Record = Mapping[str, Any]
-"""What became of an item: what it was, its fault, and counts."""
+"""The result for one item: its name, its digest, its fault, and counts."""
 
 COUNTS = ("upscaled", "lost", "own", "short", "turned", "without_box")
 
 
 @dataclass
 class Seen:
-    """What the items have shown so far."""
+    """Contents and counts of the items read so far."""
 
     tally: Tally
     contents: dict[str, Item] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
 
     def take(self, item: Item, outcome: Outcome) -> Record:
-        """Count what became of an item, and return what is to be noted; without a fault its pictures are written."""
+        """Count an item and return its record; its pictures are written only if the record has no fault."""
         fault = self._known(item, outcome.digest) or outcome.fault
         record: dict[str, Any] = {"item": item.name, "digest": outcome.digest, "fault": fault}
         if not fault:
@@ -62,7 +62,7 @@ class Seen:
         return record
 
     def replay(self, item: Item, record: Record) -> None:
-        """Count an item as an earlier attempt noted it."""
+        """Count an item from the record of an earlier attempt."""
         assert record["item"] == item.name, "the key of an unfinished import stands for its items"
         if record["digest"]:
             self.contents.setdefault(record["digest"], item)
@@ -75,7 +75,7 @@ class Seen:
             self.tally.skip(item.name, record["fault"])
 
     def _known(self, item: Item, digest: str) -> str:
-        """Say if the same content was seen before; under the other class it is a contradiction."""
+        """Return a fault if an earlier item has the same content; raise UserError if their classes differ."""
         earlier = self.contents.setdefault(digest, item) if digest else item
         if earlier is item:
             return ""
@@ -85,23 +85,24 @@ class Seen:
         return f"the same content as {earlier.name}"
 
     def report(self, out: Writer, scanner: Scanner, listing: Listing) -> ImportReport:
-        """Put the report into the set, and return it."""
-        plain = self.tally.attach(
+        """Attach the report to the set, and return it."""
+        base_report = self.tally.attach(
             out,
             upscaled=self.counts["upscaled"],
             own_subjects=self.counts["own"],
             lost_frames=self.counts["lost"],
         )
         if not scanner.official:
-            return plain
-        found: dict[str, list[int]] = {}
+            return base_report
+        # Published counts of some datasets are totals over all splits, so these items also count under ALL.
+        counts_by_place: dict[str, list[int]] = {}
         for item in listing.items:
             for place in {item.place, *({ALL} & scanner.counts.keys())}:
-                found.setdefault(place, [0, 0])[1 - item.label] += 1
+                counts_by_place.setdefault(place, [0, 0])[1 - item.label] += 1
         report = DatasetReport(
-            **vars(plain),
+            **vars(base_report),
             kind=scanner.kind,
-            found={place: (real, attacks) for place, (real, attacks) in sorted(found.items())},
+            found={place: (bona_fide, attacks) for place, (bona_fide, attacks) in sorted(counts_by_place.items())},
             expected=dict(listing.expected or scanner.counts),
             stray=dict(sorted(listing.stray.items())),
             strangers=listing.examples,
@@ -115,13 +116,13 @@ class Seen:
 
 
 PIPELINE_VERSION = 1
-"""Changes whenever the same files give other pixels: an unfinished import is not continued by another version."""
+"""Changes whenever the same files give different pixels, so that no import resumes one of another version."""
 
 SHORT, PEOPLE = 8, 4
-"""Where a few files stand for many: letters of values that are kinds of things, and people of each split and class."""
+"""Limits of small imports: length of column values that count as categories, and people per split and class."""
 
 TURNED = "turned"
-"""A further column: degrees by which a video was turned to stand upright."""
+"""An additional column: degrees by which a video was rotated upright."""
 
 
 def import_items(
@@ -145,13 +146,13 @@ def import_items(
     progress: Progress | None = None,
     **_: object,
 ) -> ImportReport:
-    """Import a dataset into a prepared set and return what was imported and what was skipped.
+    """Import a dataset into a prepared set and return the report.
 
-    Of each video the `frames` are taken that are asked for (see ``importers.frames``). About a share `heldout` of the
-    subjects is held out. `depth` says where depth maps come from (see ``importers.depth``), `boxes` whether faces are
-    sought or cut out by boxes that came with the dataset. If more than a share `max_bad` of the files is bad, the
-    import stops with a UserError. With `few`, about so many items are taken of a dataset that has more. `every` so
-    many seconds what is done is made safe against a kill.
+    `frames` selects the frames of each video (see :mod:`fedvisage.datasets.frames`). About a share `heldout` of the
+    subjects is held out. `depth` selects the source of depth maps (see :mod:`fedvisage.datasets.depth_maps`), `boxes`
+    whether faces are detected or cropped by the dataset's boxes. If more than a share `max_bad` of the files is bad,
+    the import stops with a UserError. `few` limits the import to about this number of items. Every `every` seconds, the
+    finished items are made safe against a kill.
     """
     if not 0 <= heldout <= 0.99:
         raise UserError("heldout", f"must be a share from 0 to 0.99, got {heldout}")
@@ -179,12 +180,12 @@ def import_items(
 def _outcomes(
     out: Writer, seen: Seen, items: Sequence[Item], reading: Reading, workers: int, progress: Progress | None
 ) -> Generator[tuple[Item, Outcome], None, None]:
-    """Read the items behind those that were done before; yield what is to be written, and note it when it is."""
-    for item, noted in zip(items, out.done, strict=False):
-        seen.replay(item, noted)
-    rest = items[len(out.done) :]
-    with closing(spread(partial(read_item, reading=reading), rest, workers, torch=False)) as outcomes:
-        for done, (item, outcome) in enumerate(zip(rest, outcomes, strict=True), len(out.done) + 1):
+    """Read the items after those of an earlier attempt; yield each item without a fault, then record it."""
+    for item, record_before in zip(items, out.done, strict=False):
+        seen.replay(item, record_before)
+    remaining = items[len(out.done) :]
+    with closing(spread(partial(read_item, reading=reading), remaining, workers, torch=False)) as outcomes:
+        for done, (item, outcome) in enumerate(zip(remaining, outcomes, strict=True), len(out.done) + 1):
             record = seen.take(item, outcome)
             if not record["fault"]:
                 yield item, outcome
@@ -194,21 +195,21 @@ def _outcomes(
 
 
 def few_of(items: Sequence[Item], few: int) -> Sequence[Item]:
-    """Keep about so many items: of each split and class some people, and each pair of values of further columns.
+    """Keep about `few` items: some people of each split and class, and each pair of values of the additional columns.
 
-    What is left is filled with more of the people who were taken, so that they have all that there is of them.
+    More items of the chosen people fill the remainder, so that these people are as complete as possible.
     """
     if not 0 < few < len(items):
         return items
-    seen, kept = set[tuple[object, ...]](), dict[str, Item]()
+    covered, kept = set[tuple[object, ...]](), dict[str, Item]()
     people: dict[tuple[str | None, int], set[str]] = defaultdict(set)
     for item in items:
-        said = [("", item.species), *((name, value) for name, value in item.extra.items() if len(value) < SHORT)]
-        signs = {(item.split, item.label, one, other) for one in said for other in said}
-        known = people[item.split, item.label]
-        if not signs <= seen or (len(known) < PEOPLE and item.subject not in known):
-            seen |= signs
-            known.add(item.subject)
+        values = [("", item.species), *((name, value) for name, value in item.extra.items() if len(value) < SHORT)]
+        combinations = {(item.split, item.label, first, second) for first in values for second in values}
+        people_of_class = people[item.split, item.label]
+        if not combinations <= covered or (len(people_of_class) < PEOPLE and item.subject not in people_of_class):
+            covered |= combinations
+            people_of_class.add(item.subject)
             kept[item.name] = item
     taken = {item.subject for item in kept.values()}
     more = (item for item in items if item.subject in taken and item.name not in kept)
@@ -223,7 +224,7 @@ def _splits(items: Sequence[Item], heldout: float, seed: int) -> dict[str, str]:
 
 def _add(out: Writer, item: Item, picture: Picture, split: str, turned: bool) -> None:
     points, depth = picture.cropped.points, picture.depth
-    known = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if turned else ""}
+    values = {OFFICIAL: item.split or "", **item.extra, TURNED: "180" if turned else ""}
     out.add(
         picture.cropped.image[np.newaxis],
         label=[item.label],
@@ -235,12 +236,12 @@ def _add(out: Writer, item: Item, picture: Picture, split: str, turned: bool) ->
         item=[picture.item],
         depth=None if depth is None else depth[np.newaxis],
         points=None if points is None else points[np.newaxis],
-        further={column: [known.get(column, "")] for column in out.further},
+        further={column: [values.get(column, "")] for column in out.further},
     )
 
 
 def reading_of(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth: str, boxes: Boxes) -> Reading:
-    """Return how items of a dataset become pictures; what cannot be had of it raises UserError."""
+    """Return how items of a dataset become pictures; raise UserError for options that the dataset does not support."""
     if boxes not in ("detect", "dataset"):
         raise UserError("boxes", f"must be detect or dataset, got {boxes!r}")
     if boxes == "dataset" and scanner.boxes is None:
@@ -254,17 +255,17 @@ def reading_of(scanner: Scanner, frames: int | str, size: int, crop: Crop, depth
 
 
 def _columns(scanner: Scanner, items: Sequence[Item]) -> tuple[str, ...]:
-    """Return the further columns of a dataset's sets; frames of other datasets have the columns of theirs alone."""
+    """Return the additional columns of a set; frames of other datasets have only the columns of theirs."""
     if scanner.of:
-        said = {column for item in items for column in item.extra}
-        return (OFFICIAL, *(column for column in scanner.columns if column in said))
+        present = {column for item in items for column in item.extra}
+        return (OFFICIAL, *(column for column in scanner.columns if column in present))
     if not scanner.official:
         return scanner.columns
     return (OFFICIAL, *scanner.columns, *((TURNED,) if scanner.turned else ()))
 
 
 def settings_of(reading: Reading, heldout: float, seed: int, choices: Choices, few: int = 0) -> str:
-    """Return how the line ends that says in a set how it was made: all that was chosen."""
+    """Return the end of a set's source line, which records every chosen option."""
     maps = printable(Path(reading.depth).resolve().name)
     line = f"crop={reading.crop} depth={maps} frames={reading.frames.text} heldout={heldout} seed={seed}"
     line += " boxes=dataset" if reading.boxes == "dataset" else ""
@@ -276,7 +277,7 @@ def settings_of(reading: Reading, heldout: float, seed: int, choices: Choices, f
 
 
 def _key(origin: str, name: str, items: Sequence[Item]) -> str:
-    """Return what an unfinished import is known by: everything that decides the set's bytes, and the files' dates."""
+    """Return the key of an unfinished import: a digest of all that decides the bytes, and of file dates."""
     digest = hashlib.sha256(f"{PIPELINE_VERSION}\n{origin}\n{name}\n".encode(errors="surrogatepass"))
     for item in items:
         status = item.path.stat()
@@ -293,10 +294,10 @@ def _key(origin: str, name: str, items: Sequence[Item]) -> str:
     return f"import-{digest.hexdigest()[:16]}"
 
 
-# Imports any folder of images and videos: see ``datasets.scanners.folder`` for the layout.
+# The import of any folder of images and videos; :mod:`fedvisage.datasets.pad.folder` describes the layout.
 
 
 __all__ = ["Progress", "import_folder"]
 
 import_folder = partial(import_items, SCANNER)
-"""Import a folder into a prepared set; what it takes is what ``importers.pipeline.import_items`` takes."""
+"""Import a folder into a prepared set; the arguments are those of `import_items`."""

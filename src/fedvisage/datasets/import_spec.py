@@ -1,4 +1,4 @@
-"""A set that somebody wants: which dataset, imported how, written as the command of its import without directories."""
+"""The specification of an imported set: a dataset with import options, written like the command without directories."""
 
 from __future__ import annotations
 
@@ -19,26 +19,28 @@ from fedvisage.datasets.people.layout import Layout
 
 ORDER = " order="
 _LATER = ("size", "workers", "few")
-"""What the recipe, the machine and the verb say."""
+"""Options that come from the recipe, the machine or the command."""
 
-_DEFAULTS: dict[str, Any] = {one.name: one.default for one in fields(Importing) if one.default is not MISSING}
+_DEFAULTS: dict[str, Any] = {
+    option.name: option.default for option in fields(Importing) if option.default is not MISSING
+}
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A dataset with the options of its import; `words` are those that were given."""
+    """A dataset with its import options; `words` are the options as written."""
 
     kind: str
     options: Importing
     words: str = ""
 
     def of_size(self, size: int) -> Wanted:
-        """Return the same at another size."""
+        """Return the same specification with another size."""
         return replace(self, options=replace(self.options, size=size))
 
     @property
     def settings(self) -> str:
-        """How the line ends that says in such a set how it was made."""
+        """The end of the source line of such a set, which records its options."""
         options, dataset = self.options, dataset_of(self.kind)
         if isinstance(dataset, Layout):
             crop = "none" if options.aligned or dataset.aligned else options.crop
@@ -50,7 +52,7 @@ class Wanted:
 
     @property
     def reading(self) -> Reading:
-        """How items of a dataset of attacks become pictures."""
+        """Reading settings of a dataset of attacks."""
         options = self.options
         return reading_of(
             SCANNERS[self.kind], options.frames, options.size,
@@ -58,21 +60,21 @@ class Wanted:
         )  # fmt: skip
 
     def is_met_by(self, manifest: Manifest) -> bool:
-        """Tell whether a set is of this dataset, made so."""
+        """Return whether a set is of this dataset, with this size and these options."""
         return self.is_of_kind(manifest) and manifest.size == self.options.size and self._made_so(manifest)
 
     def is_of_kind(self, manifest: Manifest) -> bool:
-        """Tell whether a set is of this dataset, made in whatever way."""
+        """Return whether a set is of this dataset, with any options."""
         if isinstance(dataset_of(self.kind), Layout):
             return f" kind={self.kind} " in manifest.source
         return manifest.source.startswith(f"{self.kind} ")
 
     def _made_so(self, manifest: Manifest) -> bool:
-        said, _, _ = manifest.source.partition(ORDER)  # which the files say, not the options
-        return said.endswith(f" {self.settings}")
+        settings, _, _ = manifest.source.partition(ORDER)  # the order comes from the files, not from the options
+        return settings.endswith(f" {self.settings}")
 
     def command(self, source: str, destination: Path) -> str:
-        """Return the command that imports it."""
+        """Return the command that imports the set."""
         words = ["fedvisage data import", self.kind, shlex.quote(source), shlex.quote(str(destination)), self.words]
         return " ".join([*(word for word in words if word), f"--size {self.options.size}"])
 
@@ -86,33 +88,33 @@ def read_wanted(text: str, place: str) -> Wanted:
     try:
         dataset_of(kind)
         options = _options(words)
-        wanted = Wanted(kind, Importing(**options), " ".join(_without_size(words)))
-        assert wanted.settings, "every import says how it was made"
+        spec = Wanted(kind, Importing(**options), " ".join(_without_size(words)))
+        assert spec.settings, "every import says how it was made"
     except UserError as error:
         raise UserError(place, f"{text!r}: {error}") from None
-    return wanted
+    return spec
 
 
 def _options(words: list[str]) -> dict[str, Any]:
-    read: dict[str, Any] = {}
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
+    values: dict[str, Any] = {}
+    remaining = list(words)
+    while remaining:
+        word = remaining.pop(0)
         name = word.removeprefix("--").replace("-", "_")
         if not word.startswith("--") or name not in _DEFAULTS:
             raise UserError(word, "is no option of data import")
         kind = type(_DEFAULTS[name])
         if kind is bool:
-            read[name] = True
+            values[name] = True
             continue
         try:
-            read[name] = kind(rest.pop(0))
+            values[name] = kind(remaining.pop(0))
         except (IndexError, ValueError):
             raise UserError(word, f"needs a value that is {'a number' if kind in (int, float) else 'a word'}") from None
-    return {name: value for name, value in read.items() if name not in _LATER}
+    return {name: value for name, value in values.items() if name not in _LATER}
 
 
 def _without_size(words: list[str]) -> list[str]:
-    """Leave out the size: the recipe says it."""
+    """Remove the size, which the recipe defines."""
     place = words.index("--size") if "--size" in words else len(words)
     return words[:place] + words[place + 2 :]

@@ -1,4 +1,4 @@
-"""Datasets become prepared sets: one, or all that are known below a folder; it says in the end what came of it."""
+"""Import datasets as prepared sets, one or all below a folder, or render sets, and report the result."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ from fedvisage.datasets.report import ImportReport
 from fedvisage.datasets.show import shortcuts_in, show_set
 from fedvisage.render import ON_REAL_PRINTS
 
-# Imports each known dataset below a folder into a set of its own.
+# The import of each known dataset below a folder into its own set.
 
 
 ImportOne = Callable[[Found, Path], list[str]]
-"""Imports a dataset that was found into a directory, and returns what there is to say."""
+"""Imports a dataset below a folder into a directory, and returns the lines to print."""
 
 
 def import_all(root: Path, destination: Path, say: Say, import_one: ImportOne) -> list[str]:
-    """Import each known dataset below a folder into a set named for it; one that fails keeps no other back."""
+    """Import each known dataset below a folder into a set with its name; a failure does not stop the others."""
     below = find_datasets(root)
     lines, failed = [f"not known, and left alone: {name}" for name in below.unknown], []
-    for one in below.datasets:
-        target = destination / one.name
+    for dataset in below.datasets:
+        target = destination / dataset.name
         if (target / SET).is_file():
-            lines.append(f"{one.name}: is there already")
+            lines.append(f"{dataset.name}: is there already")
             continue
         try:
-            done = import_one(one, target)
+            report_lines = import_one(dataset, target)
         except UserError as error:
-            failed.append(f"{one.name}: {error}")
+            failed.append(f"{dataset.name}: {error}")
             continue
-        lines += [f"{one.name}: {done[0]}", *(f"  {line}" for line in done[1:])]
+        lines += [f"{dataset.name}: {report_lines[0]}", *(f"  {line}" for line in report_lines[1:])]
     if failed:
         for line in lines:
             say(line)
@@ -51,18 +51,18 @@ def import_all(root: Path, destination: Path, say: Say, import_one: ImportOne) -
 
 
 RELEASED = "fedsis-released"
-"""Labels with the mistake of the lists that were released with FedSIS."""
+"""Labels that reproduce a mistake in the lists released with FedSIS."""
 
 EVERYTHING = "all"
-"""Stands for every dataset below a folder."""
+"""The kind that selects every dataset below a folder."""
 
 ENOUGH = 100
-"""Images of each class, from which on an import looks for shortcuts."""
+"""Minimum number of images per class for an import to check for shortcuts."""
 
 
 @dataclass(frozen=True)
 class Importing:
-    """How a dataset is imported; what does not apply to its kind is not looked at."""
+    """Options of an import; options that do not apply to its kind are ignored."""
 
     size: int = 256
     frames: str = "10"
@@ -84,11 +84,11 @@ class Importing:
     people: int = 0
     most: int = 0
     few: int = 0
-    """About so many videos or images of each dataset, for those who try something; 0 is all."""
+    """About this number of videos or images per dataset, for quick trials; 0 means all."""
 
 
 def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name: str, options: Importing) -> list[str]:
-    """Import a dataset, or all that are known below a folder; return what was imported and what was skipped."""
+    """Import a dataset, or all known ones below a folder; return the lines of the report."""
     check_apart(source, destination)
     if options.aligned and (kind in SCANNERS or kind == EVERYTHING):
         raise UserError("--aligned", "is for photographs of people, to be recognised; leave it out for this kind")
@@ -103,7 +103,7 @@ def import_dataset(kind: str, source: Path, destination: Path, say: Say, *, name
 
 
 def warnings_of_import(destination: Path, report: ImportReport) -> list[str]:
-    """Warn of a set whose classes a single number of a picture separates; few images say nothing."""
+    """Return warnings if a single number per picture separates the classes; skip the check for few images."""
     if min(report.bona_fide, report.images - report.bona_fide) < ENOUGH:
         return []
     return shortcuts_in(PreparedSet.open(destination)).warnings()
@@ -140,26 +140,26 @@ def _import_one(
 
 
 def _import_found(one: Found, target: Path, *, say: Say, options: Importing) -> list[str]:
-    """Import a dataset that was found, with those of the options that it has."""
+    """Import a dataset below a folder with the options that apply to its kind."""
     enrolled = options.enroll and one.kind in SCANNERS and SCANNERS[one.kind].enrolment
     people = one.kind in LAYOUTS
     boxes = LAYOUTS[one.kind].points if people else SCANNERS[one.kind].boxes is not None
-    own = replace(
+    applicable = replace(
         options, enroll=enrolled, labels="", of="", colour="", boxes=options.boxes if boxes else "detect",
         crop="face" if people and options.crop == "centre" else options.crop,  # recognition needs faces aligned
     )  # fmt: skip
-    return import_dataset(one.kind, one.source, target, say, name=one.name, options=own)
+    return import_dataset(one.kind, one.source, target, say, name=one.name, options=applicable)
 
 
 def choices_of(options: Importing) -> Choices:
-    """Return what a scanner is told of the options."""
+    """Return the scanner's choices from the options."""
     released = options.labels == RELEASED
     live = None if released else _live(options.labels)
     return Choices(options.enroll, live, options.of or None, options.colour or None, released)
 
 
 def _live(labels: str) -> str | None:
-    """Read what lists call bona fide."""
+    """Read the label that lists use for bona fide."""
     if not labels:
         return None
     word, _, value = labels.partition("=")
@@ -169,20 +169,20 @@ def _live(labels: str) -> str | None:
 
 
 def _count(frames: str) -> int:
-    """Read the number of frames for an importer that knows no places."""
+    """Read the number of frames for an importer without frame positions."""
     if not frames.isdecimal():
         raise UserError("--frames", f"must be a number for this kind, got {frames!r}")
     return int(frames)
 
 
 def check_apart(source: Path, destination: Path) -> None:
-    """Refuse a set within its source, which the next import would take for a part of it, and the reverse."""
+    """Refuse a set inside its source, which the next import would read as part of it, and the reverse."""
     inner, outer = destination.resolve(), source.resolve()
     if inner.is_relative_to(outer) or outer.is_relative_to(inner):
         raise UserError(str(destination), f"and {source} lie within each other; write the set somewhere else")
 
 
-# Rendered sets: what ``fedvisage data synth`` makes, and what it says in the end.
+# Rendered sets, for ``fedvisage data synth``.
 
 
 def synthesise_set(
@@ -206,7 +206,7 @@ def synthesise_set(
     workers: int,
 ) -> list[str]:
     """Render a set, or simulate attacks on a folder of photos."""
-    # Here, because importing and showing sets need no renderer.
+    # Imported here because importing and showing sets need no renderer.
     from fedvisage.datasets.on_portraits import render_set, synthesise_from
     from fedvisage.render.sets import Synthesis, of_rendered_people, read_names, read_species
 

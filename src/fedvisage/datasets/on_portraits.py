@@ -1,7 +1,7 @@
-"""Attacks on real photographs: from a folder of faces to a prepared set of re-captured faces and attacks.
+"""Re-captured faces and simulated attacks, from photographs of faces or from rendered portraits.
 
 An owner of bona fide images alone can take part: the attacks of a domain are simulated on the owner's own pictures.
-Both classes pass the same simulated cameras, so that what a camera does says nothing about the class.
+Both classes pass through the same simulated cameras, so that camera artefacts do not reveal the class.
 """
 
 from __future__ import annotations
@@ -45,32 +45,30 @@ from fedvisage.render.sets import (
     word,
 )
 
-# Reads a folder of photographs of faces, all bona fide: who is on each, and its crop, or why it cannot be used.
-#
-# A subject is the first folder below the root, or each photograph where there is none.
+# Photographs of faces, all bona fide; the first folder below the root names the subject.
 
 
 @dataclass(frozen=True)
 class Photograph:
-    """A file that may hold a photograph; without a folder of its own the file stands for a subject."""
+    """A file that may contain a photograph; without a folder below the root, it is its own subject."""
 
     path: Path
     name: str  # relative to the root, with '/'
 
     @property
     def own_subject(self) -> bool:
-        """Tell whether no folder names the subject."""
+        """Return whether no folder names the subject."""
         return "/" not in self.name
 
     @property
     def subject(self) -> str:
-        """Return who is on it."""
+        """Return the name of the subject."""
         return PurePosixPath(self.name).parts[0]
 
 
 @dataclass(frozen=True, eq=False)
 class Portrait:
-    """The crop of a photograph, with five points and a fitted depth map if a face was sought."""
+    """The crop of a photograph, with five points and a fitted depth map if the face was detected."""
 
     photograph: Photograph
     digest: str
@@ -80,23 +78,23 @@ class Portrait:
 
 
 def list_photographs(root: Path) -> tuple[list[Photograph], list[Skipped]]:
-    """List the files that may be photographs, in order of their names, and those that cannot be, with the reason."""
+    """List possible photographs in order of their names, and the unusable files with their faults."""
     if not root.is_dir():
         raise UserError(str(root), "is no directory; give a folder of face photographs")
-    found, skipped = [], []
+    photographs, skipped = [], []
     for name, path in sorted((path.relative_to(root).as_posix(), path) for path in files_below(root)):
         fault = unusable(path, name, root, ENDINGS)
         if fault:
             skipped.append(Skipped(printable(name), fault))
         else:
-            found.append(Photograph(path, name))
-    if not found:
+            photographs.append(Photograph(path, name))
+    if not photographs:
         raise UserError(str(root), f"holds no photographs ({', '.join(ENDINGS)})")
-    return found, skipped
+    return photographs, skipped
 
 
 def read_portrait(photograph: Photograph, crop: Crop, size: int) -> Portrait | Skipped:
-    """Read and crop one photograph. A crop is never enlarged: that would blur what tells attacks apart."""
+    """Read and crop one photograph. Crops are never enlarged, because blurring would hide signs of attacks."""
     try:
         cropper, depth = _cropper_and_depth(crop, size)
         cropped = cropper(open_picture(photograph.path))
@@ -112,18 +110,18 @@ def read_portrait(photograph: Photograph, crop: Crop, size: int) -> Portrait | S
 
 @cache
 def _cropper_and_depth(crop: Crop, size: int) -> tuple[Cropper, DepthMaker | None]:
-    """Make these once in each process: the weights of the detector take a second to load."""
+    """Make both once per process: the weights of the detector take a second to load."""
     return make_cropper(crop, size), make_depth("auto", crop, size)
 
 
-FRAMING = 0.9  # enlarges shown photographs a little, so that few edges come into view: crops have no wider framing
+FRAMING = 0.9  # shows photographs slightly enlarged to hide their edges: crops have no wider framing
 # Eyes, nose, corners of the mouth in a face crop, as shares of its side: the mean of usual alignments.
 USUAL_POINTS = ((0.34, 0.42), (0.66, 0.42), (0.50, 0.60), (0.37, 0.78), (0.63, 0.78))
 
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """One portrait, and the attacks to make of it; `behind` is who holds a cut print, or what the room is lit like."""
+    """One portrait and its planned attacks; `behind` is the holder of a cut print, and sets the light of the room."""
 
     portrait: Portrait
     behind: Portrait
@@ -143,18 +141,18 @@ def synthesise_from(
     reading: Progress | None = None,
     progress: Progress | None = None,
 ) -> ImportReport:
-    """Write a set of the folder's photographs, taken again (bona fide), and of the domain's attacks on them.
+    """Write a set of re-captured photographs (bona fide) and of the domain's attacks on them.
 
-    `spec.subjects` and `spec.videos` limit how many people, and photographs of each, are used; each photograph is
-    attacked as often as the domain attacks a bona fide video, and taken as often as it is attacked. Masks are those
-    of paper; others need geometry. Photographs that cannot be used are skipped and reported; more than a share
-    `max_bad` of them stops the work.
+    `spec.subjects` and `spec.videos` limit the people, and the photographs of each. The domain's ratio of attacks to
+    bona fide videos sets the number of attacks on each photograph; it is re-captured equally often. Only paper masks
+    are simulated; others need geometry. Unusable photographs are skipped and reported; more than a share `max_bad` of
+    them stops the work.
     """
     attacks = spec.retaken_attacks()
     source = f"photographs with simulated attacks crop={crop} {spec.digest_text} capture={CAPTURE_VERSION}"
-    found = crop == "face"
+    detected = crop == "face"
     out = Writer(
-        destination, name=spec.domain, size=spec.size, source=source, depth=found, points=found,
+        destination, name=spec.domain, size=spec.size, source=source, depth=detected, points=detected,
         crop=record_of(crop, search=LARGEST), further=("camera", "medium"),
     )  # fmt: skip
     portraits, tally = _read(photos, spec, crop, max_bad, workers, reading)
@@ -167,7 +165,7 @@ def synthesise_from(
 def write_pictures(
     out: Writer, pictures: Sequence[Picture], heldout: Collection[str], workers: int, progress: Progress | None
 ) -> None:
-    """Take all pictures, and write what becomes of each."""
+    """Capture all pictures, and write the frames of each."""
     with closing(spread(take_picture, pictures, workers)) as films:
         for done, filmed in enumerate(films):
             subject = pictures[done].portrait.photograph.subject
@@ -177,7 +175,7 @@ def write_pictures(
 
 
 def choose(photographs: Sequence[Photograph], spec: Synthesis) -> list[Photograph]:
-    """Return no more people, and photographs of each, than the specification asks for, in the order of names."""
+    """Return at most the numbers of people and of photographs per person in the specification, in order of names."""
     people: dict[str, list[Photograph]] = defaultdict(list)
     for photograph in photographs:
         people[photograph.subject].append(photograph)
@@ -191,20 +189,20 @@ def choose(photographs: Sequence[Photograph], spec: Synthesis) -> list[Photograp
 def _read(
     photos: Path, spec: Synthesis, crop: Crop, max_bad: float, workers: int, reading: Progress | None
 ) -> tuple[list[Portrait], Tally]:
-    """Return the portraits of different content, and the tally of what cannot be used."""
-    found, skipped = list_photographs(photos)
-    chosen = choose(found, spec)
+    """Return the portraits with different content, and the tally of skipped files."""
+    photographs, skipped = list_photographs(photos)
+    chosen = choose(photographs, spec)
     tally = Tally(photos, len(chosen) + len(skipped), max_bad, skipped)
     tally.stop_if_too_many()
     portraits: dict[str, Portrait] = {}
-    with closing(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers)) as found_or_not:
-        for done, one in enumerate(found_or_not, start=1):
-            if isinstance(one, Skipped):
-                tally.skip(one.path, one.reason)
-            elif one.digest in portraits:
-                tally.skip(one.photograph.name, f"the same content as {portraits[one.digest].photograph.name}")
+    with closing(spread(partial(read_portrait, crop=crop, size=spec.size), chosen, workers)) as results:
+        for done, result in enumerate(results, start=1):
+            if isinstance(result, Skipped):
+                tally.skip(result.path, result.reason)
+            elif result.digest in portraits:
+                tally.skip(result.photograph.name, f"the same content as {portraits[result.digest].photograph.name}")
             else:
-                portraits[one.digest] = one
+                portraits[result.digest] = result
             if reading:
                 reading(done, len(chosen))
     if not portraits:
@@ -213,7 +211,7 @@ def _read(
 
 
 def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec: Synthesis) -> list[Picture]:
-    """Choose the attacks on each portrait, and the camera of each: which attack it is has no say in that."""
+    """Choose the attacks on each portrait, and their cameras independently of the attack."""
     domain, pictures = find_domain(spec.domain), []
     cameras = [camera for camera in CAMERAS if spec.cameras is None or word(camera.name) in spec.cameras]
     for portrait in portraits:
@@ -231,14 +229,14 @@ def plan_pictures(portraits: Sequence[Portrait], attacks: Sequence[Attack], spec
 def take_picture(picture: Picture) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
     """Return frames of the portrait, then of its attacks, uint8 N×S×S×3, and their points, float32 N×5×2.
 
-    Each attack has a bona fide video beside it that was taken with the same camera and the same settings.
+    Each attack has a matching bona fide video, captured with the same camera and the same settings.
     """
     portrait, behind = picture.portrait, decode(_as_batch(picture.behind.image))
     count = picture.frames
     depth = torch.from_numpy(_depth(portrait))[None].expand(count, -1, -1)
     rows = (count, -1, -1, -1)
     shown = Photographs(_as_batch(portrait.image).expand(*rows), _points(portrait).expand(count, -1, -1), FRAMING)
-    living, attacked = [], []
+    bona_fide, attacked = [], []
     for turn, (attack, camera) in enumerate(picture.attacks):
         video = derive(picture.seed, "video", turn)
         frames = [derive(video, "frame", number) for number in range(count)]
@@ -246,9 +244,11 @@ def take_picture(picture: Picture) -> tuple[NDArray[np.uint8], NDArray[np.float3
         face = (behind.expand(*rows), _points(picture.behind).expand(count, -1, -1))
         setting = Setting(face[0], *(face if attack.species in ("cut", "mask") else (None, None)))
         capture = draw_capture([camera] * count, [video] * count)
-        living.append(living_take(shown, depth, capture, [alive] * count, [derive(one, "alive") for one in frames]))
+        bona_fide.append(
+            living_take(shown, depth, capture, [alive] * count, [derive(frame_seed, "alive") for frame_seed in frames])
+        )
         attacked.append(attack_take(shown, [attack] * count, setting, capture, [video] * count, frames))
-    images, points = zip(*living, *attacked, strict=True)
+    images, points = zip(*bona_fide, *attacked, strict=True)
     return np.concatenate(images), np.concatenate(points).astype(np.float32)
 
 
@@ -257,13 +257,13 @@ def _as_batch(image: NDArray[np.uint8]) -> Tensor:
 
 
 def _points(portrait: Portrait) -> Tensor:
-    """Return the points that were found, or where they usually are in a crop."""
+    """Return the detected points, or their usual positions in a crop."""
     usual = np.array(USUAL_POINTS, np.float32) * portrait.image.shape[0]
     return torch.from_numpy(usual if portrait.points is None else portrait.points)[None]
 
 
 def _depth(portrait: Portrait) -> NDArray[np.uint8]:
-    """Return the map that was fitted to the points that were found, or to where they usually are."""
+    """Return the depth map fitted to the detected points, or to their usual positions."""
     return _usual_depth(portrait.image.shape[0]) if portrait.depth is None else portrait.depth
 
 
@@ -290,32 +290,32 @@ def _write(out: Writer, picture: Picture, filmed: tuple[NDArray[np.uint8], NDArr
         frame=[frame for *_, frame in rows],
         split=[split] * len(rows),
         item=[f"{video}/{frame:03d}" for video, *_, frame in rows],
-        depth=None if fitted is None else np.stack([fitted if s == "bonafide" else flat() for _, s, *_ in rows]),
+        depth=None if fitted is None else np.stack([fitted if kind == "bonafide" else flat() for _, kind, *_ in rows]),
         points=None if picture.portrait.points is None else points,
         further={"camera": [word(camera.name) for _, _, camera, *_ in rows], "medium": [row[3] for row in rows]},
     )
 
 
-# The second generation of rendered sets: portraits of rendered people, taken again as photographs are.
-#
-# A line ``synth: O generation=2`` has the people, light and media of a domain, and the capture of ``data synth
-# --from``:
-# both classes pass the same simulated cameras, so that what a camera does says nothing about the class. The first
-# generation stays as it is. ``media=`` and ``cameras=`` make a set with some of them alone, to be judged by the
-# others.
+# The second generation of rendered sets.
 
 
 def render_set(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
-    """Render the set that a specification names, of either generation."""
+    """Render the set of a specification, of either generation.
+
+    The second generation (``generation=2``) re-captures portraits of rendered people like photographs: it has the
+    people, light and media of a domain, and the capture of ``data synth --from``. Both classes pass through the same
+    simulated cameras, so that camera artefacts do not reveal the class. ``media=`` and ``cameras=`` restrict a set to
+    some of them, so that the others can evaluate a model. The first generation is unchanged.
+    """
     (retake if spec.generation == RETAKEN else synthesise)(spec, destination, workers=workers, progress=progress)
 
 
 def retake(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Progress | None = None) -> None:
-    """Render portraits of a domain's people, and write what one capture makes of them and of attacks on them."""
+    """Render portraits of a domain's people, and write re-captures of them and of attacks on them."""
     attacks, sittings = spec.retaken_attacks(), plan_portraits(spec)
     work = partial(portraits_of, domain=spec.domain, size=spec.size)
-    with closing(spread(work, sittings, workers)) as taken:
-        portraits = [portrait for one in taken for portrait in one]
+    with closing(spread(work, sittings, workers)) as rendered:
+        portraits = [portrait for person_portraits in rendered for portrait in person_portraits]
     subjects = [videos[0].subject for videos in sittings]
     with Writer(
         destination, name=spec.domain, size=spec.size, source=f"synthetic {spec.digest_text}", depth=True, points=True,
@@ -326,7 +326,10 @@ def retake(spec: Synthesis, destination: Path, *, workers: int = 1, progress: Pr
 
 
 def plan_portraits(spec: Synthesis) -> list[list[Video]]:
-    """Return the sittings of each subject, a frame each, before a good camera; people are the first generation's."""
+    """Return the portrait sessions of each subject, one frame each, by a good camera.
+
+    The people are those of the first generation.
+    """
     domain = find_domain(spec.domain)
     return [
         [
@@ -345,7 +348,7 @@ def plan_portraits(spec: Synthesis) -> list[list[Video]]:
 
 
 def portraits_of(videos: Sequence[Video], domain: str, size: int) -> list[Portrait]:
-    """Render the sittings of one subject, with points and depth as they are, as soft as photographs of faces are."""
+    """Render the portraits of one subject, with exact points and depth, as soft as photographs of faces."""
     filmed = film_subject(videos, find_domain(domain), size)
     rendered = torch.from_numpy(filmed.images).permute(0, 3, 1, 2).float()
     soft = as_photographed(rendered / 255, [video.seed for video in videos]) * 255

@@ -1,4 +1,4 @@
-"""From one photograph of a person to its aligned crop, in any process; or why it cannot be used."""
+"""Read one photograph of a person and return its aligned crop or its fault, in any process."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ from fedvisage.faces.cropping import Crop, Image, make_cropper, make_detector, m
 from fedvisage.faces.detection import Face
 from fedvisage.faces.pictures import read_picture
 
-# The five points of a face whose box came with the photograph: found around it, or where they usually lie in it.
+# The five points of a face in a known box: detected around the box, or at their usual positions in it.
 
 Points = NDArray[np.float64]
 Detect = Callable[[Image], list[Face]]
 
 LOOSE = 1.6
-"""Side of the square in which the face is sought, over the longer side of its box."""
+"""Side of the square searched for the face, relative to the longer side of its box."""
 
 SEEN = 96
-"""Pixels of the longer side of a box, at least, when it is sought: smaller pictures are enlarged for that."""
+"""Minimum length in pixels of a box's longer side for detection: smaller pictures are enlarged."""
 
 ALIKE = 0.3
-"""A face that shares less than this of what it and the box cover together is another one."""
+"""Minimum intersection over union with the box; a face below it is a different one."""
 
 USUAL: Points = np.array([(0.31, 0.38), (0.69, 0.38), (0.50, 0.58), (0.34, 0.77), (0.66, 0.77)])
-"""Where the five points lie in a box, as shares of its sides."""
+"""Usual positions of the five points in a box, as shares of its sides."""
 
 
 def points_around(image: Image, box: NDArray[np.float64], detect: Detect) -> Points:
     """Return the five points of the face in a box (left, top, width, height)."""
+    # The detector sees a square around the box, clipped to the image.
     longer, middle = box[2:].max(), box[:2] + box[2:] / 2
     low = np.floor(middle - LOOSE * longer / 2).clip(0).astype(int)
     high = np.ceil(middle + LOOSE * longer / 2).clip(0).astype(int)
     loose = np.ascontiguousarray(image[low[1] : high[1], low[0] : high[0]])
     if not loose.size:
         return USUAL * box[2:] + box[:2]
+    # Small faces are enlarged, because the detector misses them.
     scale = max(1.0, SEEN / longer)
     if scale > 1:
         width, height = (max(1, round(side * scale)) for side in (loose.shape[1], loose.shape[0]))
@@ -52,28 +54,28 @@ def points_around(image: Image, box: NDArray[np.float64], detect: Detect) -> Poi
         loose = np.asarray(cv2.resize(loose, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
     else:
         factor = np.ones(2)
-    there = np.concatenate([(box[:2] - low) * factor, box[2:] * factor])
-    found = [face for face in detect(loose) if _overlap(face.box, there) >= ALIKE]
-    if not found:
+    sought = np.concatenate([(box[:2] - low) * factor, box[2:] * factor])
+    matching = [face for face in detect(loose) if _overlap(face.box, sought) >= ALIKE]
+    if not matching:
         return USUAL * box[2:] + box[:2]
-    best = max(found, key=lambda face: _overlap(face.box, there))
+    best = max(matching, key=lambda face: _overlap(face.box, sought))
     return np.asarray(best.points / factor + low)
 
 
 def _overlap(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
-    """Return the common area of two boxes as a share of what they cover together."""
+    """Return the intersection over union of two boxes."""
     low, high = np.maximum(one[:2], other[:2]), np.minimum(one[:2] + one[2:], other[:2] + other[2:])
     common = float((high - low).clip(0).prod())
     return common / (float(one[2:].prod() + other[2:].prod()) - common)
 
 
 Aligned = tuple[Image, NDArray[np.float32] | None]
-"""A crop, and the five points in it if faces are sought."""
+"""A crop, and its five points if faces are detected."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """How photographs become crops: whether the face is sought, or the points that came with them are taken."""
+    """The alignment of crops: by a detected face, or by the dataset's own points."""
 
     crop: Crop
     size: int
@@ -82,7 +84,7 @@ class Alignment:
 
 @dataclass(frozen=True, eq=False)
 class Developed:
-    """What became of a photograph: its crop, or the fault; and the digest of its content if it could be read."""
+    """The result for a photograph: its crop or its fault, and the digest of readable content."""
 
     digest: str = ""
     aligned: Aligned | None = None
@@ -90,7 +92,7 @@ class Developed:
 
 
 def develop(shot: Shot, alignment: Alignment) -> Developed:
-    """Read a photograph and make its crop, or say what is wrong with it."""
+    """Read a photograph and align its crop, or record its fault."""
     digest = ""
     try:
         content = shot.content.read()
@@ -108,7 +110,7 @@ def develop(shot: Shot, alignment: Alignment) -> Developed:
 
 
 def alignment_of(crop: Crop, size: int) -> Alignment:
-    """Return how photographs are aligned whose face is sought, or that are aligned already."""
+    """Return the alignment by a detected face, or the one for crops that are already aligned."""
     if crop == "centre":
         raise UserError("crop", "recognition needs faces aligned: use face, or none if they are aligned already")
     return Alignment(crop, size)
@@ -121,7 +123,7 @@ def _detector() -> Detect:
 
 @cache
 def _aligner(crop: Crop, size: int) -> Callable[[Image], Aligned]:
-    """Return what makes an aligned crop: once in each process, as the weights of the detector take a second to load."""
+    """Return the aligner, made once per process: the weights of the detector take a second to load."""
     if crop == "face":
         find = make_finder()
         return lambda image: _aligned(image, find(image).points, size)

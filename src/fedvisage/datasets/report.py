@@ -1,4 +1,4 @@
-"""What an import did: counts, and every file that was skipped with the reason."""
+"""The result of an import: counts, and every skipped file with the reason."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from fedvisage.base.errors import UserError, printable
 from fedvisage.base.progress import counted
 from fedvisage.data.prepared import BONA_FIDE
 
-if TYPE_CHECKING:  # the writer loads torch, which processes that only read need not
+if TYPE_CHECKING:  # the writer loads torch, which reading processes do not need
     from fedvisage.data.writer import Writer
 
 
 DATASET_SPLITS = ("train", "dev", "test", "all")
-"""Where published counts have a dataset's videos; other places are optional parts, such as enrolment."""
+"""Keys of published counts for a dataset's main videos; other keys are optional parts, such as enrolment."""
 
 
 @dataclass(frozen=True)
 class Skipped:
-    """A file that was not imported, and why."""
+    """A file that was not imported, and the reason."""
 
     path: str
     reason: str
@@ -29,7 +29,7 @@ class Skipped:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What was imported into a set, and what was not."""
+    """The images of a set by class, species and split, and the skipped files."""
 
     files: int
     images: int
@@ -43,20 +43,20 @@ class ImportReport:
     skipped: tuple[Skipped, ...]
 
     def json(self) -> str:
-        """Return the report as it is kept in the set."""
+        """Return the report as stored in the set."""
         from fedvisage.base.files import json_text
 
         return json_text(asdict(self))
 
     def warnings(self) -> list[str]:
-        """Say what no training can use."""
+        """Return warnings about sets unusable for training."""
         return shortcomings(self.subjects, self.bona_fide, self.images - self.bona_fide)
 
     def lines(self) -> list[str]:
         """Return the report as lines to print."""
         counts = ", ".join(f"{name} {count}" for name, count in [*self.species.items(), *self.splits.items()])
-        found = f"{counted(self.images, 'image')} of {counted(self.subjects, 'subject')}"
-        lines = [f"{found} from {counted(self.files, 'file')}: {counts}", *self.warnings()]
+        totals = f"{counted(self.images, 'image')} of {counted(self.subjects, 'subject')}"
+        lines = [f"{totals} from {counted(self.files, 'file')}: {counts}", *self.warnings()]
         if self.upscaled:
             lines.append(
                 f"{counted(self.upscaled, 'image')} had to be enlarged, which blurs what tells attacks apart: use a"
@@ -76,7 +76,7 @@ class ImportReport:
 
 
 def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> list[str]:
-    """Warn of a set that cannot train alone; without counts of the classes it is one of identities."""
+    """Return warnings about a set that cannot train alone; identity sets have no class counts."""
     warnings = []
     if bona_fide == 0:
         warnings.append("warning: all images are attacks; a site that trains needs bona fide images, too")
@@ -89,7 +89,7 @@ def shortcomings(subjects: int, bona_fide: int | None, attacks: int | None) -> l
 
 @dataclass(frozen=True)
 class DatasetReport(ImportReport):
-    """What was imported of a dataset that is known: its videos beside the published counts, and other files."""
+    """The report of a known dataset: its videos next to the published counts, and other files."""
 
     kind: str = ""
     found: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -103,12 +103,12 @@ class DatasetReport(ImportReport):
 
     @property
     def incomplete(self) -> bool:
-        """Tell whether videos of a whole copy are missing; what was not asked for, such as enrolment, is not."""
+        """Return whether videos of a complete copy are missing; excluded parts, such as enrolment, do not count."""
         return any(
-            count < wanted
-            for place, both in self.expected.items()
+            count < published
+            for place, counts in self.expected.items()
             if place in self.found or place in DATASET_SPLITS
-            for count, wanted in zip(self.found.get(place, (0, 0)), both, strict=True)
+            for count, published in zip(self.found.get(place, (0, 0)), counts, strict=True)
         )
 
     def lines(self) -> list[str]:
@@ -131,16 +131,16 @@ class DatasetReport(ImportReport):
         return lines + [f"{what}: {count}" for what, count in counts.items() if count]
 
     def _counted(self, place: str) -> str:
-        (real, attacks), wanted = self.found.get(place, (0, 0)), self.expected.get(place)
-        if wanted is None:
-            return f"{place}: {real:,} bona fide, {attacks:,} attacks"
-        both = ((real, wanted[0], "bona fide"), (attacks, wanted[1], "attacks"))
-        return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in both if n or most)}"
+        (bona_fide, attacks), published = self.found.get(place, (0, 0)), self.expected.get(place)
+        if published is None:
+            return f"{place}: {bona_fide:,} bona fide, {attacks:,} attacks"
+        pairs = ((bona_fide, published[0], "bona fide"), (attacks, published[1], "attacks"))
+        return f"{place}: {', '.join(f'{n:,} of {most:,} {what}' for n, most, what in pairs if n or most)}"
 
 
 @dataclass
 class Tally:
-    """The files of an import, and those that were skipped so far; too many of them stop it."""
+    """The files of an import and those skipped so far; too many skipped files stop it."""
 
     source: Path
     files: int
@@ -148,17 +148,17 @@ class Tally:
     skipped: list[Skipped] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Refuse a limit that is no share."""
+        """Refuse a limit that is not a share."""
         if not 0 <= self.max_bad <= 1:
             raise UserError("max_bad", f"must be a share from 0 to 1, got {self.max_bad}")
 
     def skip(self, path: str, reason: str) -> None:
-        """Note a file that cannot be used; raise a UserError if there are too many by now."""
+        """Record an unusable file; raise a UserError if there are too many."""
         self.skipped.append(Skipped(printable(path), reason))
         self.stop_if_too_many()
 
     def stop_if_too_many(self) -> None:
-        """Raise a UserError if more files than the share `max_bad` cannot be used."""
+        """Raise a UserError if more files than the share `max_bad` are unusable."""
         if len(self.skipped) > self.max_bad * self.files:
             raise UserError(
                 str(self.source),
@@ -167,7 +167,7 @@ class Tally:
             )
 
     def attach(self, out: Writer, *, upscaled: int = 0, own_subjects: int = 0, lost_frames: int = 0) -> ImportReport:
-        """Put the report into the set that was written, and return it."""
+        """Attach the report to the written set, and return it."""
         if out.count == 0:
             raise UserError(str(self.source), f"holds no image that can be used: {reasons(self.skipped)}")
         report = ImportReport(

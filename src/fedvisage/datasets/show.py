@@ -1,4 +1,4 @@
-"""What a prepared set holds, as a table of counts and as a contact sheet."""
+"""Show the contents of a prepared set, as a table of counts, as a contact sheet, and as a measurement of shortcuts."""
 
 from __future__ import annotations
 
@@ -26,20 +26,15 @@ from fedvisage.faces.cues import NAMES, OF_A_CAMERA, cues
 if TYPE_CHECKING:
     pass
 
-# The shortcut meter: how well single numbers tell a set's attacks from its bona fide images.
-#
-# A number that a camera decides (sharpness, noise, colour balance and the like) should say next to nothing about the
-# class. Where one does, a network can score well by it without ever looking at the presentation, and fails before
-# the
-# next camera. The linear model has all numbers at once and is judged on subjects that it did not learn from.
+# The shortcut meter.
 
 
 WARN = 0.75
-"""From here on a single number, or the linear model, is a shortcut that a network will find."""
+"""A single number, or the linear model, with at least this AUC is a shortcut that a network will learn."""
 MOST = 600
-"""Images of a species that are looked at, drawn once for all."""
+"""Maximum number of images measured per species, drawn once."""
 LEAST = 20
-"""Images of a class, below which an AUC says nothing."""
+"""Minimum number of images per class for an AUC."""
 FOLDS = 5
 ANY = "any attack"
 Array = npt.NDArray[np.float64]
@@ -47,9 +42,13 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Shortcuts:
-    """AUC of each cue for each species, and of the linear model: on all cues, and on those of a camera.
+    """AUC of each cue for each species, and of the linear model: on all cues, and on camera cues.
 
-    An AUC is of the bona fide images, so one below 0.5 means that attacks have more of it.
+    A number that depends on the camera (sharpness, noise, colour balance and so on) should reveal almost nothing about
+    the class. If one does, a network can score well by it without using the presentation, and fails with the next
+    camera. The linear model uses all numbers at once and is evaluated on subjects outside its training data.
+
+    Values are AUCs of the bona fide images: below 0.5, attacks have higher values of the cue.
     """
 
     cues: dict[str, dict[str, float]]
@@ -75,14 +74,14 @@ class Shortcuts:
         return [head, *shown, *self.warnings()]
 
     def warnings(self) -> list[str]:
-        """Say which numbers separate the classes so well that a network will learn them."""
+        """Return warnings about cues that separate the classes so well that a network will learn them."""
         strong = [
             (max(auc, 1 - auc), name, kind)
-            for kind, found in self.cues.items()
-            for name, auc in found.items()
+            for kind, aucs in self.cues.items()
+            for name, auc in aucs.items()
             if max(auc, 1 - auc) >= WARN and name in OF_A_CAMERA
         ]
-        together = [(camera, kind) for kind, (_, camera) in self.linear.items() if camera >= WARN]
+        linear = [(camera, kind) for kind, (_, camera) in self.linear.items() if camera >= WARN]
         if strong:
             auc, name, kind = max(strong)
             count = len({cue for _, cue, _ in strong})
@@ -91,8 +90,8 @@ class Shortcuts:
                 f"warning: {name} alone tells bona fide images from {kind} with an AUC of {auc:.2f}{more}: a model can"
                 " learn the camera instead of the presentation; record both classes with the same cameras and light"
             ]
-        if together:
-            auc, kind = max(together)
+        if linear:
+            auc, kind = max(linear)
             return [
                 f"warning: what a camera decides, taken together, tells bona fide images from {kind} with an AUC of "
                 f"{auc:.2f}, though no single number does; record both classes with the same cameras and light"
@@ -101,7 +100,7 @@ class Shortcuts:
 
 
 def shortcuts_of(found: PreparedSet) -> Shortcuts:
-    """Measure a set: a table for each of its species, and for all together where there are several."""
+    """Measure a set: a table for each species, and one for all species together if there are several."""
     rows = found.rows
     chosen = {kind: _drawn(found, kind) for kind in (BONA_FIDE, *sorted({*rows.species.tolist()} - {BONA_FIDE}))}
     images = {kind: len(indices) for kind, indices in chosen.items()}
@@ -124,13 +123,19 @@ def shortcuts_of(found: PreparedSet) -> Shortcuts:
 
 
 def auc_of(values: Array, label: npt.NDArray[np.bool_]) -> float:
-    """Return the chance that a bona fide image has more than an attack, ties counting half (Mann and Whitney)."""
+    """Return the probability that a bona fide image has more of a cue than an attack, ties counting half.
+
+    This is the statistic of Mann and Whitney.
+    """
     live, attacks = int(label.sum()), int((~label).sum())
     return float((rankdata(values)[label].sum() - live * (live + 1) / 2) / (live * attacks))
 
 
 def linear_auc(values: Array, label: npt.NDArray[np.bool_], subjects: Texts) -> float:
-    """Return the AUC of a logistic regression, each subject judged by one that did not see it; NaN with one subject."""
+    """Return the AUC of a logistic regression on subjects outside its training folds.
+
+    It is NaN with one subject, or if a training fold lacks a class.
+    """
     people = len(np.unique(subjects))
     if people < 2:
         return float("nan")
@@ -138,8 +143,8 @@ def linear_auc(values: Array, label: npt.NDArray[np.bool_], subjects: Texts) -> 
     if any(len(np.unique(label[train])) < 2 for train, _ in folds.split(values, label, subjects)):
         return float("nan")
     model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, class_weight="balanced"))
-    judged = cross_val_predict(model, values, label, groups=subjects, cv=folds, method="decision_function")
-    return auc_of(judged, label)
+    scores = cross_val_predict(model, values, label, groups=subjects, cv=folds, method="decision_function")
+    return auc_of(scores, label)
 
 
 def _drawn(found: PreparedSet, species: str) -> npt.NDArray[np.int64]:
@@ -150,7 +155,7 @@ def _drawn(found: PreparedSet, species: str) -> npt.NDArray[np.int64]:
 
 def _table(found: PreparedSet, indices: npt.NDArray[np.int64]) -> Array:
     measured: list[Mapping[str, float]] = [cues(np.ascontiguousarray(found.images[index])) for index in indices]
-    return np.array([[one[name] for name in NAMES] for one in measured], np.float64)
+    return np.array([[values[name] for name in NAMES] for values in measured], np.float64)
 
 
 def _shown(auc: float) -> str:
@@ -163,7 +168,7 @@ def _plain(auc: float) -> str:
 
 _GAP = 2
 _LETTERS = 14
-"""Height of letters in pixels: what people still read where a sheet is shown as it is."""
+"""Height of letters in pixels: legible at full size."""
 _LINE = 20
 _MARGIN = 96
 _WIDEST_MARGIN = 180
@@ -179,7 +184,7 @@ Font = ImageFont.FreeTypeFont | ImageFont.ImageFont
 
 @dataclass(frozen=True)
 class _Grid:
-    """Where the cells of a sheet are: below its heading and the subjects' names, right of the species' names."""
+    """The positions of a sheet's cells: below its heading and the subjects' names, right of the species' names."""
 
     side: int
     left: int
@@ -196,9 +201,9 @@ def describe(found: PreparedSet) -> list[str]:
     table = [("split", "species", "images", "subjects", "videos")]
     for split in (part for part in SPLITS if part in rows.split):
         for species in species_of(found):
-            here = (rows.split == split) & (rows.species == species)
-            if here.any():
-                table.append((split, species, *_counts(found, here)))
+            selected = (rows.split == split) & (rows.species == species)
+            if selected.any():
+                table.append((split, species, *_counts(found, selected)))
     table.append(("all", "", *_counts(found, np.ones(len(found), bool))))
     widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
     lines = [
@@ -209,13 +214,13 @@ def describe(found: PreparedSet) -> list[str]:
 
 
 def _values(texts: Texts) -> str:
-    """Return the values of a further column, for whoever wants to select by them."""
+    """Return the values of an additional column, for users who select by them."""
     values = [str(value) or "(none)" for value in np.unique(texts)]
     return ", ".join(values[:_VALUES]) + (f" and {len(values) - _VALUES} more" if len(values) > _VALUES else "")
 
 
 def warnings_about(found: PreparedSet) -> list[str]:
-    """Say what of a set no training can use."""
+    """Return warnings about sets unusable for training."""
     live = int((found.rows.label == 1).sum())
     classes = (live, len(found) - live) if found.rows.group is None else (None, None)
     return shortcomings(len(np.unique(found.rows.subject)), *classes)
@@ -226,9 +231,9 @@ def contact_sheet(
 ) -> Image.Image:
     """Draw images of a set: one column per subject, `per_species` rows per species, chosen by the seed.
 
-    Subjects of which most species exist come first; a cell stays grey where a subject has no (further) image of a
-    species. Images are shown at their own size up to 256 pixels, so that nothing is smoothed away; very small ones are
-    enlarged by a whole number. The heading says what the set is and how it is shown.
+    Subjects with the most species come first; a cell stays grey if a subject has no (further) image of a species.
+    Images are shown at their own size up to 256 pixels, which preserves details; very small ones are enlarged by a
+    whole number. The heading describes the set and the scale.
     """
     indices = found.select(split)
     if len(indices) == 0:
@@ -249,11 +254,13 @@ def contact_sheet(
         left, top = grid.place(column, 0)
         draw.text((left, top - _LINE), _fitting(subject, side, font), fill=_INK, font=font)
         for number, name in enumerate(species):
-            of_both = (found.rows.subject[indices] == subject) & (found.rows.species[indices] == name)
-            chosen = numpy_rng(seed, "contact sheet", subject, name).permutation(indices[of_both])[:per_species]
+            matching = (found.rows.subject[indices] == subject) & (found.rows.species[indices] == name)
+            # Each subject and species has its own random stream, so its images do not depend on the rest of the sheet.
+            chosen = numpy_rng(seed, "contact sheet", subject, name).permutation(indices[matching])[:per_species]
             for turn, index in enumerate(chosen):
                 picture = Image.fromarray(np.array(found.images[index])).resize((side, side), Image.Resampling.BOX)
                 sheet.paste(picture, grid.place(column, number * per_species + turn))
+    # Names of species, left of their first rows.
     for number, name in enumerate(species):
         _, top = grid.place(0, number * per_species)
         text = _fitting(name, margin - 2 * _GAP, font)
@@ -283,7 +290,7 @@ def _chosen_subjects(prepared: PreparedSet, indices: np.ndarray, count: int, see
 
 
 def _splits(found: PreparedSet, indices: np.ndarray) -> str:
-    """Name the splits that images are of."""
+    """Name the splits of images."""
     names = [name for name in SPLITS if name in found.rows.split[indices]]
     return f"split {names[0]}" if len(names) == 1 else f"splits {', '.join(names)}"
 
@@ -311,14 +318,14 @@ def _empty_sheet(
 
 
 def _fitting(text: str, width: int, font: Font) -> str:
-    """Return the end of a text that fits: names of subjects differ there."""
+    """Return the longest end of a text that fits: names of subjects differ at the end."""
     while len(text) > 1 and font.getlength(text) > width:
         text = text[1:]
     return text
 
 
 def show_set(directory: Path, *, sheet: Path | None = None, verify: bool = False, shortcuts: bool = False) -> list[str]:
-    """Return what a set holds, line by line; write a contact sheet, and measure shortcuts, when asked to."""
+    """Return the description of a set, line by line; optionally write a contact sheet and measure shortcuts."""
     if sheet is not None:
         _check_sheet(sheet)
     prepared = PreparedSet.open(directory, verify=verify)
@@ -348,7 +355,7 @@ def shortcuts_in(prepared: PreparedSet) -> Shortcuts:
 
 
 def _check_sheet(sheet: Path) -> None:
-    """Refuse what cannot be written, before a large set is read."""
+    """Refuse an unwritable path before reading a large set."""
     if sheet.suffix.lower() != ".png":
         raise UserError("--sheet", f"{str(sheet)!r} must end in .png")
     if sheet.is_dir() or not sheet.parent.is_dir():

@@ -1,4 +1,4 @@
-"""Small copies of datasets, with rendered faces in the layout of the real ones: for tests, and to see the layout."""
+"""Small copies of datasets, with rendered faces in the original layouts, for tests and as examples of the layouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedvisage.faces.align import SIDE, align
 
 FRAMES = 3
 WIDER, HIGHER = 1.5, 1.25
-"""How much larger the frame is than a rendered face with its surroundings."""
+"""Width and height of a frame, relative to a rendered face with its surroundings."""
 
 _CODECS = {".avi": "MJPG"}
 _SHOWN_AS = {"photo": "replay", "screen": "replay", "warp": "print", "glasses": "mask", "makeup": "mask"}
@@ -32,24 +32,24 @@ APART = (
     "oulu-npu", "casia-fasd", "replay-attack", "msu-mfsd", "siw", "3dmad", "hkbu-mars-v2", "celeba-spoof", "wmca",
     "cefa", "casia-surf",
 )  # fmt: skip
-"""Datasets that studies put together: their copies show different people, as else pictures would be at two places."""
+"""Datasets that studies combine: their copies show different people, because no picture may occur in two of them."""
 
 MOST = 12
-"""Further people of a copy."""
+"""Maximum number of additional people in a copy."""
 
 _DRAW = "3"
-"""Such that a detector finds a face in every clip."""
+"""Chosen so that the detector finds a face in every clip."""
 
 SPREAD = 2.2
-"""A face's side over the distance of its outermost points."""
+"""A face's side over the extent of its points."""
 
 Pixels = npt.NDArray[np.uint8]
 
 
 def pretend(dataset: Scanner | Layout, root: Path, subjects: int = 0, people: int = 0) -> int:
-    """Write a small copy of a dataset, with so many subjects more than it needs, or one in which people come back.
+    """Write a small copy of a dataset and return the number of its files.
 
-    The number of its files is returned.
+    `subjects` adds people to the example; `people` replaces the example by one in which people recur.
     """
     example = (*dataset.example, *_further(dataset, subjects))
     if people:
@@ -61,18 +61,18 @@ def pretend(dataset: Scanner | Layout, root: Path, subjects: int = 0, people: in
     boxes = dataset.boxes if isinstance(dataset, Scanner) else None
     if isinstance(dataset, Layout) and dataset.pack is not None:
         dataset.pack(root)
-    for one in example:
-        path = root / one.path
+    for file in example:
+        path = root / file.path
         path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(one, Text):
-            path.write_bytes(one.content.encode())
+        if isinstance(file, Text):
+            path.write_bytes(file.content.encode())
         else:
-            _write_clip(boxes, root, one, dataset.kind)
+            _write_clip(boxes, root, file, dataset.kind)
     return sum(path.is_file() for path in root.rglob("*"))
 
 
 def _further(dataset: Scanner | Layout, subjects: int) -> Iterator[Clip]:
-    """Yield the clips of further people, for studies that divide datasets finely."""
+    """Yield the clips of additional people, for studies that divide datasets finely."""
     if not 0 <= subjects <= MOST:
         raise UserError("--subjects", f"must be from 0 to {MOST}, got {subjects}")
     if not subjects:
@@ -98,7 +98,7 @@ def _write_clip(files: BoxFiles | None, root: Path, clip: Clip, kind: str) -> No
 
 
 def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
-    """Write RGB frames as a video in the codec that goes with the file's ending."""
+    """Write RGB frames as a video, with the codec for the file's ending."""
     codec = cv2.VideoWriter.fourcc(*_CODECS.get(path.suffix.lower(), "mp4v"))
     height, width = frames[0].shape[:2]
     writer = cv2.VideoWriter(str(path), codec, 10, (width, height))
@@ -110,7 +110,7 @@ def write_video(path: Path, frames: tuple[Pixels, ...]) -> None:
 
 
 def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
-    """Write RGB frames into an HDF5 file, channels first: as one array, or one array a frame."""
+    """Write RGB frames into an HDF5 file, channels first: as one array, or as one array per frame."""
     stacked = np.stack(frames).transpose(0, 3, 1, 2)
     with open_arrays(path, "w") as file:
         for number, frame in enumerate(stacked if "{}" in layout else stacked[np.newaxis]):
@@ -118,7 +118,7 @@ def write_arrays(path: Path, layout: str, frames: tuple[Pixels, ...]) -> None:
 
 
 def _rows(boxes: tuple[Box, ...], form: Form, shape: tuple[int, ...]) -> str:
-    """Write the boxes of a clip; the last frame has none, as happens in real files."""
+    """Write the boxes of a clip; the last frame has an empty box, as in real files."""
     if form == "scaled":
         height, width = shape[:2]
         return write_row(0, boxes[0] * SCALED_SIDE / np.array([width, height, width, height]), form) + "\n"
@@ -127,17 +127,17 @@ def _rows(boxes: tuple[Box, ...], form: Form, shape: tuple[int, ...]) -> str:
 
 
 def _frames(clip: Clip, kind: str) -> Iterator[tuple[Pixels, Box]]:
-    """Yield a clip's frames with the box of the face: each clip has a light and a place of its own."""
+    """Yield a clip's frames with the box of the face; light and position differ between clips."""
     side = clip.side
     width, height = int(WIDER * side), int(HIGHER * side)
     images, points = looks(clip.person, clip.species, kind, clip.take, side)
     rng = numpy_rng(0, "pretend", clip.path)
     left, top = int(rng.integers(8, width - side - 8)), int(rng.integers(8, height - side - 8))
     light, wall = rng.uniform(0.85, 1.1), int(rng.integers(90, 160))
-    for image, where in zip(images, points, strict=True):
+    for image, face_points in zip(images, points, strict=True):
         frame = np.full((height, width, 3), wall, np.uint8)
         frame[top : top + side, left : left + side] = np.clip(image * light, 0, 255)
-        middle, extent = where.mean(axis=0) + np.array([left, top]), SPREAD * np.ptp(where, axis=0).max()
+        middle, extent = face_points.mean(axis=0) + np.array([left, top]), SPREAD * np.ptp(face_points, axis=0).max()
         yield (upside_down(frame) if clip.turned else frame), np.array([*(middle - extent / 2), extent, extent])
 
 
@@ -146,25 +146,25 @@ def looks(
     person: int, species: str, kind: str = "", take: str = "", side: int = 128
 ) -> tuple[Pixels, npt.NDArray[np.float32]]:
     """Render a person's face, or an attack with it: frames, and five points in each."""
-    # Here, because reading datasets needs no renderer.
+    # Imported here because reading datasets needs no renderer.
     from fedvisage.render.domains import find_domain
     from fedvisage.render.filming import Video, film
 
     domain = find_domain("A")
-    shown = "mask" if species.startswith("mask") else _SHOWN_AS.get(species, species)
-    attack = next((one for one in domain.attacks if one.species == shown), None)
+    medium = "mask" if species.startswith("mask") else _SHOWN_AS.get(species, species)
+    attack = next((candidate for candidate in domain.attacks if candidate.species == medium), None)
     seed = derive(0, "pretend", *([_DRAW, kind] if kind in APART else []), person)
-    own = derive(seed, species, *([take] if take else []))
-    filmed = film([Video(species, "", seed, own, FRAMES, domain.cameras[0], attack)], domain, side)
+    clip_seed = derive(seed, species, *([take] if take else []))
+    filmed = film([Video(species, "", seed, clip_seed, FRAMES, domain.cameras[0], attack)], domain, side)
     return filmed.images, filmed.points
 
 
-# Aligned crops of rendered people, encoded as files are: for small copies of datasets whose pictures lie in one.
+# Encoded aligned crops of rendered people, for small copies of datasets that store all pictures in one file.
 
 
 @cache
 def encoded(person: int, turn: int) -> bytes:
-    """Return a JPEG with the aligned face of a rendered person; they have three."""
+    """Return a JPEG with the aligned face of a rendered person; `turn` is 0, 1 or 2."""
     images, points = looks(person, "bonafide")
     crop, _ = align(images[turn], points[turn].astype(np.float64), SIDE)
     file = io.BytesIO()

@@ -1,11 +1,11 @@
 """CASIA-FASD: 50 people in three qualities; bent photographs, photographs with the eyes cut out, and tablets.
 
-Zhang et al., "A face antispoofing database with diverse attacks", ICB 2012. Clips 1, 2 and HR_1 are bona fide, 3, 4
-and HR_2 bent photographs, 5, 6 and HR_3 cut ones, 7, 8 and HR_4 replays. Subjects of the test part count from 1
-again: 20 is added.
+Zhang et al., "A face antispoofing database with diverse attacks", ICB 2012. Clips 1, 2 and HR_1 are bona fide, 3, 4 and
+HR_2 bent photographs, 5, 6 and HR_3 cut ones, 7, 8 and HR_4 replays. Subject numbers of the test part start at 1 again,
+so 20 is added.
 
-The lists that were released with FedSIS for sites with one kind of attack call HR_4, a replay, bona fide. Whoever has
-to come to their figures asks for that with ``--labels fedsis-released``; the set says so of itself.
+The lists released with FedSIS for sites with one kind of attack label HR_4, a replay, as bona fide. ``--labels
+fedsis-released`` reproduces this to match their figures; the set records it.
 """
 
 from collections.abc import Mapping
@@ -38,18 +38,23 @@ def _read(fields: Mapping[str, str], choices: Choices) -> Sighting:
 
 
 def _scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Scan by names; where the mistake of the released lists was asked for, say how many videos it is about."""
-    found = by_name(scanner, tree, choices)
+    """Scan by names; with the labels of the released lists, note the number of affected videos."""
+    listing = by_name(scanner, tree, choices)
     if not choices.released:
-        return found
-    wrong = sum(item.extra["clip"] == MISTAKEN for item in found.items)
-    note = f"{wrong} replays, the clips {MISTAKEN}, count as bona fide, as in the lists released with FedSIS: a mistake"
-    moved = {part: (real + real // 3, attacks - attacks // 9) for part, (real, attacks) in COUNTS.items()}
-    return replace(found, notes=(*found.notes, note), expected=moved)
+        return listing
+    mistaken = sum(item.extra["clip"] == MISTAKEN for item in listing.items)
+    note = (
+        f"{mistaken} replays, the clips {MISTAKEN}, count as bona fide, as in the lists released with FedSIS: a mistake"
+    )
+    # Each person has one HR_4 clip: 3 bona fide clips become 4, and 9 attacks become 8.
+    moved = {
+        part: (bona_fide + bona_fide // 3, attacks - attacks // 9) for part, (bona_fide, attacks) in COUNTS.items()
+    }
+    return replace(listing, notes=(*listing.notes, note), expected=moved)
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     return tuple(
         Clip(f"train_release/{number + 3}/{clip}.avi", OTHERS + number, species)
         for clip, species in zip("1357", SPECIES, strict=True)

@@ -1,10 +1,10 @@
 """CASIA-SURF: 1,000 people, and printed photographs of them with eyes, nose or mouth cut out, flat or bent.
 
 Zhang et al., "CASIA-SURF: A large-scale multi-modal benchmark for face anti-spoofing", IEEE TBIOM 2020. The layout of
-2024 has a folder a video everywhere; its lists have 0 for bona fide. In the older layout the training part alone has:
-validation and test are images with numbers, whose class stands in the private lists alone (1 is bona fide there) and
-whose persons are not known. The public lists have no labels: images that only they name are left out, and so are all
-images of depth and infrared.
+2024 has one folder per video; its lists have 0 for bona fide. In the older layout only the training part has such
+folders: validation and test are numbered images of unknown persons, whose class is only in the private lists (1 is bona
+fide there). The public lists have no labels: images that only they name are left out, and so are all depth and infrared
+images.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ WITHOUT_LABEL = "images without a label in the private lists"
 
 @dataclass(frozen=True)
 class Reading:
-    """What names say in a copy: the class of images with numbers is given, for each or for all."""
+    """The reading of names in a copy, with the class of numbered images, for each (`live`) or for all (`others`)."""
 
     live: Mapping[str, bool] = field(default_factory=dict)
     others: bool | None = None
@@ -49,14 +49,14 @@ class Reading:
         return Sighting("bonafide", fields["person"], SPLITS[fields["part"]])
 
     def fake(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
-        """Read the name of an attack: which parts of the face were cut out, and whether the paper was bent."""
+        """Read the name of an attack: the parts of the face that were cut out, and whether the paper was bent."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
         extra = {"cut": fields["cut"], "form": FORMS[fields["form"]]}
         return Sighting("cut", fields["person"], SPLITS[fields["part"]], extra)
 
     def numbered(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
-        """Read the name of an image with a number: its class stands in lists, its person nowhere."""
+        """Read the name of a numbered image: its class comes from lists, its person is unknown."""
         if fields["stream"] != "color":
             return OTHER_STREAMS
         live = self.live.get(f"{fields['part']}/{fields['folder']}/{fields['number']}", self.others)
@@ -66,7 +66,7 @@ class Reading:
 
     @property
     def names(self) -> tuple[Name, ...]:
-        """The kinds of names, read so."""
+        """The kinds of names, with their readers."""
         videos = (Name(REAL, self.real, "frames"), Name(FAKE, self.fake, "frames"))
         return (*videos, Name(NUMBERED, self.numbered, "image"))
 
@@ -76,9 +76,9 @@ def _key(item: Item) -> str:
 
 
 def _line(line: str) -> tuple[str, str] | None:
-    """Read a line of a list with labels: a folder or an image of each stream, of which the first is taken, and a label.
+    """Read a line of a list with labels: a folder or an image of each stream, and a label.
 
-    The streams stand in different orders in different lists: the name of each says which it is.
+    The first path with a known name is used. Lists order the streams differently: the name of each identifies it.
     """
     *paths, label = line.split()
     for path in paths:
@@ -96,7 +96,7 @@ _NUMBERED_LISTS = re.compile(r"(?:.*/)?(?:val|test)_(?P<what>private|public)_lis
 
 
 def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Scan by names; where images have only numbers, read their classes from lists."""
+    """Scan by names; read the classes of numbered images from lists."""
     live, notes = _numbered(tree, choices.live or "1")
     lists = TRAINING if TRAINING.of(tree) else PROTOCOLS
     try:
@@ -110,24 +110,24 @@ def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
 
 
 def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
-    """Return which images with numbers are bona fide, as the lists have it, and what there is to note."""
+    """Return the classes of numbered images in the lists, and notes for the report."""
     classes: dict[str, bool] = {}
     notes = []
     for name in tree.files:
-        found = _NUMBERED_LISTS.fullmatch(name)
-        if not found:
+        match = _NUMBERED_LISTS.fullmatch(name)
+        if not match:
             continue
         place, lines = str(tree.path(name)), tree.lines(name)
-        if found["what"].casefold() == "public":
+        if match["what"].casefold() == "public":
             notes.append(f"{name} has no labels: {counted(len(lines), 'line')} passed over")
             continue
         for number, path, label in _labelled(lines, place):
             if classes.setdefault(path, label == live) != (label == live):
                 raise UserError(place, f"line {number}: {path} has another label further up or in another list")
     if classes:
-        real = sum(classes.values())
+        bona_fide = sum(classes.values())
         notes.append(f"classes of {counted(len(classes), 'image')} with numbers are from lists alone, in which {live}"
-                     f" is bona fide: {real} of them")  # fmt: skip
+                     f" is bona fide: {bona_fide} of them")  # fmt: skip
     return classes, tuple(notes)
 
 
@@ -139,14 +139,14 @@ def _labelled(lines: Iterable[tuple[int, str]], place: str) -> Iterator[tuple[in
                 place, f"line {number}: has no label of 0 or 1; the class of such images stands nowhere else"
             )
         parsed = [NUMBERED.parse(path.rpartition(".")[0]) for path in paths]
-        known = [one.name.rpartition("-")[0] for one in parsed if one]
-        if not known:
+        names = [entry.name.rpartition("-")[0] for entry in parsed if entry]
+        if not names:
             raise UserError(place, f"line {number}: {line[:80]!r} names no image of the dataset")
-        yield number, known[0], label
+        yield number, names[0], label
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     person = f"CLKJ_AS{number + 6:04d}"
     return (
         Clip(f"Data/Training/real_part/{person}/real.rssdk/color/0101.png", OTHERS + number),

@@ -1,8 +1,8 @@
 """CASIA-SURF 3DMask: 48 people, and each of their faces as a mask with three kinds of decoration.
 
 Yu et al., "NAS-FAS: Static-dynamic central difference network search for face anti-spoofing", IEEE TPAMI 2021. A folder
-is a person by the day of the recording; below ``Fake`` a second folder is the decoration. The list that comes with it
-has 1 for bona fide and -1 for attacks.
+is a person and a recording day; below ``Fake`` a second folder is the decoration. The dataset's list has 1 for bona
+fide and -1 for attacks.
 """
 
 from collections.abc import Mapping

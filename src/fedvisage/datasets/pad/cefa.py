@@ -2,12 +2,12 @@
 
 Liu et al., "CASIA-SURF CeFA: A benchmark for multi-modal cross-ethnicity face anti-spoofing", WACV 2021. The name of a
 folder is ethnicity, subject, device, session and attack, or for masks mask, subject, clothes, glasses, device, session
-and light. Persons are counted anew for each ethnicity and each kind of mask. Its protocols' lists have 0 for bona fide.
+and light. Person numbers restart for each ethnicity and each kind of mask. Its protocols' lists have 0 for bona fide.
 
-The layout of the challenge of 2020 is read as well: its training part has such names, its other parts have folders
-with numbers, whose class stands in lists alone (1 is bona fide there) and whose persons are not known. Folders that
-only lists without labels name are left out. Colour is in ``color``, and cut out on black in ``profile``, which is taken
-where there is no other; depth and infrared images are left out.
+The layout of the challenge of 2020 is supported as well: its training part has such names, its other parts have
+numbered folders of unknown persons, whose class is only in lists (1 is bona fide there). Folders that are only in lists
+without labels are left out. Colour is in ``color``, and cut out on black in ``profile``, which is used if there is no
+``color``; depth and infrared images are left out.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ WITHOUT_LABEL = "frames of folders without a label in the lists 4@…"
 
 @dataclass(frozen=True)
 class Reading:
-    """What names say in a copy: which stream is taken, and the class of folders whose names do not have it."""
+    """The reading of names in a copy: the stream to use, and the classes of numbered folders."""
 
     stream: str = "color"
     live: Mapping[str, bool] = field(default_factory=dict)
@@ -66,11 +66,11 @@ class Reading:
             "ethnicity": ethnicity, "device": fields["device"], "session": SESSIONS[fields["session"]],
             "instrument": INSTRUMENTS[fields["attack"]],
         }  # fmt: skip
-        known = split if number <= LAST_OF_TEST else None
-        return Sighting(SPECIES[fields["attack"]], fields["subject"], known, _said(extra), ethnicity)
+        official_split = split if number <= LAST_OF_TEST else None
+        return Sighting(SPECIES[fields["attack"]], fields["subject"], official_split, _said(extra), ethnicity)
 
     def mask(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
-        """Read the name of a folder of a mask: all are for testing."""
+        """Read the name of a folder of a mask: all masks are in the test part."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
         extra = {name: fields[name] for name in ("dress", "glasses", "device", "light")}
@@ -78,7 +78,7 @@ class Reading:
         return Sighting(MASKS[fields["mask"]], fields["person"], "test", extra, fields["folder"])
 
     def numbered(self, fields: Mapping[str, str], _: Choices) -> Sighting | str:
-        """Read the name of a folder that has only a number: its class stands in lists, its person nowhere."""
+        """Read the name of a numbered folder: its class comes from lists, its person is unknown."""
         if fields["stream"] != self.stream:
             return OTHER_STREAMS
         live = self.live.get(f"{fields['part']}/{fields['number']}")
@@ -88,7 +88,7 @@ class Reading:
 
     @property
     def names(self) -> tuple[Name, ...]:
-        """The kinds of names, read so."""
+        """The kinds of names, with their readers."""
         readers = ((PERSON, self.person), (MASK, self.mask), (NUMBERED, self.numbered))
         return tuple(Name(grammar, read, "frames") for grammar, read in readers)
 
@@ -98,12 +98,12 @@ def _said(extra: Mapping[str, str]) -> dict[str, str]:
 
 
 def _key(item: Item) -> str:
-    """Return what lists call an item: the last two folders above its stream."""
+    """Return the name of an item in lists: the last two folders above its stream."""
     return "/".join(item.video.split("/")[-3:-1])
 
 
 def _line(line: str) -> tuple[str, str] | None:
-    """Read a line of a list: a folder, a stream of it or one of its frames, and the label."""
+    """Read a line of a list: a folder, one of its streams or frames, and the label."""
     path, *more = line.split()
     parts = path.split("/")
     if "." in parts[-1]:
@@ -119,7 +119,7 @@ _NUMBERED_LISTS = re.compile(r"(?:.*/)?4@[1-3]_(?:dev|test)_(?P<what>ref|res)\.t
 
 
 def scan_cefa(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Scan by names; where folders have only numbers, read their classes from lists."""
+    """Scan by names; read the classes of numbered folders from lists."""
     streams = {name.rsplit("/", 2)[-2] for name in tree.files if "/" in name}
     live, notes = _numbered(tree, choices.live or "1")
     reading = Reading("color" if "color" in streams or "profile" not in streams else "profile", live)
@@ -133,9 +133,9 @@ def scan_cefa(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
 
 
 def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
-    """Return which folders with numbers are bona fide, as the lists have it, and what there is to note."""
+    """Return the classes of numbered folders in the lists, and notes for the report."""
     classes: dict[str, bool] = {}
-    unlabelled: dict[str, int] = {}
+    unlabelled_counts: dict[str, int] = {}
     for name in filter(_NUMBERED_LISTS.fullmatch, tree.files):
         rows: list[tuple[int | str, ...]] = [(number, *line.split()) for number, line in tree.lines(name)]
         bare = [row for row in rows if len(row) == 2]
@@ -143,16 +143,16 @@ def _numbered(tree: Tree, live: str) -> tuple[dict[str, bool], tuple[str, ...]]:
             raise UserError(str(tree.path(name)), f"line {bare[0][0]}: {bare[0][1]} has no label; the class of such "
                             "folders stands nowhere else")  # fmt: skip
         if bare:
-            unlabelled[name] = len(bare)
+            unlabelled_counts[name] = len(bare)
             continue
         for number, path, label in _labelled(rows, str(tree.path(name))):
             if classes.setdefault(path, label == live) != (label == live):
                 raise UserError(str(tree.path(name)), f"line {number}: {path} has another label in another list")
-    notes = [f"{name} has no labels: {counted(count, 'folder')} left out" for name, count in unlabelled.items()]
+    notes = [f"{name} has no labels: {counted(count, 'folder')} left out" for name, count in unlabelled_counts.items()]
     if classes:
-        real = sum(classes.values())
+        bona_fide = sum(classes.values())
         notes.append(f"classes of {counted(len(classes), 'folder')} with numbers are from lists alone, in which {live}"
-                     f" is bona fide: {real} of them; their persons are not known")  # fmt: skip
+                     f" is bona fide: {bona_fide} of them; their persons are not known")  # fmt: skip
     return classes, tuple(notes)
 
 
@@ -164,7 +164,7 @@ def _labelled(rows: list[tuple[int | str, ...]], place: str) -> Iterator[tuple[i
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     place = f"Ethnicity/AF/AF-{number + 2:03d}/1_{number + 2:03d}_1_1"
     return tuple(
         Clip(f"{place}_{attack}/color/0001.png", OTHERS + number, species)

@@ -1,11 +1,11 @@
 """CelebA-Spoof: photographs of 10,177 celebrities; prints, paper masks, screens and 3-D masks in many lights.
 
-Zhang et al., "CelebA-Spoof: Large-scale face anti-spoofing dataset with rich annotations", ECCV 2020. Folders say the
-class; which attack it is, the light and the place stand in ``metas/intra_test/*_label.json``: 44 numbers an image, of
-which the last four are type, light, environment and 1 for an attack. Both are compared with the folders. Whether a
-screen shows a photograph or a video is not said, so their species is ``screen``. Without these files attacks are
-``attack``. Which images the authors' protocols across mediums and across sensors train and test with stands in lists of
-the same form, ``metas/protocol1`` and ``metas/protocol2``.
+Zhang et al., "CelebA-Spoof: Large-scale face anti-spoofing dataset with rich annotations", ECCV 2020. Folders name the
+class; the kind of attack, the light and the place are in ``metas/intra_test/*_label.json``: 44 numbers per image, of
+which the last four are type, light, environment and 1 for an attack. Both are compared with the folders. The metadata
+do not distinguish photographs from videos on screens, so their species is ``screen``. Without these files the species
+of attacks is ``attack``. Lists of the same form, ``metas/protocol1`` and ``metas/protocol2``, assign images to the
+training and test parts of the authors' protocols across mediums and across sensors.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ DIVISIONS = {
     "sensors_middle": "protocol2/test_on_middle_quality_device",
     "sensors_low": "protocol2/test_on_low_quality_device",
 }
-"""Columns, and where the lists lie that say ``train`` or ``test`` of an image."""
+"""Columns, and the folders of the lists that assign images to ``train`` or ``test``."""
 
 _METAS = re.compile(r"(?:.*/)?metas/intra_test/(?:train|test)_label\.json", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Meta:
-    """What the 44 numbers of an image say."""
+    """The decoded last four of an image's 44 numbers."""
 
     type: int
     light: int
@@ -68,7 +68,7 @@ class Meta:
     attack: int
 
     def item(self, item: Item) -> Item:
-        """Return an item with what is said of it."""
+        """Return an item with the species and the columns of this metadata."""
         words = {"type": TYPES[self.type], "light": LIGHTS[self.light], "environment": ENVIRONMENTS[self.environment]}
         extra = {name: word for name, word in words.items() if word}
         return replace(item, species=SPECIES[self.type], extra=extra)
@@ -80,7 +80,7 @@ def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
 
 
 def scan_metas(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Scan by names, and add what the files with 44 numbers say; where they contradict a folder, raise UserError."""
+    """Scan by names, and add the metadata; raise UserError if it contradicts a folder."""
     listing = by_name(scanner, tree, choices)
     files = [name for name in tree.files if _METAS.fullmatch(name)]
     metas = dict(chain.from_iterable(_metas(tree, name) for name in files))
@@ -93,17 +93,19 @@ def scan_metas(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
 
 
 def _divided(tree: Tree, items: Mapping[str, Item]) -> dict[str, dict[str, str]]:
-    """Return which lists of the authors' protocols name an image; nobody is in both lists of a protocol."""
-    found: dict[str, dict[str, str]] = defaultdict(dict)
+    """Return the part of each image in each of the authors' protocols; raise UserError if both lists name an image."""
+    parts_of: dict[str, dict[str, str]] = defaultdict(dict)
     for (column, folder), part in product(DIVISIONS.items(), ("train", "test")):
         ending = f"/metas/{folder}/{part}_label.json"
         lists = [name for name in tree.files if f"/{name}".endswith(ending)]
-        for name, key, meta in ((one, *entry) for one in lists for entry in _metas(tree, one) if entry[0] in items):
+        for name, key, meta in (
+            (list_name, *entry) for list_name in lists for entry in _metas(tree, list_name) if entry[0] in items
+        ):
             _checked(items[key], meta, [name], tree)
-            if found[key].setdefault(column, part) != part:
+            if parts_of[key].setdefault(column, part) != part:
                 message = f"names {key[:80]}, and so does the list of the other part"
                 raise UserError(str(tree.path(name)), message)
-    return found
+    return parts_of
 
 
 def _key(item: Item) -> str:
@@ -111,7 +113,7 @@ def _key(item: Item) -> str:
 
 
 def _metas(tree: Tree, name: str) -> Iterator[tuple[str, Meta]]:
-    from fedvisage.base.files import read_json  # which loads torch
+    from fedvisage.base.files import read_json  # loads torch
 
     place = str(tree.path(name))
     for path, values in read_json(tree.path(name), "unpack the archive again").items():
@@ -130,20 +132,20 @@ def _numbers(values: Any) -> Meta | None:
 
 
 def _checked(item: Item, meta: Meta, files: Iterable[str], tree: Tree) -> Item:
-    said = (meta.type == 0, meta.attack == 0)
-    if said != (bool(item.label), bool(item.label)):
-        what = f"type {meta.type} and {meta.attack} (1 is an attack)"
-        message = f"{item.name} has {what}, but by its folder it is {WORDS[item.label]}"
+    bona_fide_by_meta = (meta.type == 0, meta.attack == 0)
+    if bona_fide_by_meta != (bool(item.label), bool(item.label)):
+        values = f"type {meta.type} and {meta.attack} (1 is an attack)"
+        message = f"{item.name} has {values}, but by its folder it is {WORDS[item.label]}"
         raise UserError(", ".join(str(tree.path(name)) for name in files), message)
     return meta.item(item)
 
 
 def _notes(items: Iterable[Item], files: Iterable[str]) -> Iterator[str]:
-    found = Counter(item.split or "" for item in items)
-    yield "; ".join(f"{part}: {found[part]:,} of {count:,} images" for part, count in LISTED.items())
-    if unknown := sum(item.species == "attack" for item in items):
-        where = "metas/intra_test/*_label.json" if files else "metas/intra_test/*_label.json, which are not here"
-        yield f"{unknown:,} attacks have the species attack: theirs stands in {where}"
+    counts = Counter(item.split or "" for item in items)
+    yield "; ".join(f"{part}: {counts[part]:,} of {count:,} images" for part, count in LISTED.items())
+    if without_species := sum(item.species == "attack" for item in items):
+        source = "metas/intra_test/*_label.json" if files else "metas/intra_test/*_label.json, which are not here"
+        yield f"{without_species:,} attacks have the species attack: theirs stands in {source}"
 
 
 def _line(line: str) -> tuple[str, str] | None:
@@ -152,13 +154,13 @@ def _line(line: str) -> tuple[str, str] | None:
 
 
 def _example(part: str, types: Mapping[str, int], folder: str = "intra_test") -> Text:
-    """Return a file of the example: numbers of a picture's look, then type, light, environment and class."""
+    """Return a file of the example: numbers for the appearance, then type, light, environment and class."""
     looks = ", ".join(["0"] * (NUMBERS - 4))
     lines = []
     for name, kind in types.items():
-        where = "test" if name.startswith("4930") else "train"
+        part_folder = "test" if name.startswith("4930") else "train"
         numbers = f"{looks}, {kind}, {min(kind, 3)}, {min(kind, 2)}, {min(kind, 1)}"
-        lines.append(f'"Data/{where}/{name.replace("_", "/")}.png": [{numbers}]')
+        lines.append(f'"Data/{part_folder}/{name.replace("_", "/")}.png": [{numbers}]')
     return Text(f"metas/{folder}/{part}_label.json", "{" + ", ".join(lines) + "}\n")
 
 
@@ -167,7 +169,7 @@ _TESTED = {"4930_live_000300": 0, "4930_spoof_000301": 10}
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     return (
         Clip(f"Data/train/{number + 12}/live/{number + 500:06d}.png", OTHERS + number),
         Clip(f"Data/train/{number + 12}/spoof/{number + 600:06d}.png", OTHERS + number, "print"),

@@ -1,11 +1,11 @@
-"""The lists of FedGPAD: frames of a dataset, cut out before, with depth maps whose paths are shorter than theirs.
+"""The lists of FedGPAD: cropped frames of a dataset, with depth maps that may have shorter paths than the frames.
 
 Shao et al., "Federated generalized face presentation attack detection", IEEE TNNLS 2022. Each list is of one class,
-which its name tells: ``image_list_real.txt`` of bona fide frames, ``image_list_print.txt`` and
-``image_list_video.txt`` of attacks, ``image_list_fake.txt`` of all attacks. A line is a frame's path and a number,
-which must be another in the lists of attacks. Where a path holds the name of a video as its dataset has it, that says
-species, person and more. The map of ``a/b/c/d/1.jpg`` lies at its full path below ``depth``, or at the first folders of
-it alone.
+given by its name: ``image_list_real.txt`` of bona fide frames, ``image_list_print.txt`` and ``image_list_video.txt`` of
+attacks, ``image_list_fake.txt`` of all attacks. A line is a frame's path and a number, which must differ between bona
+fide lists and lists of attacks. If a path contains the name of a video in its dataset, this name provides species,
+person and more. The map of ``a/b/c/d/1.jpg`` is at the same path below ``depth``, or at the first folders of this path
+followed by the file name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LIST = re.compile(r"(?:(?P<folder>.*)/)?image_list_(?P<what>real|print|video|fak
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset: its folder in FedGPAD, how many folders of a path the path of its depth map has, and its names."""
+    """A dataset: its folder in FedGPAD, the number of leading folders in the path of a depth map, and its scanner."""
 
     folder: str
     depth: int
@@ -49,12 +49,12 @@ SOURCES = (
 
 
 def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """List the frames of the lists, each once; a list that tells a species goes before that of all attacks."""
+    """List the frames of the lists, each once; lists of one species have precedence over the list of all attacks."""
     lists = sorted(filter(None, map(LIST.fullmatch, tree.files)), key=_order)
     if not lists:
         message = f"has no image_list_real.txt and image_list_fake.txt; {tree.listing()}{tree.hints()}"
         raise UserError(str(tree.root), message)
-    folders = sorted({found["folder"] or "" for found in lists})
+    folders = sorted({match["folder"] or "" for match in lists})
     if len(folders) > 1:
         raise UserError(str(tree.root), f"has lists in {' and '.join(folders)}; give the folder of one dataset")
     folder = folders[0]
@@ -69,8 +69,8 @@ def scan(_: Scanner, tree: Tree, choices: Choices) -> Listing:
         if fault:
             skipped.append(Skipped(printable(name), fault))
             continue
-        own = name[len(folder) + 1 :] if folder else name
-        items.append(_item(tree, name, own, listed[path], source, numbers, choices))
+        frame_path = name[len(folder) + 1 :] if folder else name
+        items.append(_item(tree, name, frame_path, listed[path], source, numbers, choices))
     return Listing(items, tuple(skipped))
 
 
@@ -83,19 +83,19 @@ def _source(folder: str, choices: Choices) -> Source:
     for source in SOURCES:
         if choices.of == source.scanner.kind or (not choices.of and source.folder.casefold() == name):
             return source
-    known = ", ".join(source.folder for source in SOURCES)
-    message = f"its folder is called none of {known}; say with --of which dataset these frames are of"
+    folders = ", ".join(source.folder for source in SOURCES)
+    message = f"its folder is called none of {folders}; say with --of which dataset these frames are of"
     raise UserError(printable(folder), message)
 
 
 def _listed(tree: Tree, lists: list[re.Match[str]]) -> dict[str, str]:
-    """Return the species of each path, as the names of lists tell it; one number must not stand for both classes."""
+    """Return the species of each path from the names of the lists; raise UserError if a number labels both classes."""
     listed: dict[str, str] = {}
     labels: dict[str, bool] = {}
-    for found in lists:
-        species = SPECIES[found["what"].casefold()]
-        for number, path, label in _lines(tree, found.string):
-            place, bona_fide = str(tree.path(found.string)), species == "bonafide"
+    for match in lists:
+        species = SPECIES[match["what"].casefold()]
+        for number, path, label in _lines(tree, match.string):
+            place, bona_fide = str(tree.path(match.string)), species == "bonafide"
             if labels.setdefault(label, bona_fide) != bona_fide:
                 message = f"line {number}: {label} is the label of {WORDS[not bona_fide]} in another line or list"
                 raise UserError(place, message)
@@ -115,36 +115,38 @@ def _lines(tree: Tree, name: str) -> Iterator[tuple[int, str, str]]:
 def _item(
     tree: Tree, name: str, path: str, species: str, source: Source, numbers: Counter[str], choices: Choices
 ) -> Item:
-    """Return a frame; what its dataset's names say of its video must be of the class of its list."""
-    video, said = _said(source, path, choices)
+    """Return a frame; the class of its video in the dataset must match the class of its list."""
+    video, sighting = _said(source, path, choices)
     folders = PurePosixPath(path).parent
     frame = numbers[video]
     numbers[video] += 1
     depth = PurePosixPath(*folders.parts[: source.depth], PurePosixPath(path).name)
     kind = source.scanner.kind
-    if said is None:
+    if sighting is None:
         return Item(tree.path(name), path, "image", species, f"{kind}/{video}", video, frame=frame,
                     own_subject=True, depth_name=str(depth))  # fmt: skip
-    if (said.species == "bonafide") != (species == "bonafide"):
-        message = f"{path} is by its name {WORDS[said.species == 'bonafide']}, but stands in a list of the other class"
+    if (sighting.species == "bonafide") != (species == "bonafide"):
+        message = (
+            f"{path} is by its name {WORDS[sighting.species == 'bonafide']}, but stands in a list of the other class"
+        )
         raise UserError(str(tree.root), message)
-    subject = "/".join(part for part in (kind, said.part, said.subject) if part)
-    return Item(tree.path(name), path, "image", said.species, subject, video, said.split, said.extra, frame=frame,
-                depth_name=str(depth))  # fmt: skip
+    subject = "/".join(part for part in (kind, sighting.part, sighting.subject) if part)
+    return Item(tree.path(name), path, "image", sighting.species, subject, video, sighting.split, sighting.extra,
+                frame=frame, depth_name=str(depth))  # fmt: skip
 
 
 def _said(source: Source, path: str, choices: Choices) -> tuple[str, Sighting | None]:
-    """Return a frame's video and what its name says: the deepest part of the path that the dataset knows."""
+    """Return a frame's video and the sighting of its name: the deepest part of the path that the dataset recognises."""
     for part in (str(PurePosixPath(path).with_suffix("")), *map(str, PurePosixPath(path).parents)):
         for name in source.scanner.names:
             if parsed := name.grammar.parse(part):
-                said = name.read(parsed.fields, choices)
-                return parsed.name, said if isinstance(said, Sighting) else None
+                sighting = name.read(parsed.fields, choices)
+                return parsed.name, sighting if isinstance(sighting, Sighting) else None
     return str(PurePosixPath(path).parent), None
 
 
 def _columns() -> tuple[str, ...]:
-    further: Mapping[str, None] = dict.fromkeys(column for one in SOURCES for column in one.scanner.columns)
+    further: Mapping[str, None] = dict.fromkeys(column for source in SOURCES for column in source.scanner.columns)
     return tuple(further)
 
 

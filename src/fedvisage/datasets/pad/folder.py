@@ -1,8 +1,8 @@
-"""Any folder of images and videos that lie in ``{real,live,bonafide}/`` and ``{attack,spoof,fake}/<species>/``.
+"""Any folder of images and videos in ``{real,live,bonafide}/`` and ``{attack,spoof,fake}/<species>/``.
 
-The first folder below that, where there is one, names the subject, and deeper folders the video. The folder decides the
-class. What cannot be used is listed with the reason; what contradicts itself is an error. Subjects keep the names of
-their folders, and images in one folder below a subject are frames of one video.
+The first folder below, if there is one, names the subject, and deeper folders the video. The folder decides the class.
+Unusable files are listed with the reason; contradictions are errors. Subjects keep the names of their folders, and
+images in one folder below a subject are frames of one video.
 """
 
 import csv
@@ -28,11 +28,11 @@ _SPECIES_OF_ATTACKS = ("print", "replay", "cut", "mask")
 
 
 def scan_folder(_: Scanner, tree: Tree, __: Choices) -> Listing:
-    """List the usable files of a dataset, in order of their names, and those that are not, with the reason."""
+    """List the usable files of a dataset in order of their names, and the unusable ones with the reason."""
     if not any(entry.is_dir() and _polarity(entry.name) is not None for entry in tree.root.iterdir()):
-        wanted = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
-        raise UserError(str(tree.root), f"has none of the folders {wanted}; {tree.listing()}{tree.hints()}")
-    found: list[Item] = []
+        folders = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
+        raise UserError(str(tree.root), f"has none of the folders {folders}; {tree.listing()}{tree.hints()}")
+    items: list[Item] = []
     frames: Counter[str] = Counter()
     skipped: list[Skipped] = []
     for name in tree.files:
@@ -40,17 +40,17 @@ def scan_folder(_: Scanner, tree: Tree, __: Choices) -> Listing:
             continue
         item = _located(tree.path(name), name, tree.root)
         if isinstance(item, Item):
-            found.append(replace(item, frame=frames[item.video]))
+            items.append(replace(item, frame=frames[item.video]))
             frames[item.video] += 1
         else:
             skipped.append(Skipped(printable(name), item))
-    _check_species(tree.root, found)
-    _check_labels(tree.path(LABELS), found)
-    return Listing(found, tuple(skipped))
+    _check_species(tree.root, items)
+    _check_labels(tree.path(LABELS), items)
+    return Listing(items, tuple(skipped))
 
 
 def _check_species(root: Path, found: list[Item]) -> None:
-    """Refuse subjects in the place of species: folders directly below the attacks that bear a subject's name."""
+    """Refuse subjects in place of species: a folder directly below the attacks with a subject's name."""
     subjects = {item.subject for item in found if item.label == 1 and not item.own_subject}
     for item in found:
         if item.label == 0 and item.species in subjects:
@@ -63,12 +63,12 @@ def _check_species(root: Path, found: list[Item]) -> None:
 
 
 def _located(path: Path, name: str, root: Path) -> Item | str:
-    """Return what the folders say about a file, or why it cannot be used."""
+    """Return the item of a file from its folders, or the reason why it is unusable."""
     first, *below = PurePosixPath(name).parts
     label = _polarity(first)
     if label is None:
-        wanted = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
-        return f"unknown class folder {printable(first)!r} (one of {wanted})" if below else "not in a class folder"
+        folders = ", ".join(REAL_FOLDERS + ATTACK_FOLDERS)
+        return f"unknown class folder {printable(first)!r} (one of {folders})" if below else "not in a class folder"
     if fault := unusable(path, name, root, pictures.ENDINGS + VIDEO_ENDINGS):
         return fault
     species = BONA_FIDE
@@ -87,14 +87,14 @@ def _located(path: Path, name: str, root: Path) -> Item | str:
 
 
 def _polarity(folder: str) -> int | None:
-    """Return the label that a class folder stands for."""
+    """Return the label of a class folder."""
     if folder.casefold() in REAL_FOLDERS:
         return 1
     return 0 if folder.casefold() in ATTACK_FOLDERS else None
 
 
 def _check_polarity(name: str, label: int, inner: str, root: Path) -> None:
-    """Raise a UserError if the folder below the class says the opposite of the class."""
+    """Raise a UserError if the folder below the class names the opposite class."""
     opposite = REAL_FOLDERS if label == 0 else ATTACK_FOLDERS + _SPECIES_OF_ATTACKS
     if inner.casefold() in opposite:
         outer = PurePosixPath(name).parts[0]
@@ -103,7 +103,7 @@ def _check_polarity(name: str, label: int, inner: str, root: Path) -> None:
 
 
 def _check_labels(path: Path, found: list[Item]) -> None:
-    """Compare the folders with `labels.csv` (path,label; 1 = bona fide, 0 = attack), where there is one."""
+    """Compare the folders with `labels.csv` (path,label; 1 = bona fide, 0 = attack) if it exists."""
     if not path.is_file():
         return
     labels = {entry.name: entry.label for entry in found}

@@ -1,8 +1,8 @@
-"""CASIA-SURF HiFiMask: 75 people of three skins and masks of their faces in three materials; folders of frames.
+"""CASIA-SURF HiFiMask: 75 people of three skin tones and masks of their faces in three materials; folders of frames.
 
 Liu et al., "Contrastive context-aware learning for 3D high-fidelity mask face presentation attack detection", IEEE TIFS
-2022. A folder's name is skin, subject, type, scene, light and sensor; type 0 is bona fide. Which people are for
-training stands in the lists of protocol 1 alone; lists have 0 for bona fide.
+2022. A folder's name is skin, subject, type, scene, light and sensor; type 0 is bona fide. Only the lists of protocol 1
+name the training people; lists have 0 for bona fide.
 """
 
 import re
@@ -34,24 +34,24 @@ def _read(fields: Mapping[str, str], _: Choices) -> Sighting:
 
 
 def _line(line: str) -> tuple[str, str] | None:
-    found = _LINE.fullmatch(line)
-    return (found[1], found[2]) if found else None
+    match = _LINE.fullmatch(line)
+    return (match[1], match[2]) if match else None
 
 
 def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Read the names, and the part of each folder from the lists of protocol 1."""
-    found = by_name(scanner, tree, choices)
+    """Scan by names, and read the part of each folder from the lists of protocol 1."""
+    listing = by_name(scanner, tree, choices)
     parts = _parts(tree)
-    return replace(found, items=[replace(item, split=parts.get(stem_of(item))) for item in found.items])
+    return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
 
 def _parts(tree: Tree) -> dict[str, str]:
     parts = {}
     for file in tree.files:
-        first = _FIRST.fullmatch(PurePosixPath(file).name)
-        for _, line in tree.lines(file) if first else ():
-            if first and (read := _line(line)):
-                parts[read[0]] = first[1].lower()
+        match = _FIRST.fullmatch(PurePosixPath(file).name)
+        for _, line in tree.lines(file) if match else ():
+            if match and (entry := _line(line)):
+                parts[entry[0]] = match[1].lower()
     return parts
 
 

@@ -1,7 +1,7 @@
-"""HKBU-MARs V2: 12 people and masks of their faces before seven cameras in six lights.
+"""HKBU-MARs V2: 12 people and masks of their faces, recorded by seven cameras in six lights.
 
 Liu et al., "3D mask face anti-spoofing with remote photoplethysmography", ECCV 2016. The name of a video is camera,
-light and person; the person has one digit in some names, and always is whom the folder names.
+light and person; the person has one digit in some names, and must match the folder.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""HQ-WMCA: 51 people before many cameras; ten kinds of attacks, from prints to tattoos and make-up.
+"""HQ-WMCA: 51 people, recorded by many cameras; ten kinds of attacks, from prints to tattoos and make-up.
 
 Mostaani et al., "The high-quality wide multi-channel attack (HQ-WMCA) database", 2020. The name of a file is site,
-session, client, presenter, type, its kind, instrument and trial; the type decides the class. The colour stream alone is
-read. Lists of protocols are passed over: which part a file belongs to is not read.
+session, client, presenter, type, its kind, instrument and trial; the type decides the class. Only the colour stream is
+read. Lists of protocols, and with them the parts of the files, are ignored.
 """
 
 from collections.abc import Mapping

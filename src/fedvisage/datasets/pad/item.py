@@ -1,4 +1,4 @@
-"""What a scanner says of one video or image, and of a whole dataset."""
+"""Videos, images and listings of scanners, the grammar of their names, and the files of small copies."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Literal
 from fedvisage.data.prepared import BONA_FIDE, PURPOSE
 from fedvisage.datasets.report import Skipped
 
-# The files of a small copy of a dataset: what its scanner shows of the layout.
+# The files of a small copy, which show the layout of a dataset.
 
 
 OTHERS = 100
-"""Numbers of people from here on are those of further people: the examples themselves have lower ones."""
+"""First number of additional people in small copies: examples use lower numbers."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A video, image or HDF5 file with a rendered face: where it lies, who is on it, as what, and how it stands.
+    """A video, image or HDF5 file with a rendered face: its path, person, species, and orientation.
 
-    In an HDF5 file `layout` is the array of all frames, or with ``{}`` for its number the array of a frame. Clips with
-    another `take` show the person at another time; `side` are the pixels of the face with its surroundings.
+    In an HDF5 file `layout` is the array of all frames, or with ``{}`` for its number the array of one frame. Another
+    `take` shows the person at another time; `side` is the size in pixels of the face with its surroundings.
     """
 
     path: str
@@ -39,7 +39,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Text:
-    """A list or another text file; lines end as they stand here."""
+    """A list or another text file; line endings are written unchanged."""
 
     path: str
     content: str
@@ -48,7 +48,7 @@ class Text:
 Example = Clip | Text
 
 
-# How the files of a dataset are called: read from the end of a path, and built from the same fields.
+# Grammars of file names: they parse the end of a path, and build it from the same fields.
 
 
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -56,20 +56,20 @@ _FIELD = re.compile(r"\{(\w+)\}")
 
 @dataclass(frozen=True)
 class Parsed:
-    """The fields of a path, and the end of it that they were read from."""
+    """The fields of a path, and the end of the path that matched."""
 
     fields: dict[str, str]
     name: str
 
 
 class Grammar:
-    """Whole components of a path: a template such as ``{part}_files/{phone}_{file}`` and an expression a field.
+    """Whole components of a path: a template such as ``{part}_files/{phone}_{file}`` and one expression per field.
 
-    A template is without the file's ending. The folders above are not part of the name, so a copy may lie anywhere.
+    A template excludes the file's ending. The folders above are not part of the name, so a copy may be anywhere.
     """
 
     def __init__(self, template: str, **fields: str) -> None:
-        """Take the template and what each of its fields may be."""
+        """Take the template and the expression of each field."""
         if sorted(_FIELD.findall(template)) != sorted(fields):
             raise ValueError(f"{template} does not have just the fields {', '.join(fields)}")
         self.template, self.fields = template, fields
@@ -84,15 +84,15 @@ class Grammar:
         return re.compile(rf"(?:.*/)?(?P<whole_>{''.join(written)})", re.ASCII)
 
     def parse(self, path: str) -> Parsed | None:
-        """Return the fields of a path without ending, or None if it is no name of this kind."""
-        found = self._expression.fullmatch(path)
-        if found is None:
+        """Return the fields of a path without ending, or None if the path does not match."""
+        match = self._expression.fullmatch(path)
+        if match is None:
             return None
-        fields = found.groupdict(default="")
+        fields = match.groupdict(default="")
         return Parsed(fields, fields.pop("whole_"))
 
     def build(self, values: Mapping[str, str]) -> str:
-        """Return the path without ending that has these fields."""
+        """Return the path without ending for these field values."""
         for name, value in values.items():
             if not re.fullmatch(self.fields[name], value, re.ASCII):
                 raise ValueError(f"{name} cannot be {value!r}")
@@ -100,7 +100,7 @@ class Grammar:
 
 
 ALL = "all"
-"""Where counts of a whole copy stand, and items without a split."""
+"""Key of the counts of a complete copy, and place of items without a split."""
 
 Kind = Literal["video", "image", "frames", "arrays"]
 """A video file, an image file, a folder whose images are the frames of a video, or an HDF5 file with frames."""
@@ -108,22 +108,22 @@ Kind = Literal["video", "image", "frames", "arrays"]
 
 @dataclass(frozen=True)
 class Choices:
-    """What a person chose: enrolment videos, what lists call bona fide, whose frames these are, colours of arrays."""
+    """The import choices of a scanner: enrolment videos, the label for bona fide, the frames' dataset, colour order."""
 
     enroll: bool = False
     live: str | None = None
     of: str | None = None
     colour: str | None = None
     released: bool = False
-    """Whether a known mistake of lists that were released is wanted."""
+    """True to reproduce a known mistake in released lists."""
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """What a name says: the species decides the class; subjects of two parts are different people.
+    """The information in a name: the species decides the class; subjects of two parts are different people.
 
-    Where the name does not say who it is, ``subject`` is empty: the item counts as a person of its own. An image that
-    is one frame of a video says of which, ``video`` in the same folder, and its number ``frame``.
+    ``subject`` is empty if the name has none: the item then counts as its own person. For an image that is a frame of a
+    video, ``video`` is the name of the video in the same folder, and ``frame`` its number.
     """
 
     species: str
@@ -137,7 +137,7 @@ class Sighting:
 
 @dataclass(frozen=True)
 class Item:
-    """One video or image of a dataset; ``name`` is the same wherever the copy lies."""
+    """One video or image of a dataset; ``name`` does not depend on the location of the copy."""
 
     path: Path
     name: str
@@ -151,24 +151,24 @@ class Item:
     frame: int = 0
     own_subject: bool = False
     depth_name: str = ""
-    """Where the depth map of an image lies if it is not at its own name."""
+    """Path of an image's depth map if it differs from the image's own name."""
     bgr: bool = False
-    """Whether an array has blue first."""
+    """True if the channels of an array are in the order blue, green, red."""
 
     @property
     def label(self) -> int:
-        """1 is bona fide, 0 an attack: it follows from the species, here and nowhere else."""
+        """1 for bona fide, 0 for an attack: the label is derived from the species only here."""
         return int(self.species == BONA_FIDE)
 
     @property
     def place(self) -> str:
-        """Return where published counts have it: its purpose, else its official split."""
+        """Return the key of the item in published counts: its purpose, else its official split."""
         return self.extra.get(PURPOSE) or self.split or ALL
 
 
 @dataclass(frozen=True)
 class Listing:
-    """What a scanner found: what can be read, what cannot and why, and other files, counted by reason."""
+    """The result of a scan: readable items, unusable files with the reason, and other files, counted by reason."""
 
     items: Sequence[Item]
     skipped: tuple[Skipped, ...] = ()
@@ -176,4 +176,4 @@ class Listing:
     examples: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     expected: Mapping[str, tuple[int, int]] | None = None
-    """How much a whole copy has, where that differs from what is published."""
+    """Counts of a complete copy that differ from the published counts."""

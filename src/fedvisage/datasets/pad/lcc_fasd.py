@@ -1,7 +1,7 @@
 """LCC-FASD: images of people collected from many sources, and of displays that show such people.
 
 Timoshenko et al., "Large crowdcollected facial anti-spoofing dataset", CSIT 2019. A name is the devices, a person, a
-session and the frame's number. Whether persons of two parts are the same is not said: they count as others.
+session and the frame's number. Persons may recur across parts; without this information they count as different.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""Lists that come with a dataset and have a label column: compared with the names, never believed.
+"""Files that come with a dataset: label lists, which are compared with the names, and lists of face boxes.
 
-The same set's lists have 1, 0 and -1 for bona fide in turn, so a number alone says nothing. The name decides; a list
-that says otherwise is an error, and one that says otherwise throughout is read the wrong way round.
+Lists of one dataset may use 1, 0 or -1 for bona fide, so a number alone is ambiguous. The name decides; a contradicting
+list is an error. If every label contradicts the names, the error names the option that inverts the labels.
 """
 
 from __future__ import annotations
@@ -21,15 +21,7 @@ from fedvisage.base.progress import counted
 from fedvisage.datasets.pad.item import Item
 from fedvisage.datasets.pad.tree import Tree
 
-# Face boxes that come with a dataset: where they lie, and how their rows are written.
-#
-# A row is a frame's number, counted from 0, and four numbers, apart by blanks or commas. Two forms exist and look
-# alike:
-# left, top, width, height, and two corners. A row of zeros, or none, means that the frame has no box.
-#
-# A third form belongs to images and has no frame number: left, top, width, height and a score, as they would be if
-# the
-# image had 224 × 224 pixels.
+# Face boxes that come with a dataset.
 
 
 Box = npt.NDArray[np.float64]
@@ -37,7 +29,7 @@ Box = npt.NDArray[np.float64]
 
 Form = Literal["sides", "corners", "scaled"]
 SCALED_SIDE = 224
-"""Pixels of both sides of the image that scaled boxes are for."""
+"""Side in pixels of the square image that scaled boxes refer to."""
 
 _SEPARATOR = re.compile(r"[\s,]+")
 _BYTES_LIMIT = 16 << 20
@@ -45,19 +37,27 @@ _BYTES_LIMIT = 16 << 20
 
 @dataclass(frozen=True)
 class BoxFiles:
-    """Where a video's boxes lie, with ``{name}`` for its name without ending and ``{file}`` with it, and their form."""
+    """The form and paths of a video's boxes; ``{name}`` is the video's name without ending, ``{file}`` with it.
+
+    A row of a box file is a frame's number, counted from 0, and four numbers, separated by blanks or commas. Two forms
+    exist and look alike: left, top, width, height (``sides``), and two corners (``corners``). A row of zeros, or no
+    row, means that the frame has no box.
+
+    The third form (``scaled``) is for images and has no frame number: left, top, width, height and a score, in pixels
+    of the image scaled to 224 × 224 pixels.
+    """
 
     places: tuple[str, ...]
     form: Form
 
     def candidates(self, file: str) -> Iterator[str]:
-        """Yield where the boxes of a file may lie, relative to where its own name begins."""
+        """Yield the possible paths of a file's boxes, relative to the start of the file's own name."""
         name = str(PurePosixPath(file).with_suffix(""))
         return (place.format(name=name, file=file) for place in self.places)
 
 
 def read_boxes(path: Path, form: Form) -> dict[int, Box]:
-    """Read the boxes of a video by frame; what is no box is left out, and its frame has none."""
+    """Read the boxes of a video by frame; skip rows that are not boxes."""
     if path.stat().st_size > _BYTES_LIMIT:
         return {}
     boxes = {}
@@ -74,7 +74,7 @@ def read_boxes(path: Path, form: Form) -> dict[int, Box]:
 
 
 def in_pixels(box: Box, form: Form, width: int, height: int) -> Box | None:
-    """Return the part of a box that lies inside an image, in its pixels; None if that is less than two each way."""
+    """Return the part of a box inside an image, in its pixels; None if a side is shorter than two pixels."""
     across, down = (width / SCALED_SIDE, height / SCALED_SIDE) if form == "scaled" else (1.0, 1.0)
     left, right = np.clip(np.array([box[0], box[0] + box[2]]) * across, 0, width)
     top, bottom = np.clip(np.array([box[1], box[1] + box[3]]) * down, 0, height)
@@ -82,7 +82,7 @@ def in_pixels(box: Box, form: Form, width: int, height: int) -> Box | None:
 
 
 def write_row(frame: int, box: Box, form: Form) -> str:
-    """Write a box as such a file has it."""
+    """Return a box as a row of such a file."""
     x, y, w, h = (round(float(value)) for value in box)
     if form == "scaled":
         return f"{x} {y} {w} {h} 0.99"
@@ -99,25 +99,25 @@ WORDS = ("an attack", "bona fide")
 
 
 def stem_of(item: Item) -> str:
-    """Return what many lists call an item: its file's name without folders and ending."""
+    """Return the usual name of an item in lists: its file's name without folders and ending."""
     return PurePosixPath(item.video).name
 
 
 @dataclass(frozen=True)
 class LabelLists:
-    """Which files are lists, how a line names an item and labels it, and what the labels usually mean."""
+    """The paths of label lists, the format of their lines, and the usual meaning of their labels."""
 
     files: str
-    """An expression for the end of a list's path."""
+    """A regular expression for the end of a list's path."""
     read: Callable[[str], tuple[str, str] | None]
-    """From a line to the name of an item and its label, or None if the line is not of this form.
+    """Returns the name of an item and its label from a line, or None for a line of another form.
 
-    A line that heads a table has an empty name.
+    The header of a table has an empty name.
     """
     live: Callable[[str], bool]
-    """Whether a label is bona fide, by the distributor's convention."""
+    """Returns whether a label is bona fide, by the distributor's convention."""
     key: Callable[[Item], str] = stem_of
-    """What the lists call an item."""
+    """Returns the name of an item in the lists."""
 
     def of(self, tree: Tree) -> list[str]:
         """Return the lists of a dataset."""
@@ -126,7 +126,7 @@ class LabelLists:
 
 
 def check_lists(lists: LabelLists, tree: Tree, items: Iterable[Item], live: str | None) -> tuple[str, ...]:
-    """Compare all lists with the names; return what there is to note, such as listed items that are not here."""
+    """Compare all lists with the names; return notes for the report, such as listed items without a file."""
     classes = {lists.key(item): item.label for item in items}
     absent: set[str] = set()
     names = lists.of(tree)
@@ -139,28 +139,28 @@ def check_lists(lists: LabelLists, tree: Tree, items: Iterable[Item], live: str 
 
 
 def _check(lists: LabelLists, tree: Tree, name: str, classes: Mapping[str, int], live: str | None) -> set[str]:
-    """Compare one list; return the items that it names and that are not here."""
+    """Compare one list; return the listed items without a file."""
     place, wrong, absent, right = str(tree.path(name)), [], set(), 0
-    meant: Counter[str] = Counter()  # the labels of what is bona fide by name
+    live_labels: Counter[str] = Counter()  # the labels of items that are bona fide by name
     for number, line in tree.lines(name):
-        read = lists.read(line)
-        if read is None:
+        entry = lists.read(line)
+        if entry is None:
             raise UserError(place, f"line {number}: {line[:80]!r} is not a line of such a list")
-        key, token = read
+        key, token = entry
         if not key:
             continue
         if key not in classes:
             absent.add(key)
             continue
-        said = token == live if live is not None else lists.live(token)
+        bona_fide = token == live if live is not None else lists.live(token)
         if classes[key]:
-            meant[token] += 1
-        if said != bool(classes[key]):
+            live_labels[token] += 1
+        if bona_fide != bool(classes[key]):
             wrong.append((number, key, token))
         else:
             right += 1
     if wrong:
-        raise UserError(place, _complaint(wrong, right, meant, classes))
+        raise UserError(place, _complaint(wrong, right, live_labels, classes))
     return absent
 
 

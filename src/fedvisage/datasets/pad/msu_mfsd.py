@@ -1,7 +1,7 @@
-"""MSU-MFSD: 35 clients before a phone and a laptop; prints, and videos on a tablet and a phone.
+"""MSU-MFSD: 35 clients, recorded by a phone and a laptop; prints, and videos on a tablet and a phone.
 
-Wen, Han and Jain, "Face spoof detection with image distortion analysis", IEEE TIFS 2015. Which clients are for
-training is known, and two lists say it, too. Some of the phone's videos stand upside down, depending on what reads
+Wen, Han and Jain, "Face spoof detection with image distortion analysis", IEEE TIFS 2015. The training clients are
+known, and two lists name them, too. Some of the phone's videos are upside down, depending on the software that reads
 them: see `Scanner.turned`.
 """
 
@@ -40,7 +40,7 @@ def _split(client: str) -> str | None:
 
 
 def check_lists(tree: Tree, _: Sequence[Item]) -> None:
-    """Compare the lists of clients with the known ones: a list that differs is of another copy, or was changed."""
+    """Compare the lists of clients with the known ones; a list that differs belongs to another copy, or was changed."""
     for file in tree.files:
         part = LISTS.get(PurePosixPath(file).name)
         for number, line in tree.lines(file) if part else ():
@@ -50,7 +50,7 @@ def check_lists(tree: Tree, _: Sequence[Item]) -> None:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     client = f"client0{TRAIN.split()[number + 2]}_laptop_SD"
     attacks = ((medium, species) for medium, species in SPECIES.items() if medium != "iphone_video")
     return (

@@ -1,8 +1,8 @@
-"""OULU-NPU: 55 people before six phones in three sessions; two printers and two displays.
+"""OULU-NPU: 55 people, recorded by six phones in three sessions; two printers and two displays.
 
-Boulkenafet et al., "OULU-NPU: A mobile face presentation attack database with real-world variations", FG 2017. The
-name of a video is phone, session, subject and file; file 1 is bona fide, 2 and 3 are prints, 4 and 5 replays. Lists
-of four protocols come with it; of their labels the sign alone is used, and compared with the names.
+Boulkenafet et al., "OULU-NPU: A mobile face presentation attack database with real-world variations", FG 2017. The name
+of a video is phone, session, subject and file; file 1 is bona fide, 2 and 3 are prints, 4 and 5 replays. The dataset
+includes lists of four protocols; only the sign of their labels is used, and compared with the names.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ def _line(line: str) -> tuple[str, str] | None:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     return tuple(
         Clip(f"Train_files/1_1_{number + 3:02d}_{file}.avi", OTHERS + number, species)
         for file, species in SPECIES.items()

@@ -1,9 +1,9 @@
-"""Frames of datasets that were cut out before, in two layouts: those of FLIP and FedSIS, and that of GD-FAS.
+"""Cropped frames of datasets, in two layouts: those of FLIP and FedSIS, and that of GD-FAS.
 
 Srivatsan et al., "FLIP: Cross-domain face anti-spoofing with language guidance", ICCV 2023; Jung et al., "Group-wise
-scaling and orthogonal decomposition for domain-invariant feature extraction in face anti-spoofing", ICCV 2025. What a
-frame shows stands in its name, as its dataset has it: with it come species, person and what else the dataset says, and
-persons are the same as in the dataset itself. The folder must say the same class.
+scaling and orthogonal decomposition for domain-invariant feature extraction in face anti-spoofing", ICCV 2025. A
+frame's name contains the name of its video or image in the dataset, which provides species, person and further columns;
+persons are the same as in the dataset itself. The folder must name the same class.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ UNREAD = "images whose names are not of the dataset"
 
 @dataclass(frozen=True)
 class Source:
-    """A dataset whose frames are read: where a frame's video lies in the dataset itself, by part, class and name.
+    """A dataset with readable frames: `path` maps part, class and name of a frame to its video's path in the dataset.
 
-    A dataset of images has no frames: the number at the end of a name is the image's own. Where a name says nothing of
-    the class, `of_class` gives what names say in the folders of one class.
+    Datasets of images have no frames: the number at the end of a name is part of the image's name. If names do not
+    contain the class, `of_class` returns the kinds of names in the folders of one class.
     """
 
     scanner: Scanner
@@ -59,7 +59,7 @@ class Source:
     of_class: Callable[[bool], tuple[Name, ...]] | None = None
 
     def read(self, fields: Mapping[str, str], choices: Choices) -> Sighting | None:
-        """Return what the dataset says of a name, or None if it has no such name."""
+        """Return the dataset's sighting of a name, or None if the name is not of the dataset."""
         stem, number = fields["stem"], fields.get("number")
         if self.images and number is not None:
             stem, number = f"{stem}_{number}", "0"
@@ -67,9 +67,9 @@ class Source:
         path = self.path(fields["part"], live, stem)
         for name in self.of_class(live) if self.of_class else self.scanner.names:
             if parsed := name.grammar.parse(path):
-                said = name.read(parsed.fields, choices)
-                if isinstance(said, Sighting):
-                    return said if number is None else replace(said, video=stem, frame=int(number))
+                sighting = name.read(parsed.fields, choices)
+                if isinstance(sighting, Sighting):
+                    return sighting if number is None else replace(sighting, video=stem, frame=int(number))
         return None
 
 
@@ -78,7 +78,7 @@ def _casia(part: str, _: bool, stem: str) -> str:
 
 
 def _replay(part: str, live: bool, stem: str) -> str:
-    """Return where a video of Replay-Attack lies: the folder begins the name."""
+    """Return the path of a video of Replay-Attack: the folder is the prefix of the name."""
     folder, _, name = stem.partition("_")
     part = "devel" if part == "dev" else part
     return f"{part}/{folder}/{name}" if live else f"{part}/attack/{folder}/{name}"
@@ -94,21 +94,21 @@ def _hkbu(_: str, live: bool, stem: str) -> str:
 
 def _cefa(_: str, __: bool, stem: str) -> str:
     first, number, *more = (*stem.split("_"), "", "")
-    if len(more) > 5:  # two are the empty ones
+    if len(more) > 5:  # two are the empty strings added above
         return f"{'3D-Mask' if first == '1' else 'Silicone-Mask'}/{number}/{stem}/color"
     ethnicity = dict(zip("123", cefa.ETHNICITIES, strict=True)).get(first, "")
     return f"{ethnicity}-{number}/{stem}/color"
 
 
 def _wmca(_: str, __: bool, stem: str) -> str:
-    """Return where a file of WMCA lies: its date begins the name."""
+    """Return the path of a file of WMCA: the date is the prefix of its name."""
     return stem.replace("_", "/", 1)
 
 
 def _surf(_: str, __: bool, stem: str) -> str:
-    """Return where a frame of CASIA-SURF lies: folders are apart by the character that also stands within them."""
-    if found := _SURF_VIDEO.fullmatch(stem):
-        return "/".join(found.groups())
+    """Return the path of a frame of CASIA-SURF; the separator of its folders also occurs within their names."""
+    if match := _SURF_VIDEO.fullmatch(stem):
+        return "/".join(match.groups())
     return stem.replace("_", "/")
 
 
@@ -135,40 +135,41 @@ SOURCES = {
 
 
 def _read(fields: Mapping[str, str], choices: Choices, among: Sequence[Source]) -> Sighting | str:
-    """Read a name as that of the first source that has it."""
-    return next((said for source in among if (said := source.read(fields, choices))), UNREAD)
+    """Read a name with the first source that recognises it."""
+    return next((sighting for source in among if (sighting := source.read(fields, choices))), UNREAD)
 
 
 def _names(among: Sequence[Source]) -> tuple[Name, ...]:
-    read = partial(_read, among=among)
-    images = (Name(grammar, read, "image") for grammar in (FRAME, NUMBERED, WHOLE))
-    return (*images, Name(FOLDER, read, "frames"))
+    read_name = partial(_read, among=among)
+    images = (Name(grammar, read_name, "image") for grammar in (FRAME, NUMBERED, WHOLE))
+    return (*images, Name(FOLDER, read_name, "frames"))
 
 
 def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Scan with the names of the dataset that was given, or of the one that has these names."""
+    """Scan with the names of the chosen dataset, or of the dataset that most names match."""
     kinds = [choices.of] if choices.of else list(SOURCES)
-    known = {kind: replace(scanner, kind=kind, names=_names([SOURCES[kind]])) for kind in kinds}
+    scanners = {kind: replace(scanner, kind=kind, names=_names([SOURCES[kind]])) for kind in kinds}
     matched: Counter[str] = Counter()
-    unread: dict[str, list[str]] = {kind: [] for kind in known}
+    unread: dict[str, list[str]] = {kind: [] for kind in scanners}
+    # Every candidate reads every file, because one name can match several datasets.
     for file in tree.files:
         if sight(scanner, file, choices) is None:
             continue
-        for kind, own in known.items():
-            seen = sight(own, file, choices)
-            if seen is not None and isinstance(seen[2], Sighting):
+        for kind, candidate in scanners.items():
+            match = sight(candidate, file, choices)
+            if match is not None and isinstance(match[2], Sighting):
                 matched[kind] += 1
             else:
                 unread[kind].append(printable(file))
     if not matched:
-        wanted = f"looked for {FRAME.template}.png and {FOLDER.template}/000.png"
-        message = f"holds no frames of {' or '.join(known)}: {wanted}; {tree.listing()}{tree.hints()}"
+        templates = f"looked for {FRAME.template}.png and {FOLDER.template}/000.png"
+        message = f"holds no frames of {' or '.join(scanners)}: {templates}; {tree.listing()}{tree.hints()}"
         raise UserError(str(tree.root), message)
     kind = _most(matched, tree)
     if len(unread[kind]) > UNKNOWN_SHARE * (len(unread[kind]) + matched[kind]):
         message = f"{len(unread[kind])} images have names that {kind} does not have: {', '.join(unread[kind][:3])}"
         raise UserError(str(tree.root), f"{message}; give the folder of one dataset, or say which with --of")
-    listing = by_name(known[kind], tree, choices)
+    listing = by_name(scanners[kind], tree, choices)
     return replace(listing, notes=(*listing.notes, f"frames of {kind}, by their names"))
 
 
@@ -181,7 +182,7 @@ def _most(matched: Counter[str], tree: Tree) -> str:
 
 
 def check_folders(tree: Tree, items: Sequence[Item]) -> None:
-    """Raise a UserError where a frame lies in the folder of the other class."""
+    """Raise a UserError if a frame is in the folder of the other class."""
     for item in items:
         folder = item.name.split("/")[1]
         if (folder in REAL) != bool(item.label):

@@ -1,8 +1,8 @@
-"""Idiap Replay-Attack: 50 clients before a webcam in two lights; prints, and photographs and videos on two displays.
+"""Idiap Replay-Attack: 50 clients and a webcam in two lights; prints, and photographs and videos on two displays.
 
-Chingovska, Anjos and Marcel, "On the effectiveness of local binary patterns in face anti-spoofing", BIOSIG 2012. What
-a display shows decides the species: a photograph (``photo``) or a video (``replay``). The enrolment videos are left
-out unless they are asked for.
+Chingovska, Anjos and Marcel, "On the effectiveness of local binary patterns in face anti-spoofing", BIOSIG 2012. The
+content of a display decides the species: a photograph (``photo``) or a video (``replay``). The enrolment videos are
+left out unless ``--enroll`` is set.
 """
 
 from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ def _extra(fields: Mapping[str, str]) -> dict[str, str]:
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     client, light = f"client{number + 101}_session01", "controlled"
     return (
         Clip(f"train/real/{client}_webcam_authenticate_{light}_1.mov", OTHERS + number),
@@ -67,11 +67,11 @@ def _further(number: int) -> tuple[Clip, ...]:
 
 
 SIDE = 224
-"""Pixels of a rendered face with its surroundings, in frames as large as the dataset's."""
+"""Size in pixels of a rendered face with its surroundings, in frames as large as the dataset's."""
 
 
 def crowd(people: int) -> tuple[Clip, ...]:
-    """Return clips of a test part in which each client enrols once, comes back twice, and is attacked three times."""
+    """Return clips of a test part with one enrolment, two bona fide attempts and three attacks per client."""
     return tuple(clip for number in range(1, people + 1) for clip in _of_client(number))
 
 

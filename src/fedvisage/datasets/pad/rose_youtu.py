@@ -1,9 +1,9 @@
-"""Rose-Youtu: 20 people before five phones; prints, replays on two displays, and masks of paper.
+"""Rose-Youtu: 20 people, recorded by five phones; prints, replays on two displays, and masks of paper.
 
-Li et al., "Unsupervised domain adaptation for face anti-spoofing", IEEE TIFS 2018. The name of a video begins with
-what it shows: ``G`` a person, ``Ps`` and ``Pq`` a still and a quivering print, ``Vl`` and ``Vm`` a video on two
-displays, ``Mc``, ``Mf``, ``Mu`` and ``Ml`` a cut, a full, an upper and a lower mask of paper. The first ten people are
-for training.
+Li et al., "Unsupervised domain adaptation for face anti-spoofing", IEEE TIFS 2018. The prefix of a video's name is its
+content: ``G`` a person, ``Ps`` and ``Pq`` a still and a quivering print, ``Vl`` and ``Vm`` a video on two displays,
+``Mc``, ``Mf``, ``Mu`` and ``Ml`` a cut, a full, an upper and a lower mask of paper. The first ten people are for
+training.
 """
 
 from collections.abc import Mapping

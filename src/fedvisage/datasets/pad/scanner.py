@@ -1,4 +1,4 @@
-"""What a scanner is, and how most of them scan: by the names of files, one grammar after another."""
+"""The scanner of a dataset, and the default scan: by the names of files, with one grammar after another."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedvisage.datasets.report import Skipped
 from fedvisage.faces import pictures
 
 UNKNOWN_SHARE = 0.01
-"""More media files than this share with names that the dataset does not have: another dataset, or another version."""
+"""Maximum share of media files with unknown names: more of them indicate another dataset or another version."""
 
 _EXAMPLES = 5
 _ENDINGS: dict[Kind, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ _ENDINGS: dict[Kind, tuple[str, ...]] = {
     "arrays": ARRAY_ENDINGS,
 }
 COLOURS = ("rgb", "bgr")
-"""Which colour arrays have first."""
+"""Possible orders of colours in arrays."""
 
 Count = tuple[int, int]
 """Bona fide items and attacks."""
@@ -42,7 +42,7 @@ Count = tuple[int, int]
 
 @dataclass(frozen=True)
 class Name:
-    """One kind of names: their grammar, what they say, and whether they name videos, images or folders of frames."""
+    """One kind of names: their grammar, their reader, and the kind of items that they name."""
 
     grammar: Grammar
     read: Callable[[Mapping[str, str], Choices], Sighting | str]
@@ -50,63 +50,63 @@ class Name:
 
     @property
     def endings(self) -> tuple[str, ...]:
-        """How such files end."""
+        """The endings of such files."""
         return _ENDINGS[self.kind]
 
 
 @dataclass(frozen=True)
 class Scanner:
-    """A dataset: what its files are called and mean, and what is known of a whole copy."""
+    """A dataset: the names of its files with their meaning, and the known contents of a complete copy."""
 
     kind: str
     title: str
     page: str
-    """Where it is asked for, and its licence read."""
+    """Page for requesting the dataset and reading its licence."""
     expects: str
-    """The layout, as it is shown to somebody who looks for the right root."""
+    """The layout, shown to users who look for the right root."""
     names: tuple[Name, ...] = ()
     official: bool = True
-    """Whether it is a published dataset, with a split of its authors and known counts."""
+    """True for a published dataset, with its authors' split and known counts."""
     columns: tuple[str, ...] = ()
-    """What items say beyond the known columns."""
+    """Columns of its items in addition to the standard ones."""
     counts: Mapping[str, Count] = field(default_factory=dict)
-    """Videos in a whole copy by `Item.place`; ``all`` is the whole copy, also where items have a split."""
+    """Videos in a complete copy by `Item.place`; ``all`` is the total, even if items have a split."""
     beside: tuple[str, ...] = ()
-    """Patterns for the paths of known files that are no items, such as ``*.face``: nobody needs to hear of them."""
+    """Patterns for the paths of expected files that are not items, such as ``*.face``; reports omit them."""
     lists: LabelLists | None = None
     boxes: BoxFiles | None = None
     check: Callable[[Tree, Sequence[Item]], None] | None = None
-    """Further checks of what was found; raises UserError."""
+    """Further checks of the scanned items; raises UserError."""
     enrolment: bool = False
     released: bool = False
-    """Whether lists were released with a known mistake, which can be asked for."""
+    """True if released lists contain a known mistake that an option can reproduce."""
     of: tuple[str, ...] = ()
-    """Datasets whose frames it holds, where it is no dataset of its own."""
+    """Datasets whose frames it contains, if it is not a dataset itself."""
     turned: bool = False
-    """Whether some videos stand upside down: where no face is found, it is sought at 180 degrees."""
+    """True if some videos are upside down: if no face is detected, the frames are rotated by 180 degrees."""
     example: tuple[Example, ...] = ()
-    """A small copy, for tests and for people who want to see the layout."""
+    """A small copy, for tests and as an example of the layout."""
     further: Callable[[int], tuple[Clip, ...]] | None = None
-    """The clips of one more person of such a copy, by a number from 0: bona fide, and as what studies divide by."""
+    """The clips of an additional person in a small copy, by a number from 0: bona fide, and attacks."""
     crowd: Callable[[int], Sequence[Example]] | None = None
-    """A copy with so many people, where a dataset has who enrols, comes back, and is attacked."""
+    """A copy with this number of people, for datasets with enrolment, bona fide attempts and attacks per person."""
     scan: Callable[[Scanner, Tree, Choices], Listing] | None = None
-    """How items are found; by their names unless a dataset needs another way."""
+    """Finds the items; by their names unless a dataset needs another way."""
 
     @property
     def whole_copy(self) -> tuple[str, ...]:
-        """Say how much a whole copy has, by place."""
+        """The counts of a complete copy, by place."""
         return tuple(
             f"{place}: {real:,} bona fide, {attacks:,} attacks" for place, (real, attacks) in self.counts.items()
         )
 
     def list(self, tree: Tree, choices: Choices) -> Listing:
-        """Scan a tree and check what was found."""
+        """Scan a tree and check the result."""
         self._check_choices(choices)
-        found = (self.scan or by_name)(self, tree, choices)
+        listing = (self.scan or by_name)(self, tree, choices)
         if self.check:
-            self.check(tree, found.items)
-        return found
+            self.check(tree, listing.items)
+        return listing
 
     def _check_choices(self, choices: Choices) -> None:
         if choices.enroll and not self.enrolment:
@@ -116,11 +116,11 @@ class Scanner:
         if choices.released and not self.released:
             raise UserError("--labels", f"no lists that were released with FedSIS call anything of {self.title} wrong")
         if choices.of is not None and choices.of not in self.of:
-            known = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
-            raise UserError("--of", f"{choices.of!r} cannot be named here; {known}")
+            remedy = f"choose one of {', '.join(self.of)}" if self.of else f"{self.title} is a dataset of its own"
+            raise UserError("--of", f"{choices.of!r} cannot be named here; {remedy}")
         if choices.colour is not None and (choices.colour not in COLOURS or not self._has_arrays):
-            known = f"choose one of {', '.join(COLOURS)}" if self._has_arrays else f"{self.title} has no arrays"
-            raise UserError("--colour", f"{choices.colour!r} cannot be chosen; {known}")
+            remedy = f"choose one of {', '.join(COLOURS)}" if self._has_arrays else f"{self.title} has no arrays"
+            raise UserError("--colour", f"{choices.colour!r} cannot be chosen; {remedy}")
 
     @property
     def _has_arrays(self) -> bool:
@@ -128,7 +128,7 @@ class Scanner:
 
 
 def sight(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, Sighting | str] | None:
-    """Return what the name of a file says, with the end of its path that says it; None if no grammar has it."""
+    """Return the kind of a file's name, the matching end of its path and its sighting; None if no grammar matches."""
     for name in scanner.names:
         if ending_of(file) not in name.endings:
             continue
@@ -139,32 +139,32 @@ def sight(scanner: Scanner, file: str, choices: Choices) -> tuple[Name, str, Sig
 
 
 def by_name(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Read every file's name; count what is no item by reason, and refuse what is no copy of this dataset."""
-    seen = _Seen(scanner, tree, choices)
+    """Read every file's name; count other files by reason, and refuse a tree that is no copy of this dataset."""
+    state = _Seen(scanner, tree, choices)
     for file in tree.files:
-        seen.take(file)
-    if not seen.items:
+        state.take(file)
+    if not state.items:
         raise UserError(str(tree.root), f"is no {scanner.title}: looked for {_wanted(scanner)}; "
                         f"{tree.listing()}{tree.hints()}")  # fmt: skip
-    seen.refuse_many_unknown()
-    items = [seen.items[key] for key in sorted(seen.items)]
+    state.refuse_many_unknown()
+    items = [state.items[key] for key in sorted(state.items)]
     notes = check_lists(scanner.lists, tree, items, choices.live) if scanner.lists else ()
     if any(item.kind == "arrays" for item in items) and choices.colour is None:
         notes = (*notes, "arrays are read as red, green, blue; --colour bgr reads them the other way round")
     if tree.hidden:
-        seen.stray["hidden files"] += tree.hidden
-    return Listing(items, tuple(seen.skipped), seen.stray, tuple(seen.unknown[:_EXAMPLES]), notes)
+        state.stray["hidden files"] += tree.hidden
+    return Listing(items, tuple(state.skipped), state.stray, tuple(state.unknown[:_EXAMPLES]), notes)
 
 
 @dataclass
 class _Seen:
-    """What the names have said so far."""
+    """The state of a scan by names."""
 
     scanner: Scanner
     tree: Tree
     choices: Choices
     items: dict[str, Item] = field(default_factory=dict)
-    where: dict[str, str] = field(default_factory=dict)  # from an item's key to where it lies
+    where: dict[str, str] = field(default_factory=dict)  # from an item's key to its path
     skipped: list[Skipped] = field(default_factory=list)
     stray: Counter[str] = field(default_factory=Counter)
     unknown: list[str] = field(default_factory=list)
@@ -174,43 +174,43 @@ class _Seen:
         self.others = {name for name in self.tree.files if ending_of(name) not in MEDIA_ENDINGS}
 
     def take(self, file: str) -> None:
-        sighted = sight(self.scanner, file, self.choices)
-        if sighted is None:
+        match = sight(self.scanner, file, self.choices)
+        if match is None:
             self._pass_over(file)
             return
-        name, tail, said = sighted
-        if isinstance(said, str):
-            self.stray[said] += 1
+        name, tail, sighting = match
+        if isinstance(sighting, str):
+            self.stray[sighting] += 1
             return
         path = self.tree.path(file)
         if fault := unusable(path, file, self.tree.root, name.endings):
             self.skipped.append(Skipped(printable(file), fault))
             return
-        self._add(name, file, tail, said)
+        self._add(name, file, tail, sighting)
 
     def _add(self, name: Name, file: str, tail: str, said: Sighting) -> None:
-        """Note an item; the first file of a folder of frames stands for the folder."""
+        """Add an item; the first file of a folder of frames represents the folder."""
         framed = name.kind == "frames"
         located = str(PurePosixPath(file).parent) if framed else file
         if self.where.setdefault(tail, located) != located:
-            both = f"{self.where[tail]} and {located}"
-            raise UserError(str(self.tree.root), f"holds two copies of one item, {both}; give the folder of one copy")
+            paths = f"{self.where[tail]} and {located}"
+            raise UserError(str(self.tree.root), f"holds two copies of one item, {paths}; give the folder of one copy")
         if tail in self.items:
             return
-        whole = tail if framed else tail + file[len(without_ending(file)) :]
+        item_name = tail if framed else tail + file[len(without_ending(file)) :]
         subject = "/".join(part for part in (self.scanner.kind, said.part, said.subject or tail) if part)
         video = str(PurePosixPath(tail).with_name(said.video)) if said.video else tail
         self.items[tail] = Item(
-            self.tree.path(located), whole, name.kind, said.species, subject, video, said.split, said.extra,
-            boxes=self._boxes(located, whole), frame=said.frame, own_subject=not said.subject,
+            self.tree.path(located), item_name, name.kind, said.species, subject, video, said.split, said.extra,
+            boxes=self._boxes(located, item_name), frame=said.frame, own_subject=not said.subject,
             bgr=self.choices.colour == "bgr",
         )  # fmt: skip
 
     def _boxes(self, located: str, whole: str) -> Path | None:
-        """Return the file with an item's boxes, beside it or below the root."""
+        """Return the file with an item's boxes, next to the item or below the root."""
         above = located[: len(located) - len(whole)]
         candidates = self.scanner.boxes.candidates(whole) if self.scanner.boxes else ()
-        for candidate in (place for one in candidates for place in (f"{above}{one}", one)):
+        for candidate in (place for name in candidates for place in (f"{above}{name}", name)):
             if candidate in self.others and not self.tree.path(candidate).is_symlink():
                 return self.tree.path(candidate)
         return None

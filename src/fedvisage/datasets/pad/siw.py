@@ -1,8 +1,8 @@
-"""SiW: 165 people before two cameras; prints, and replays on four displays.
+"""SiW: 165 people, recorded by two cameras; prints, and replays on four displays.
 
 Liu, Jourabloo and Liu, "Learning deep models for face anti-spoofing: binary or auxiliary supervision", CVPR 2018. The
 name of a video is subject, sensor, type, medium and session; type 1 is bona fide, 2 a print, 3 a replay, and the folder
-must say the same. Sixteen videos end in ``.m.mov``. The boxes that come with it are passed over.
+must name the same. Sixteen videos end in ``.m.mov``. The dataset's boxes are ignored.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""SiW-Mv2: 14 kinds of attacks, from prints to masks, make-up and things that cover a part of the face.
+"""SiW-Mv2: 14 kinds of attacks, from prints to masks, make-up and objects that cover a part of the face.
 
 Guo et al., "Multi-domain learning for updating face anti-spoofing models", ECCV 2022. A name is the kind and a number.
-Who is on a video is not said: each counts as a person of its own. Folders differ between copies; the name decides, and
-the folder ``Live`` or ``Spoof`` must say the same.
+Persons are unknown: each video counts as its own person. Folders differ between copies; the name decides, and the
+folder ``Live`` or ``Spoof`` must match.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
-"""3DMAD: 17 people before a Kinect in three sessions; in the third somebody wears a mask of their face.
+"""3DMAD: 17 people, recorded by a Kinect in three sessions; in the third, masks of their faces are worn.
 
 Erdogmus and Marcel, "Spoofing in 2D face recognition with 3D masks and anti-spoofing with Kinect", BTAS 2013. The name
-of a file is subject, session and recording. Of each file the colour frames are read; its depth and its positions of the
-eyes are left.
+of a file is subject, session and recording. Only the colour frames of a file are read, not its depth and eye positions.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The files below the root of a dataset: which are there, and which may be read."""
+"""The files below the root of a dataset: their listing, and checks whether they are readable."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ class Tree:
     hidden: int = 0
 
     def path(self, name: str) -> Path:
-        """Return where a file lies."""
+        """Return the path of a file."""
         return self.root / name
 
     def lines(self, name: str) -> list[tuple[int, str]]:
-        """Read a list: its lines that are not empty with their numbers, whatever ends lines on the writer's system."""
+        """Read a list: its non-empty lines with their numbers, for any line ending."""
         path = self.path(name)
         if fault := unusable(path, name, self.root, (path.suffix.lower(),)):
             raise UserError(str(path), f"{fault}; it is needed to check the names")
@@ -49,7 +49,7 @@ class Tree:
         return [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1) if line.strip()]
 
     def listing(self) -> str:
-        """Say what lies below the root, for somebody who gave a wrong one."""
+        """Describe the contents of the root, for the message about a wrong root."""
         if not self.files:
             return "the directory is empty"
         tops = sorted({printable(PurePosixPath(name).parts[0]) for name in self.files})
@@ -58,16 +58,16 @@ class Tree:
         return f"found {', '.join(tops[:_SHOWN])}{', …' if len(tops) > _SHOWN else ''} ({counts})"
 
     def hints(self) -> str:
-        """Say what may be in the way: archives, or linked directories."""
+        """Describe possible obstacles: archives, or linked directories."""
         packed = [name for name in self.files if PurePosixPath(name).suffix.lower() in ARCHIVE_ENDINGS]
         linked = [name for name in self.files if self.path(name).is_symlink() and self.path(name).is_dir()]
-        said = f"; {printable(packed[0])} is an archive: unpack it first" if packed else ""
-        said += f"; {printable(linked[0])} is a linked directory, and links are not followed" if linked else ""
-        return said
+        text = f"; {printable(packed[0])} is an archive: unpack it first" if packed else ""
+        text += f"; {printable(linked[0])} is a linked directory, and links are not followed" if linked else ""
+        return text
 
 
 def ending_of(name: str) -> str:
-    """Return the ending of a name in lower case, without what stands before."""
+    """Return the ending of a name in lower case."""
     return PurePosixPath(name).suffix.lower()
 
 
@@ -77,9 +77,9 @@ def without_ending(name: str) -> str:
 
 
 def walk(root: Path, leave_out: Path | None = None) -> Tree:
-    """List the files below a root; linked directories stand in the list themselves and are not entered.
+    """List the files below a root; linked directories are listed but not entered.
 
-    What lies in the directory `leave_out` belongs to something else and is not looked at.
+    The files in the directory `leave_out`, such as depth maps, are not part of the dataset and are left out.
     """
     if not root.is_dir():
         raise UserError(str(root), "no such directory; give the folder that holds the dataset")
@@ -89,7 +89,7 @@ def walk(root: Path, leave_out: Path | None = None) -> Tree:
 
 
 def _folder_below(root: Path, folder: Path | None) -> str | None:
-    """Return how the names of a folder's files begin, if it lies below the root."""
+    """Return the common prefix of the names of a folder's files, if the folder is below the root."""
     if folder is None or not folder.resolve().is_relative_to(root.resolve()):
         return None
     if folder.resolve() == root.resolve():
@@ -108,7 +108,7 @@ def files_below(root: Path, hidden: Counter[str] | None = None) -> Iterator[Path
 
 
 def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str | None:
-    """Return why a directory entry cannot be read as a file of the dataset, if so; its content is not looked at."""
+    """Return the reason why a directory entry is unusable as a file of the dataset, if any, without reading it."""
     if not name.isprintable() or len(name) > _NAME_LIMIT or not is_safe_path(name):
         return f"its name is longer than {_NAME_LIMIT} characters or has characters that cannot be kept"
     if path.is_symlink():
@@ -128,7 +128,7 @@ def unusable(path: Path, name: str, root: Path, endings: tuple[str, ...]) -> str
 
 
 def _resolved(path: Path) -> Path:
-    """Return where a path leads; a link that leads to itself stays where it is, and cannot be read."""
+    """Return the target of a path; a link to itself resolves to itself, and is unreadable."""
     return Path(os.path.realpath(path))
 
 

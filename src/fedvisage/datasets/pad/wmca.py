@@ -1,10 +1,10 @@
-"""WMCA: 72 people before several cameras; prints, replays, glasses, and masks of paper, silicone and hard stuff.
+"""WMCA: 72 people, recorded by several cameras; prints, replays, glasses, and paper, silicone and rigid masks.
 
 George et al., "Biometric face presentation attack detection with multi-channel convolutional neural network", IEEE TIFS
-2020. The name of a file is client, session, presenter, type and instrument; the type alone decides the class. Who is
-shown is the client, also where somebody else wears the client's mask, so that a mask and its original stay together.
-The lists of a protocol come in three forms; the one that is called grandtest says which part a file belongs to. Colour
-is read: of the cut-out frames where they are there, else of the recordings of the station.
+2020. The name of a file is client, session, presenter, type and instrument; the type alone decides the class. The
+subject is the client, even if another person wears the client's mask, so that a mask and its original stay together.
+Protocol lists come in three forms; the list grandtest assigns files to parts. Colour is read from the cropped frames if
+they exist, else from the recordings of the station.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ def _left_out(_: Mapping[str, str], __: Choices, why: str) -> str:
 
 
 def _line(line: str) -> tuple[str, str] | None:
-    """Read a line of one of three forms; the line that heads a table names nothing."""
+    """Read a line of one of three forms; the header of a table has an empty name."""
     words = [word.strip() for word in line.split(",")]
     if "filepath" in words:
         return "", ""
-    if len(words) == 5:  # a row's number, client, path, part and label
+    if len(words) == 5:  # row number, client, path, part and label
         return _stem(words[2]), words[4]
-    if len(words) == 4:  # path, label, what it is, and part
+    if len(words) == 4:  # path, label, description and part
         return _stem(words[0]), words[1]
     path, _, label = line.rpartition(" ")
     return (_stem(path), label) if path and len(words) == 1 else None
@@ -85,12 +85,12 @@ def _stem(path: str) -> str:
 
 
 def scan(scanner: Scanner, tree: Tree, choices: Choices) -> Listing:
-    """Read the names, and the part of each file from the list that is called grandtest."""
-    cut = any(CUT.parse(without_ending(file)) for file in tree.files)
-    names = _names(cut_out=cut)
-    found = by_name(replace(scanner, names=names), tree, choices)
+    """Scan by names, and read the part of each file from the list grandtest."""
+    has_crops = any(CUT.parse(without_ending(file)) for file in tree.files)
+    names = _names(cut_out=has_crops)
+    listing = by_name(replace(scanner, names=names), tree, choices)
     parts = _parts(tree)
-    return replace(found, items=[replace(item, split=parts.get(stem_of(item))) for item in found.items])
+    return replace(listing, items=[replace(item, split=parts.get(stem_of(item))) for item in listing.items])
 
 
 def _names(*, cut_out: bool) -> tuple[Name, ...]:
@@ -106,16 +106,16 @@ def _parts(tree: Tree) -> dict[str, str]:
         for _, line in tree.lines(file) if _GRANDTEST.fullmatch(file) else ():
             words = [word.strip() for word in line.split(",")]
             part = next((SPLITS[word] for word in reversed(words) if word in SPLITS), None)
-            if part and (read := _line(line)):
-                parts[read[0]] = part
+            if part and (entry := _line(line)):
+                parts[entry[0]] = part
     return parts
 
 
 def _further(number: int) -> tuple[Clip, ...]:
-    """Return the clips of one more person of a small copy."""
+    """Return the clips of an additional person in a small copy."""
     kinds = (("01_000_0_01", "bonafide"), ("01_000_3_04", "print"), ("01_000_4_02", "replay"))
     place = f"preprocessed-face-station_RGB/26.01.18/{number + 201}"
-    return tuple(Clip(f"{place}_{said}.hdf5", OTHERS + number, species, layout=_ARRAYS) for said, species in kinds)
+    return tuple(Clip(f"{place}_{stem}.hdf5", OTHERS + number, species, layout=_ARRAYS) for stem, species in kinds)
 
 
 SCANNER = Scanner(

@@ -1,1 +1,1 @@
-"""Datasets of people for face recognition, as they are distributed: one layout each, with ``catalogue.py`` the list."""
+"""Datasets of people for face recognition in their published layouts; ``datasets/catalogue.py`` lists them."""

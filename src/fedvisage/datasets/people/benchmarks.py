@@ -1,4 +1,4 @@
-"""Benchmarks that are folders with lists of pairs: LFW, CALFW, CPLFW, CFP and AgeDB."""
+"""Benchmarks in folders with lists of pairs: LFW, CALFW, CPLFW, CFP, AgeDB and RFW."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ _CFP = Grammar("{person}/{view}/{number}", person="[0-9]{3}", view="frontal|prof
 _AGEDB = Grammar("{number}_{person}_{age}_{sex}", number="[0-9]+", person="[^/_]+", age="[0-9]+", sex="[fm]")
 
 _PROFILE = 100
-"""Added to the number of a profile of CFP: frontal 1 is 1, profile 1 is 101."""
+"""Offset of profile numbers in CFP: frontal 1 is 1, profile 1 is 101."""
 
 
 def benchmark_album(layout: Layout, shots: Sequence[Shot], skipped: tuple[Skipped, ...],
                     pairs: Mapping[str, PairList], *notes: str) -> Album:  # fmt: skip
-    """Put photographs and lists together, and say so where there is no list."""
-    counts, of = grouped(shots)
+    """Combine photographs and lists; add a note if there is no list."""
+    counts, person_shots = grouped(shots)
     if not pairs:
         notes = (*notes, "no list of pairs lies beside the photographs, so none is written")
-    return Album(counts, of, skipped, pairs, notes, layout.columns, layout.counts)
+    return Album(counts, person_shots, skipped, pairs, notes, layout.columns, layout.counts)
 
 
 def _scan_lfw(layout: Layout, source: Path) -> Album:
@@ -65,16 +65,16 @@ def _flat(fields: Mapping[str, str]) -> Says:
 
 
 def _numbered(shots: Sequence[Shot]) -> dict[str, tuple[str, int]]:
-    """Return whose picture a file of the dataset is, by its name without ending."""
-    found = {}
-    for one in shots:
-        name, _, number = without_ending(one.name).rpartition("/")[2].rpartition("_")
-        found[without_ending(one.original).rpartition("/")[2]] = name, int(number)
-    return found
+    """Return the person and the number of each picture, by its file name in the dataset without ending."""
+    people = {}
+    for shot in shots:
+        name, _, number = without_ending(shot.name).rpartition("/")[2].rpartition("_")
+        people[without_ending(shot.original).rpartition("/")[2]] = name, int(number)
+    return people
 
 
 def _scan_calfw(layout: Layout, source: Path) -> Album:
-    """Read CALFW: pairs of one person have the number of their fold, those of two have none and follow in order."""
+    """Read CALFW: same-person pairs have the number of their fold, other pairs follow in order without one."""
     tree = walk(source)
     shots, skipped = shots_of(layout, tree, Pattern(_FLAT, _flat))
     if (name := named(tree, "pairs_CALFW.txt")) is None:
@@ -85,9 +85,11 @@ def _scan_calfw(layout: Layout, source: Path) -> Album:
         if number:
             folds[number].append(pair)
     different = consecutive([pair for number, pair in listed if not number], max(1, len(folds)), least=1)
-    both = [folds[number] + list(others) for number, others in zip(sorted(folds), different, strict=False)]
+    merged = [
+        folds[number] + list(different_pairs) for number, different_pairs in zip(sorted(folds), different, strict=False)
+    ]
     note = f"{name} gives no folds for pairs of two people: they are taken in its order, as many in each"
-    return benchmark_album(layout, shots, skipped, {"": both or different}, note)
+    return benchmark_album(layout, shots, skipped, {"": merged or different}, note)
 
 
 def _scan_cplfw(layout: Layout, source: Path) -> Album:
@@ -114,7 +116,7 @@ def _scan_cfp(layout: Layout, source: Path) -> Album:
 
 
 def _protocol(tree: Tree, protocol: str) -> PairList:
-    """Read the folds of a protocol: numbers of frontal pictures, in FP of frontal ones and of profiles."""
+    """Read the folds of a protocol: numbers of two frontal pictures, or in FP of a frontal picture and a profile."""
     lists = [named(tree, f"Protocol/Pair_list_{view}.txt") for view in ("F", "P")]
     first, second = (_pictures(tree, name) if name else {} for name in (lists[0], lists[protocol == "FP"]))
     folds = []
@@ -123,32 +125,35 @@ def _protocol(tree: Tree, protocol: str) -> PairList:
         for kind in ("same", "diff"):
             if (name := named(tree, f"Protocol/Split/{protocol}/{number:02d}/{kind}.txt")) is None:
                 continue
-            for at, line in tree.lines(name):
-                one, _, other = (part.strip() for part in line.partition(","))
-                if one not in first or other not in second:
-                    raise UserError(f"{tree.path(name)}, line {at}", "does not name two lines of Pair_list_F.txt and"
-                                    " Pair_list_P.txt")  # fmt: skip
-                pair = first[one], second[other]
+            for at_line, line in tree.lines(name):
+                number_1, _, number_2 = (part.strip() for part in line.partition(","))
+                # Names must exist, and the persons must match the file's claim of same or different.
+                if number_1 not in first or number_2 not in second:
+                    raise UserError(f"{tree.path(name)}, line {at_line}", "does not name two lines of Pair_list_F.txt"
+                                    " and Pair_list_P.txt")  # fmt: skip
+                pair = first[number_1], second[number_2]
                 if (pair[0][0] == pair[1][0]) != (kind == "same"):
                     message = (
                         f"is a pair of {'two people' if kind == 'same' else 'one person'}, and the file says {kind}"
                     )
-                    raise UserError(f"{tree.path(name)}, line {at}", message)
+                    raise UserError(f"{tree.path(name)}, line {at_line}", message)
                 pairs.append(pair)
         folds += [pairs] if pairs else []
     return folds
 
 
 def _pictures(tree: Tree, name: str) -> dict[str, tuple[str, int]]:
-    """Read which picture each number of a list stands for."""
-    found = {}
-    for at, line in tree.lines(name):
+    """Read the picture of each number in a list."""
+    by_number = {}
+    for line_number, line in tree.lines(name):
         number, _, path = line.replace("\t", " ").partition(" ")
         if (parsed := _CFP.parse(without_ending(path.strip()))) is None:
-            raise UserError(f"{tree.path(name)}, line {at}", "must be a number and a path such as 001/frontal/01.jpg")
+            raise UserError(
+                f"{tree.path(name)}, line {line_number}", "must be a number and a path such as 001/frontal/01.jpg"
+            )
         says = _cfp(parsed.fields)
-        found[number] = says.person, int(says.name.rpartition("_")[2])
-    return found
+        by_number[number] = says.person, int(says.name.rpartition("_")[2])
+    return by_number
 
 
 def _agedb(fields: Mapping[str, str]) -> Says:
@@ -269,7 +274,7 @@ AGEDB = Layout(
 )
 
 
-# RFW: four lists of pairs, one for each group, of photographs in one set.
+# RFW: photographs in one set, with one list of pairs for each of four groups.
 
 
 RACES = ("African", "Asian", "Caucasian", "Indian")
@@ -287,20 +292,20 @@ def _rfw(fields: Mapping[str, str]) -> Says | str:
 
 
 def _scan_rfw(layout: Layout, source: Path) -> Album:
-    """Read RFW: a list for each race, and one of all with a fold of each race in every fold."""
+    """Read RFW: one list per race, and a combined list whose folds join one fold of each race."""
     tree = walk(source)
     shots, skipped = shots_of(layout, tree, Pattern(_RFW, _rfw))
     lists = {race: name for race in RACES if (name := named(tree, f"{race}_pairs.txt"))}
     pairs = {race.lower(): listed_as_lfw(tree, name, f"{race}-") for race, name in lists.items()}
     if len({len(folds) for folds in pairs.values()}) == 1 and len(pairs) > 1:
-        pairs[""] = [[pair for some in fold for pair in some] for fold in zip(*pairs.values(), strict=True)]
+        pairs[""] = [[pair for part in fold for pair in part] for fold in zip(*pairs.values(), strict=True)]
     points = {
-        (race, key): where
+        (race, key): five_points
         for race in RACES
         if (name := named(tree, f"{race}_lmk.txt"))
-        for key, where in points_of(tree, [name]).items()
+        for key, five_points in points_of(tree, [name]).items()
     }
-    shots = [replace(one, points=points.get(_key(one))) for one in shots]
+    shots = [replace(shot, points=points.get(_key(shot))) for shot in shots]
     return benchmark_album(layout, shots, skipped, pairs)
 
 

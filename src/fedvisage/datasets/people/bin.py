@@ -1,7 +1,7 @@
-"""Verification pairs in one file, as InsightFace has LFW, CFP-FP, CFP-FF, AgeDB-30, CALFW, CPLFW and VGG2-FP.
+"""Verification pairs in one file: InsightFace's format of LFW, CFP-FP, CFP-FF, AgeDB-30, CALFW, CPLFW and VGG2-FP.
 
-The file says of two pictures whether they are of one person, and not who that is. So every pair has people of its own:
-one, or two. What is judged on such a set is its list of pairs, in ten folds in the file's order.
+The file states whether two pictures are of one person, but not the person's identity. So every pair has its own people:
+one, or two. Such a set is evaluated by its list of pairs, in ten folds in the file's order.
 """
 
 from __future__ import annotations
@@ -18,19 +18,14 @@ from fedvisage.datasets.people.layout import FOLDS, Album, Layout, Shot, consecu
 from fedvisage.datasets.people.recordio import find_file
 from fedvisage.faces.pictures import BYTES_LIMIT
 
-# Reads the one pickle that is read here, a list of pictures and a list of yes and no, without unpickling anything.
-#
-# A pickle is a program. This reads its steps and knows only those that build bytes, numbers and lists; the few names
-# that writers need for bytes and truth values stand for themselves and are never looked up, imported or called.
-# Every
-# other step is refused. Pictures stay in the file: what is kept of them is where they are.
+# A safe reader of one form of pickle.
 
 
 VALUES_LIMIT = 1 << 21
-"""Values that a file may build: lists of pairs have some ten thousand."""
+"""Maximum number of values in a file: lists of pairs have some ten thousand."""
 
 _SHORT = 64
-"""Bytes that are looked at as a text, such as the name of an encoding."""
+"""Maximum length in bytes of a text that is read, such as the name of an encoding."""
 
 _MODULES = ("numpy", "numpy.core.multiarray", "numpy._core.multiarray", "numpy.core.numeric", "numpy._core.numeric")
 _NUMPY = {
@@ -41,7 +36,7 @@ _NAMES = {("_codecs", "encode"), *_NUMPY}
 
 @dataclass(frozen=True)
 class Portion:
-    """Bytes that lie in a file; as a text, each stands for one byte and the higher ones are in UTF-8."""
+    """A range of bytes in a file; with `text`, it is Latin-1 text in UTF-8, and each character represents one byte."""
 
     path: Path
     offset: int
@@ -49,7 +44,7 @@ class Portion:
     text: bool = False
 
     def read(self) -> bytes:
-        """Return them."""
+        """Return the bytes."""
         if self.length > BYTES_LIMIT:
             raise BadFile(f"larger than {BYTES_LIMIT >> 20} MiB")
         with self.path.open("rb") as file:
@@ -65,7 +60,7 @@ class Portion:
 
 @dataclass
 class Named:
-    """A name that a writer uses; what was made with it is told by its arguments."""
+    """A symbol for a name in the file, with the arguments and the state of the object built from it."""
 
     name: str
     arguments: tuple[Any, ...] | None = None
@@ -73,7 +68,7 @@ class Named:
 
 
 class Refused(Exception):
-    """Why the file is not read."""
+    """The reason why the file is not read."""
 
 
 _MARK = object()
@@ -81,7 +76,12 @@ _MARK = object()
 
 @dataclass
 class _Reader:
-    """Carries out the steps of a file over values that do nothing."""
+    """Interprets the steps of a pickle, a list of pictures and a list of truth values, over inert values.
+
+    A pickle is a program. This reader interprets only the steps that build bytes, numbers and lists; the few names that
+    writers need for bytes and truth values are kept as symbols and never looked up, imported or called. Every other
+    step is refused. Pictures stay in the file: the reader keeps only their positions.
+    """
 
     path: Path
     file: IO[bytes]
@@ -128,14 +128,14 @@ class _Reader:
         return self.stack.pop()
 
     def to_mark(self) -> list[Any]:
-        """Return what was pushed since the last mark."""
-        some: list[Any] = []
+        """Return the values pushed since the last mark."""
+        values: list[Any] = []
         while self.stack and self.stack[-1] is not _MARK:
-            some.append(self.stack.pop())
+            values.append(self.stack.pop())
         if not self.stack:
             raise Refused("a step lacks its mark")
         self.stack.pop()
-        return some[::-1]
+        return values[::-1]
 
     def top_list(self) -> list[Any]:
         if not self.stack or not isinstance(self.stack[-1], list):
@@ -154,10 +154,10 @@ class _Reader:
         """Return a short text or bytes."""
         if not isinstance(value, Portion) or value.length > _SHORT:
             raise Refused("a name is no short text")
-        here = self.file.tell()
+        position = self.file.tell()
         self.file.seek(value.offset)
         content = self.take(value.length)
-        self.file.seek(here)
+        self.file.seek(position)
         return content
 
     def named(self, module: bytes, name: bytes) -> None:
@@ -226,7 +226,7 @@ def _appended(reader: _Reader) -> None:
 
 
 _STEPS: dict[bytes, Callable[[_Reader], None]] = {
-    b"\x95": lambda reader: reader.skip(8),  # the length of a frame, which nobody needs
+    b"\x95": lambda reader: reader.skip(8),  # the length of a frame, which is not needed
     b"(": lambda reader: reader.stack.append(_MARK),
     b"]": lambda reader: reader.push([]),
     b")": _one(()),
@@ -261,13 +261,13 @@ _STEPS: dict[bytes, Callable[[_Reader], None]] = {
     b"R": lambda reader: reader.reduce(),
     b"b": lambda reader: reader.build(),
 }
-"""The steps that are read, by their letters in the description of the format (Python's ``pickletools``)."""
+"""The supported steps, by their letters in the description of the format (Python's ``pickletools``)."""
 
 
 def outcome(path: Path, file: IO[bytes], size: int) -> tuple[Any, Callable[[Any], bytes]]:
-    """Carry out the steps of an open file; return what they build, and what reads a short text of it.
+    """Interpret the steps of an open file; return the built value, and a reader of its short texts.
 
-    Any step that is not known raises :class:`Refused`.
+    An unknown step raises :class:`Refused`.
     """
     reader = _Reader(path, file, size)
     return reader.run(), reader.short
@@ -286,28 +286,28 @@ def scan(layout: Layout, source: Path) -> Album:
     if len(pictures) != 2 * len(same) or not same:
         raise UserError(str(path), f"has {len(pictures):,} pictures for {len(same):,} pairs; a pair has two")
     pairs = [_pair(number, alike) for number, alike in enumerate(same)]
-    counts, of = grouped(_shots(layout, path, pictures, pairs))
+    counts, person_shots = grouped(_shots(layout, path, pictures, pairs))
     notes = (
         f"{len(pairs):,} pairs, {sum(same):,} of one person; who is on them is known within a pair only: judge with"
         " --pairs, and leave the other figures of such a set alone",
     )
-    return Album(counts, of, pairs={"": consecutive(pairs, FOLDS)}, notes=notes)
+    return Album(counts, person_shots, pairs={"": consecutive(pairs, FOLDS)}, notes=notes)
 
 
 def _pair(number: int, same: bool) -> Pair:
-    """Name the pictures of a pair: two of one person, or the first of each of two."""
+    """Name the pictures of a pair: two of one person, or one of each of two people."""
     name = f"pair{number:06d}"
     return ((name, 1), (name, 2)) if same else ((f"{name}a", 1), (f"{name}b", 1))
 
 
 def _shots(layout: Layout, path: Path, pictures: Sequence[Portion], pairs: Sequence[Pair]) -> Iterator[Shot]:
-    whose = f"{layout.kind}/{path.stem}"
-    for place, (name, number) in enumerate(one for pair in pairs for one in pair):
-        yield Shot(image_of(name, number), f"{whose}/{name}", pictures[place])
+    prefix = f"{layout.kind}/{path.stem}"
+    for place, (name, number) in enumerate(image for pair in pairs for image in pair):
+        yield Shot(image_of(name, number), f"{prefix}/{name}", pictures[place])
 
 
 def read_pickle(path: Path) -> tuple[list[Portion], list[bool]]:
-    """Return where the pictures of a file are, and its truth values; any other file raises UserError."""
+    """Return the positions of a file's pictures, and its truth values; raise UserError for any other file."""
     try:
         with path.open("rb") as file:
             return _as_lists(*outcome(path, file, path.stat().st_size))
@@ -316,10 +316,10 @@ def read_pickle(path: Path) -> tuple[list[Portion], list[bool]]:
 
 
 def _as_lists(value: Any, short: Short) -> tuple[list[Portion], list[bool]]:
-    """Return the two lists that a file is about."""
-    if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(one, list) for one in value):
+    """Return the list of pictures and the list of truth values."""
+    if not isinstance(value, tuple | list) or len(value) != 2 or not all(isinstance(item, list) for item in value):
         raise Refused("it does not hold two lists")
-    return [_picture(one, short) for one in value[0]], [_truth(one, short) for one in value[1]]
+    return [_picture(item, short) for item in value[0]], [_truth(item, short) for item in value[1]]
 
 
 def _picture(value: Any, short: Short) -> Portion:
@@ -341,8 +341,8 @@ def _filled(values: Any, count: int) -> tuple[Any, ...]:
 
 
 def _plain_bytes(shape: Any, kind: Any, content: Any, short: Short) -> None:
-    """Refuse an array that is no row of bytes."""
-    sizes = [one for one in shape if one != 1] if isinstance(shape, tuple) else None
+    """Refuse an array that is not a row of bytes."""
+    sizes = [size for size in shape if size != 1] if isinstance(shape, tuple) else None
     if _kind(kind, short) != b"u1" or sizes is None or len(sizes) > 1 or not isinstance(content, Portion):
         raise Refused("a picture is an array that is no row of bytes; keep the encoded file")
 
@@ -364,18 +364,18 @@ def _truth(value: Any, short: Short) -> bool:
 
 
 def pack(root: Path) -> None:
-    """Write a small copy: two pairs of one person, and two of two."""
-    from fedvisage.datasets.small_copies import encoded  # which needs the renderer
+    """Write a small copy: two pairs of one person, and two pairs of different people."""
+    from fedvisage.datasets.small_copies import encoded  # needs the renderer
 
-    pictures = [encoded(*one) for one in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 0), (0, 0))]
+    pictures = [encoded(*face) for face in ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (1, 0), (0, 0))]
     root.mkdir(parents=True, exist_ok=True)
     (root / "people.bin").write_bytes(write_pickle(pictures, [True, False, True, False]))
 
 
 def write_pickle(pictures: Sequence[bytes], same: Sequence[bool]) -> bytes:
     """Return the file of some pairs, with the steps that Python 2 used."""
-    content = b"".join(b"T" + struct.pack("<i", len(one)) + one for one in pictures)
-    return b"\x80\x02](" + content + b"e](" + b"".join(b"\x88" if one else b"\x89" for one in same) + b"e\x86."
+    content = b"".join(b"T" + struct.pack("<i", len(item)) + item for item in pictures)
+    return b"\x80\x02](" + content + b"e](" + b"".join(b"\x88" if item else b"\x89" for item in same) + b"e\x86."
 
 
 LAYOUT = Layout(

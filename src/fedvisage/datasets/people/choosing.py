@@ -1,13 +1,13 @@
-"""Some of a dataset's people, some photographs of each, and FedFR's division of MS1MV2 among clients and the public.
+"""Subsets of a dataset's people and photographs, and FedFR's division of MS1MV2 among clients and the public.
 
 FedFR (Liu et al. 2022) takes 10,000 people with 100 photographs each: 6,000 are public, and 4,000 are at the clients,
-who train on 60 photographs of each and test with 40. Here the people who have so many are put into a drawn order, whose
-first two fifths are for clients; 100 photographs of each are drawn.
+which train on 60 photographs of each and test with 40. Here the people with enough photographs are put into a drawn
+order, whose first two fifths are for clients; 100 photographs of each are drawn.
 
-The authors' released code divides otherwise, and can be followed only on the very file, because it goes by the order in
-which people come in it. Python's own generator shuffles them from the seed 100. Of the first half, those with 101 to
+The authors' released code divides differently, and can be reproduced only with the original file, because it depends on
+the order of people in it. Python's own generator shuffles them from the seed 100. People of the first half with 101 to
 109 photographs are at clients, the first 4,000 of them: they test with the first 40 photographs of each and train on
-the others. Of the second half, those with 61 to 79 are public, the first 6,000.
+the others. People of the second half with 61 to 79 photographs are public, the first 6,000.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ MS1MV2 = 85_742
 
 @dataclass(frozen=True)
 class Choice:
-    """What is taken of an album: all of it, or so many people, and so many photographs of each; or a known part."""
+    """The part of an album to take: everything, limited numbers of people and photographs of each, or a known part."""
 
     part: str = ""
     people: int = 0
@@ -40,9 +40,9 @@ class Choice:
 
     @property
     def text(self) -> str:
-        """Return it as the line of a set's source says it: nothing for all."""
-        said = {"split": self.part, "people": self.people, "most": self.most}
-        return "".join(f" {name}={value}" for name, value in said.items() if value)
+        """Return the choice as written in the source line of a set: empty for everything."""
+        options = {"split": self.part, "people": self.people, "most": self.most}
+        return "".join(f" {name}={value}" for name, value in options.items() if value)
 
 
 def choose(album: Album, choice: Choice) -> Album:
@@ -58,7 +58,7 @@ def choose(album: Album, choice: Choice) -> Album:
 
 
 def order_digest(album: Album) -> str:
-    """Return a digest of who comes in which order with how many photographs: what the released division goes by."""
+    """Return a digest of the order of people and their numbers of photographs, which decides the released division."""
     return hashlib.sha256(repr([*album.counts.items()]).encode()).hexdigest()[:16]
 
 
@@ -82,7 +82,7 @@ def _with_enough(album: Album, choice: Choice) -> list[str]:
 
 
 def _drawn_splits(choice: Choice) -> Callable[[str, int], Sequence[str]]:
-    """Return what draws which photographs of a person are tested with: 40 of 100."""
+    """Return a function that draws the test photographs of a person: 40 of 100."""
 
     def splits(person: str, count: int) -> list[str]:
         tested = numpy_rng(choice.seed, "fedfr", "test", person).permutation(count)[: count * TESTED // PHOTOGRAPHS]
@@ -109,7 +109,7 @@ def _released_public(album: Album, choice: Choice) -> Album:
 
 
 def _shuffled(album: Album) -> list[str]:
-    """Return everybody in the order of the released code."""
+    """Return all people in the order of the released code."""
     if not album.in_order:
         raise UserError("--split", "fedfr-released goes by the order of people in a .rec file; import kind rec")
     order = list(album.counts)
@@ -118,7 +118,7 @@ def _shuffled(album: Album) -> list[str]:
 
 
 def _as_released(album: Album, whole: Album) -> Album:
-    """Say so where the division cannot be the authors'."""
+    """Add a note if the division cannot be the authors'."""
     if len(whole.counts) == MS1MV2:
         return album
     note = f"MS1MV2 has {MS1MV2:,} people, and this file {len(whole.counts):,}: the division is not the authors'"
@@ -126,7 +126,7 @@ def _as_released(album: Album, whole: Album) -> Album:
 
 
 def _place(rank: int, people: int) -> int:
-    """Number a person so that ``part=7/40`` of the set has the people of the seventh client, who follow each other."""
+    """Number a person so that ``part=7/40`` of the set has the consecutive people of the seventh client."""
     if people % SITES:
         return rank
     each = people // SITES
@@ -134,7 +134,7 @@ def _place(rank: int, people: int) -> int:
 
 
 def _drawn(people: Sequence[str], seed: int) -> list[str]:
-    """Put people into a drawn order, which does not depend on the order that they come in."""
+    """Put people into a drawn order that does not depend on their original order."""
     names = sorted(people)
     return [names[place] for place in numpy_rng(seed, "import", "people").permutation(len(names)).tolist()]
 
@@ -147,7 +147,7 @@ def _so_many(people: Sequence[str], wanted: int, who: str) -> list[str]:
 
 
 def _of(album: Album, people: Sequence[str], most: int, seed: int) -> Album:
-    """Keep these people, with so many photographs of each at most, which are drawn and stay in order."""
+    """Keep these people, with at most `most` photographs of each, which are drawn and stay in order."""
 
     def shots(person: str) -> Sequence[Shot]:
         every, count = album.shots(person), album.counts[person]
@@ -162,7 +162,7 @@ def _of(album: Album, people: Sequence[str], most: int, seed: int) -> Album:
 
 
 def _renamed(album: Album, places: Mapping[str, int]) -> Album:
-    """Call people by the number that they get, before the name that they had."""
+    """Put a person's new number in front of the old name."""
     earlier = {_numbered(person, place): person for person, place in places.items()}
 
     def shots(person: str) -> Sequence[Shot]:

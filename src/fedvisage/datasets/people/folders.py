@@ -1,4 +1,4 @@
-"""Training sets that are folders: VGGFace2, BUPT-BalancedFace and DigiFace-1M."""
+"""Training sets in folders: VGGFace2, BUPT-BalancedFace and DigiFace-1M."""
 
 from __future__ import annotations
 
@@ -35,23 +35,24 @@ def _scan_vggface2(layout: Layout, source: Path) -> Album:
     shots, skipped = shots_of(layout, tree, Pattern(_VGGFACE2, _vggface2))
     people = _people(tree)
     notes = () if people else ("no identity_meta.csv: who is female or male is not known",)
-    for one in shots:
-        person = one.person.rpartition("/")[2]
-        if people and (person not in people or people[person][0] != one.extra[OFFICIAL]):
-            said = "does not name it" if person not in people else f"says {people[person][0]}"
-            raise UserError(str(source), f"{person} lies in {one.extra[OFFICIAL]}, and identity_meta.csv {said}")
+    # A folder and the table must agree on the split of a person.
+    for shot in shots:
+        person = shot.person.rpartition("/")[2]
+        if people and (person not in people or people[person][0] != shot.extra[OFFICIAL]):
+            fault = "does not name it" if person not in people else f"says {people[person][0]}"
+            raise UserError(str(source), f"{person} lies in {shot.extra[OFFICIAL]}, and identity_meta.csv {fault}")
     lists = [name for part in ("train", "test") if (name := named(tree, f"loose_landmark_{part}.csv"))]
     points = points_of(tree, lists) if lists else {}
     shots = [
         replace(
-            one,
-            extra={**one.extra, **({GENDER: people[one.person.rpartition("/")[2]][1]} if people else {})},
-            points=points.get(without_ending(one.name).partition("/")[2]),
+            shot,
+            extra={**shot.extra, **({GENDER: people[shot.person.rpartition("/")[2]][1]} if people else {})},
+            points=points.get(without_ending(shot.name).partition("/")[2]),
         )
-        for one in shots
+        for shot in shots
     ]
-    counts, of = grouped(shots)
-    return Album(counts, of, skipped, notes=notes, columns=layout.columns, expected=layout.counts)
+    counts, person_shots = grouped(shots)
+    return Album(counts, person_shots, skipped, notes=notes, columns=layout.columns, expected=layout.counts)
 
 
 def _vggface2(fields: Mapping[str, str]) -> Says:
@@ -59,13 +60,13 @@ def _vggface2(fields: Mapping[str, str]) -> Says:
 
 
 def _people(tree: Tree) -> dict[str, tuple[str, str]]:
-    """Read whose split is which, and who is female or male; commas in names stand between quotation marks."""
+    """Read the split and the gender of each person; names with commas are quoted."""
     if (name := named(tree, "identity_meta.csv")) is None:
         return {}
     lines = tree.lines(name)
     people = {}
     for (number, _), row in zip(lines, csv.reader([line for _, line in lines], skipinitialspace=True), strict=True):
-        fields = [one.strip() for one in row]
+        fields = [cell.strip() for cell in row]
         if number == lines[0][0] and fields[0] == "Class_ID":
             continue
         if len(fields) < 5 or fields[-2] not in ("0", "1") or fields[-1] not in ("f", "m"):

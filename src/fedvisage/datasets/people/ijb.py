@@ -1,8 +1,8 @@
-"""IJB-B and IJB-C as InsightFace repacks them: loose crops, five points of each, and what templates are compared.
+"""IJB-B and IJB-C as InsightFace repacks them: loose crops with five points each, and lists of templates to compare.
 
-A list says of each crop its template and its medium (a photograph or a video), another one where the five points are
-and how sure a detector was of them. Who a template shows stands in the lists of galleries and probes. ``nist.py`` reads
-the photographs, frames and boxes of the original distribution.
+One list has the template and the medium (a photograph or a video) of each crop, another the five points and the
+detector's confidence. The persons of templates are in the lists of galleries and probes. ``nist.py`` reads the
+photographs, frames and boxes of the original distribution.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Numbers = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class _Crops:
-    """What the lists say of each crop, row by row."""
+    """The contents of the lists for each crop, row by row."""
 
     names: Sequence[str]
     template: Numbers
@@ -41,19 +41,20 @@ class _Crops:
 
 
 def scan(layout: Layout, source: Path) -> Album:
-    """List the crops of the templates, and what the lists ask of these."""
+    """List the crops of the templates, and the lists of templates to compare."""
     tree, short = walk(source), layout.kind.replace("-", "")
     crops = _crops(tree, layout, short)
     files, skipped = _files(tree, crops, layout)
     lists = _lists(tree, short)
     whose = whose_templates(lists, tree)
     _check_pairs(lists, whose, tree, short)
-    here = np.array([place for place, name in enumerate(crops.names) if name in files], np.int64)
-    people = {number: _name(layout, number, whose) for number in np.unique(crops.template[here]).tolist()}
-    names = np.array([people[number] for number in crops.template[here].tolist()])
+    # Rows of the lists are grouped by person, without a copy of each row: there are several hundred thousand.
+    present = np.array([place for place, name in enumerate(crops.names) if name in files], np.int64)
+    people = {number: _name(layout, number, whose) for number in np.unique(crops.template[present]).tolist()}
+    names = np.array([people[number] for number in crops.template[present].tolist()])
     order = np.argsort(names, kind="stable")
     distinct, first = np.unique(names[order], return_index=True)
-    rows = dict(zip(distinct.tolist(), np.split(here[order], first[1:]), strict=True))
+    rows = dict(zip(distinct.tolist(), np.split(present[order], first[1:]), strict=True))
 
     def shots(person: str) -> Sequence[Shot]:
         return [_shot(crops, place, tree.path(files[crops.names[place]]), person) for place in rows[person].tolist()]
@@ -65,17 +66,17 @@ def scan(layout: Layout, source: Path) -> Album:
 
 def _crops(tree: Tree, layout: Layout, short: str) -> _Crops:
     """Read template and medium of each crop, and its points and the detector's confidence."""
-    found = {what: named(tree, f"{short}_{what}.txt") for what in ("face_tid_mid", "name_5pts_score")}
-    if missing := [f"{short}_{what}.txt" for what, name in found.items() if name is None]:
-        wanted = f"{CROPS}/1.jpg and {', '.join(missing)}"
-        raise UserError(str(tree.root), f"is no {layout.title}: looked for {wanted}; {tree.listing()}{tree.hints()}")
-    media, faces = (_fields(tree, str(name), count) for name, count in zip(found.values(), (3, 12), strict=True))
+    lists = {what: named(tree, f"{short}_{what}.txt") for what in ("face_tid_mid", "name_5pts_score")}
+    if missing := [f"{short}_{what}.txt" for what, name in lists.items() if name is None]:
+        names = f"{CROPS}/1.jpg and {', '.join(missing)}"
+        raise UserError(str(tree.root), f"is no {layout.title}: looked for {names}; {tree.listing()}{tree.hints()}")
+    media, faces = (_fields(tree, str(name), count) for name, count in zip(lists.values(), (3, 12), strict=True))
     if media.keys() != faces.keys():
-        one = min(media.keys() ^ faces.keys())
-        raise UserError(str(tree.root), f"{one} stands in one of {' and '.join(map(str, found.values()))} only;"
+        crop = min(media.keys() ^ faces.keys())
+        raise UserError(str(tree.root), f"{crop} stands in one of {' and '.join(map(str, lists.values()))} only;"
                         " take all lists from one copy")  # fmt: skip
-    numbers = _as_numbers([media[name] for name in media], tree.path(str(found["face_tid_mid"])))
-    places = _as_numbers([faces[name] for name in media], tree.path(str(found["name_5pts_score"])))
+    numbers = _as_numbers([media[name] for name in media], tree.path(str(lists["face_tid_mid"])))
+    places = _as_numbers([faces[name] for name in media], tree.path(str(lists["name_5pts_score"])))
     ids, confidence = numbers.astype(np.int64), places[:, 10]
     if (ids != numbers).any() or (ids < 0).any() or (confidence < 0).any():
         raise UserError(str(tree.root), "templates and media must have whole numbers, and a detector's score cannot be"
@@ -85,17 +86,17 @@ def _crops(tree: Tree, layout: Layout, short: str) -> _Crops:
 
 
 def _fields(tree: Tree, name: str, count: int) -> dict[str, list[str]]:
-    """Read a list of crops: what follows the name of each."""
-    found: dict[str, list[str]] = {}
+    """Read a list of crops: the fields after the name of each."""
+    fields_of: dict[str, list[str]] = {}
     for number, line in tree.lines(name):
-        crop, *rest = line.split()
-        if len(rest) != count - 1 or crop in found:
-            fault = f"names {printable(crop)} again" if crop in found else f"must have {count} fields"
+        crop, *values = line.split()
+        if len(values) != count - 1 or crop in fields_of:
+            fault = f"names {printable(crop)} again" if crop in fields_of else f"must have {count} fields"
             raise UserError(f"{tree.path(name)}, line {number}", fault)
-        found[crop] = rest
-    if not found:
+        fields_of[crop] = values
+    if not fields_of:
         raise UserError(str(tree.path(name)), "is empty")
-    return found
+    return fields_of
 
 
 def _as_numbers(rows: list[list[str]], path: Path) -> NDArray[np.float64]:
@@ -109,19 +110,19 @@ def _as_numbers(rows: list[list[str]], path: Path) -> NDArray[np.float64]:
 
 
 def _files(tree: Tree, crops: _Crops, layout: Layout) -> tuple[dict[str, str], tuple[Skipped, ...]]:
-    """Return where the crops lie, by their names in the lists, and what is not there or in no list."""
-    lying = {file.rpartition("/")[2]: file for file in tree.files if f"/{file}".split("/")[-2] == CROPS}
-    wanted, files, skipped = set(crops.names), {}, []
-    for name, file in lying.items():
+    """Return the files of the crops by their names in the lists, and the crops without a file or a list entry."""
+    paths = {file.rpartition("/")[2]: file for file in tree.files if f"/{file}".split("/")[-2] == CROPS}
+    listed, files, skipped = set(crops.names), {}, []
+    for name, file in paths.items():
         if ending_of(file) not in pictures.ENDINGS:
             continue
         fault = unusable(tree.path(file), file, tree.root, pictures.ENDINGS)
-        if name not in wanted or fault is not None:
+        if name not in listed or fault is not None:
             skipped.append(Skipped(printable(file), fault or "no list names it"))
         else:
             files[name] = file
     skipped += [Skipped(printable(name), "a list names it, and it is not there") for name in crops.names
-                if name not in lying]  # fmt: skip
+                if name not in paths]  # fmt: skip
     if not files:
         raise UserError(str(tree.root), f"has none of the crops of {layout.title} that its lists name: looked for"
                         f" {CROPS}/{printable(crops.names[0])}; {tree.listing()}{tree.hints()}")  # fmt: skip
@@ -129,7 +130,7 @@ def _files(tree: Tree, crops: _Crops, layout: Layout) -> tuple[dict[str, str], t
 
 
 def _lists(tree: Tree, short: str) -> TemplateLists:
-    """Read the lists of pairs, galleries and probes that there are."""
+    """Read the available lists of pairs, galleries and probes."""
     pairs = named(tree, f"{short}_template_pair_label.txt")
     galleries = {
         which.lower(): _persons(tree, name)
@@ -142,13 +143,13 @@ def _lists(tree: Tree, short: str) -> TemplateLists:
 
 
 def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
-    """Read templates and persons from a table whose first two columns they are; a template may have several lines."""
+    """Read templates and persons from the first two columns of a table; a template may have several lines."""
     rows = []
-    for at, (number, line) in enumerate(tree.lines(name)):
-        fields = [one.strip(' "') for one in line.split(",")[:2]]
-        if at == 0 and not fields[0].isdecimal():
-            continue  # the names of columns
-        if len(fields) < 2 or not all(one.isdecimal() and len(one) < 10 for one in fields):
+    for index, (number, line) in enumerate(tree.lines(name)):
+        fields = [cell.strip(' "') for cell in line.split(",")[:2]]
+        if index == 0 and not fields[0].isdecimal():
+            continue  # header of the table
+        if len(fields) < 2 or not all(cell.isdecimal() and len(cell) < 10 for cell in fields):
             raise UserError(f"{tree.path(name)}, line {number}", "must begin with a template and a person, as numbers")
         rows.append((int(fields[0]), int(fields[1])))
     if not rows:
@@ -157,7 +158,7 @@ def _persons(tree: Tree, name: str) -> NDArray[np.int32]:
 
 
 def whose_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
-    """Return who each template shows, as far as lists say."""
+    """Return the person of each template, as far as lists contain it."""
     whose: dict[int, int] = {}
     tables = [*lists.galleries.values(), *(() if lists.probes is None else (lists.probes,))]
     for template, person in (row for table in tables for row in table.tolist()):
@@ -168,7 +169,7 @@ def whose_templates(lists: TemplateLists, tree: Tree) -> dict[int, int]:
 
 
 def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, short: str) -> None:
-    """Refuse a list of pairs that calls two people one, or one two."""
+    """Refuse a list of pairs that contradicts the persons of the templates."""
     if lists.pairs is None or not whose:
         return
     most = int(max(lists.pairs[:, :2].max(), max(whose)))
@@ -176,42 +177,49 @@ def _check_pairs(lists: TemplateLists, whose: Mapping[int, int], tree: Tree, sho
         raise UserError(str(tree.root), f"has a template with the number {most}, which is larger than any")
     person = np.full(most + 1, -1, np.int32)
     person[list(whose)] = list(whose.values())
-    one, other = person[lists.pairs[:, 0]], person[lists.pairs[:, 1]]
-    wrong = np.flatnonzero((one >= 0) & (other >= 0) & ((one == other) != (lists.pairs[:, 2] == 1)))
+    first_person, second_person = person[lists.pairs[:, 0]], person[lists.pairs[:, 1]]
+    wrong = np.flatnonzero(
+        (first_person >= 0) & (second_person >= 0) & ((first_person == second_person) != (lists.pairs[:, 2] == 1))
+    )
     if len(wrong):
         first, second, same = lists.pairs[wrong[0]].tolist()
-        said = "one person, and the lists of galleries and probes two" if same else "two people, and these lists one"
+        contradiction = (
+            "one person, and the lists of galleries and probes two" if same else "two people, and these lists one"
+        )
         place = f"{tree.path(str(named(tree, f'{short}_template_pair_label.txt')))}, line {wrong[0] + 1}"
-        raise UserError(place, f"says that templates {first} and {second} are {said}")
+        raise UserError(place, f"says that templates {first} and {second} are {contradiction}")
 
 
 def _name(layout: Layout, template: int, whose: Mapping[int, int]) -> str:
-    """Name the person of a template; whom no list names is somebody of their own."""
+    """Name the person of a template; a template without a person in the lists counts as its own person."""
     return f"{layout.kind}/{whose[template]}" if template in whose else f"{layout.kind}/template-{template}"
 
 
 def _shot(crops: _Crops, place: int, path: Path, person: str) -> Shot:
-    said = (str(crops.template[place]), str(crops.media[place]), crops.confidence[place])
-    extra = dict(zip(COLUMNS, said, strict=True))
+    values = (str(crops.template[place]), str(crops.media[place]), crops.confidence[place])
+    extra = dict(zip(COLUMNS, values, strict=True))
     return Shot(f"{CROPS}/{crops.names[place]}", person, WholeFile(path), extra=extra, points=crops.points[place])
 
 
 def notes_of(lists: TemplateLists, templates: int) -> tuple[str, ...]:
-    """Say how many templates there are, and how many lines the lists have that ask for them."""
-    said = [counted(templates, "template")]
+    """Return a note with the numbers of templates, of pairs, and of lines in the other lists."""
+    parts = [counted(templates, "template")]
     if lists.pairs is not None:
-        said.append(f"{len(lists.pairs):,} pairs of them, {int(lists.pairs[:, 2].sum()):,} of one person")
+        parts.append(f"{len(lists.pairs):,} pairs of them, {int(lists.pairs[:, 2].sum()):,} of one person")
     for name, table in lists.named.items():
         if table is not lists.pairs:
-            said.append(f"{len(table):,} in {name.replace('-', ' ')}")
+            parts.append(f"{len(table):,} in {name.replace('-', ' ')}")
     if not lists.named:
-        return (said[0], "no list of pairs, galleries or probes lies beside the crops, so nothing can be asked of them")
-    return (", ".join(said),)
+        return (
+            parts[0],
+            "no list of pairs, galleries or probes lies beside the crops, so nothing can be asked of them",
+        )
+    return (", ".join(parts),)
 
 
 def _pack(short: str, galleries: tuple[str, str], root: Path) -> None:
-    """Write a small copy: three people with two templates each, of two crops of one medium and of one of another."""
-    from fedvisage.datasets.small_copies import looks  # which needs the renderer
+    """Write a small copy of three people with two templates each: two crops of one medium, and one of another."""
+    from fedvisage.datasets.small_copies import looks  # needs the renderer
 
     media, faces, crops = [], [], root / CROPS
     crops.mkdir(parents=True)
@@ -221,14 +229,14 @@ def _pack(short: str, galleries: tuple[str, str], root: Path) -> None:
         images, points = looks(person, "bonafide")
         Image.fromarray(images[turn]).save(crops / f"{number + 1}.jpg", quality=92)
         media.append(f"{number + 1}.jpg {2 * person + 1 + (turn == 2)} {10 * person + (turn == 2)}\n")
-        where = " ".join(f"{value:.3f}" for value in points[turn].ravel().tolist())
-        faces.append(f"{number + 1}.jpg {where} 0.9{number}\n")
+        numbers = " ".join(f"{value:.3f}" for value in points[turn].ravel().tolist())
+        faces.append(f"{number + 1}.jpg {numbers} 0.9{number}\n")
     pairs = ((1, 2, 1), (1, 4, 0), (3, 4, 1), (3, 6, 0), (5, 6, 1), (5, 2, 0))
     head = "TEMPLATE_ID,SUBJECT_ID\r\n"
     texts = {
         "face_tid_mid.txt": "".join(media),
         "name_5pts_score.txt": "".join(faces),
-        "template_pair_label.txt": "".join(f"{one} {other} {same}\n" for one, other, same in pairs),
+        "template_pair_label.txt": "".join(f"{first} {second} {same}\n" for first, second, same in pairs),
         f"1N_gallery_{galleries[0]}.csv": f"{head}1,100\r\n3,101\r\n",
         f"1N_gallery_{galleries[1]}.csv": f"{head}5,102\r\n",
         "1N_probe_mixed.csv": f"{head}2,100\r\n4,101\r\n6,102\r\n",

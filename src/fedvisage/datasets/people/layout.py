@@ -1,4 +1,4 @@
-"""What a dataset of people is called and how it lies; and the layouts whose files' names say who is on a photograph."""
+"""Layouts of datasets of people: photographs by person, lists of pairs and points, and the grammar of file names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedvisage.datasets.report import Skipped
 from fedvisage.faces import pictures
 from fedvisage.faces.pictures import BYTES_LIMIT
 
-# What a layout says of a dataset of people: whose photographs there are, where they lie, and which pairs are asked.
+# The photographs of a dataset of people, their contents, and the lists of pairs.
 
 
 EVERYBODY = "all"
@@ -28,15 +28,15 @@ EVERYBODY = "all"
 
 
 class Content(Protocol):
-    """Where the bytes of a picture are."""
+    """The location of a picture's bytes."""
 
     @property
     def path(self) -> Path:
-        """Return the file that they are in."""
+        """Return the file that contains the bytes."""
         ...
 
     def read(self) -> bytes:
-        """Return them; raises BadFile or OSError."""
+        """Return the bytes; raises BadFile or OSError."""
         ...
 
 
@@ -47,7 +47,7 @@ class WholeFile:
     path: Path
 
     def read(self) -> bytes:
-        """Read the file, if it is not too large."""
+        """Read the file; raise BadFile if it is too large."""
         with self.path.open("rb") as file:
             content = file.read(BYTES_LIMIT + 1)
         if len(content) > BYTES_LIMIT:
@@ -57,10 +57,10 @@ class WholeFile:
 
 @dataclass(frozen=True)
 class Shot:
-    """One photograph: its name in the set, who is on it, and where its bytes are.
+    """One photograph: its name in the set, its person, and the location of its bytes.
 
-    `original` is the name that it has in the dataset, where that is another one. `points` are the five points that came
-    with it, `box` is where the face is sought (left, top, width, height), in whole photographs.
+    `original` is its name in the dataset, if that differs. `points` are the five points from the dataset; `box` is the
+    region in which to detect the face (left, top, width, height). Both are in pixels of the whole photograph.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Album:
-    """The photographs of a dataset by person, who are few enough to be counted; its pairs by name, or its templates."""
+    """The photographs of a dataset by person, small enough to be counted; its pairs by name, or its templates."""
 
     counts: Mapping[str, int]
     shots: Callable[[str], Sequence[Shot]]
@@ -84,12 +84,12 @@ class Album:
     notes: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     expected: tuple[int, int] | None = None
-    """People and photographs of a whole copy, where that is known; 0 is not known."""
+    """People and photographs of a complete copy, if known; 0 is unknown."""
     templates: TemplateLists | None = None
     in_order: bool = False
-    """Whether people stand in `counts` in the order in which they come in the dataset."""
+    """True if people are in `counts` in their order in the dataset."""
     splits: Callable[[str, int], Sequence[str]] | None = None
-    """The split of each of a person's photographs, where it is not drawn when the set is written."""
+    """The split of each of a person's photographs, if it is not drawn when the set is written."""
 
     def __len__(self) -> int:
         """Count the photographs."""
@@ -97,74 +97,81 @@ class Album:
 
 
 def grouped(shots: Iterable[Shot]) -> tuple[dict[str, int], Callable[[str], Sequence[Shot]]]:
-    """Put photographs together by person: counts, and what returns a person's photographs."""
+    """Group photographs by person: return counts, and a function that returns a person's photographs."""
     people: dict[str, list[Shot]] = defaultdict(list)
-    for one in shots:
-        people[one.person].append(one)
-    return {person: len(some) for person, some in people.items()}, people.__getitem__
+    for shot in shots:
+        people[shot.person].append(shot)
+    return {person: len(person_shots) for person, person_shots in people.items()}, people.__getitem__
 
 
-# Lists of pairs as benchmarks have them, each in a form of its own, turned into folds of pairs.
+# Readers of benchmarks' lists of pairs, each in its own format, which return folds of pairs.
 
 
 FOLDS = 10
 
 
 def consecutive(pairs: Sequence[Pair], folds: int, least: int = 2) -> PairList:
-    """Cut a list into folds as equal as can be; the first ones have one more where it does not come out even.
+    """Cut a list into folds of nearly equal size; the first ones have one more pair if the division leaves a remainder.
 
-    There are fewer folds where one would have fewer than `least` pairs.
+    There are fewer folds if one would have fewer than `least` pairs.
     """
     folds = max(1, min(folds, len(pairs) // least))
-    size, rest = divmod(len(pairs), folds)
-    cuts = [number * size + min(number, rest) for number in range(folds + 1)]
+    size, remainder = divmod(len(pairs), folds)
+    cuts = [number * size + min(number, remainder) for number in range(folds + 1)]
     return [pairs[begin:end] for begin, end in pairwise(cuts)]
 
 
 def named(tree: Tree, ending: str) -> str | None:
-    """Return the list whose path ends so, wherever it lies."""
-    found = [name for name in tree.files if name == ending or name.endswith(f"/{ending}")]
-    if len(found) > 1:
-        raise UserError(str(tree.root), f"holds two lists, {found[0]} and {found[1]}; give the folder of one copy")
-    return found[0] if found else None
+    """Return the list whose path has this ending, in any folder."""
+    matches = [name for name in tree.files if name == ending or name.endswith(f"/{ending}")]
+    if len(matches) > 1:
+        raise UserError(str(tree.root), f"holds two lists, {matches[0]} and {matches[1]}; give the folder of one copy")
+    return matches[0] if matches else None
 
 
 def listed_as_lfw(tree: Tree, name: str, prefix: str = "") -> PairList:
-    """Read a list in LFW's form; `prefix` stands before every name of a person in the set."""
+    """Read a list in LFW's form; `prefix` is prepended to every person's name."""
     path = tree.path(name)
     if fault := unusable(path, name, tree.root, (path.suffix.lower(),)):
         raise UserError(str(path), fault)
     pairs, same, fold = read_numbered(path)
-    for place, ((one, first), (other, second)) in enumerate(pairs):
-        if (one == other) != same[place]:
-            raise UserError(str(path), f"says that {one} {first} and {other} {second} are two people")
-    renamed = [((prefix + one, first), (prefix + other, second)) for (one, first), (other, second) in pairs]
+    for place, ((first_name, first), (second_name, second)) in enumerate(pairs):
+        if (first_name == second_name) != same[place]:
+            raise UserError(str(path), f"says that {first_name} {first} and {second_name} {second} are two people")
+    renamed = [
+        ((prefix + first_name, first), (prefix + second_name, second))
+        for (first_name, first), (second_name, second) in pairs
+    ]
     return [[renamed[place] for place in np.flatnonzero(fold == number)] for number in np.unique(fold)]
 
 
 def listed_in_twos(tree: Tree, name: str, people: Mapping[str, tuple[str, int]]) -> list[tuple[int, Pair]]:
-    """Read a list that has a picture and a number in each line, two lines a pair: the numbers, and the pairs.
+    """Read a list with a picture and a number per line, two lines per pair; return the numbers with the pairs.
 
-    `people` says by the name of a file, without its ending, whose picture it is. A name that it lacks stays as it is:
-    the pair is left out where the list is used, and counted.
+    `people` maps the name of a file, without its ending, to its person and number. An unknown name is kept: the pair is
+    left out when the list is used, and counted.
     """
     lines, place = tree.lines(name), str(tree.path(name))
     if not lines or len(lines) % 2:
         raise UserError(place, f"has {len(lines)} lines; a pair has two: is it cut off?")
-    found = []
-    for (at, first), (_, second) in zip(lines[::2], lines[1::2], strict=True):
-        (one, number), (other, again) = (
-            _in_two(first, f"{place}, line {at}"),
-            _in_two(second, f"{place}, line {at + 1}"),
+    numbered_pairs = []
+    for (line_number, first), (_, second) in zip(lines[::2], lines[1::2], strict=True):
+        (first_file, number), (second_file, second_number) = (
+            _in_two(first, f"{place}, line {line_number}"),
+            _in_two(second, f"{place}, line {line_number + 1}"),
         )
-        if number != again:
-            raise UserError(f"{place}, line {at}", f"and the next say {number} and {again} of one pair")
-        pair = people.get(one, (one, 0)), people.get(other, (other, 0))
+        if number != second_number:
+            raise UserError(
+                f"{place}, line {line_number}", f"and the next say {number} and {second_number} of one pair"
+            )
+        pair = people.get(first_file, (first_file, 0)), people.get(second_file, (second_file, 0))
         if (pair[0][0] == pair[1][0]) != (number > 0):
-            said = "one person, and their names two" if number else "two people, and their names one"
-            raise UserError(f"{place}, line {at}", f"says that {one} and {other} are {said}")
-        found.append((number, pair))
-    return found
+            contradiction = "one person, and their names two" if number else "two people, and their names one"
+            raise UserError(
+                f"{place}, line {line_number}", f"says that {first_file} and {second_file} are {contradiction}"
+            )
+        numbered_pairs.append((number, pair))
+    return numbered_pairs
 
 
 def _in_two(line: str, place: str) -> tuple[str, int]:
@@ -174,71 +181,73 @@ def _in_two(line: str, place: str) -> tuple[str, int]:
     return without_ending(name.strip().rpartition("/")[2]), int(number)
 
 
-# Reads the five points of photographs from lists that come with datasets.
+# Readers of lists with the five points of photographs.
 
 
 _TRIED = 1000
-"""Lines by which the order of a list's numbers is told."""
+"""Number of lines for detecting the order of a list's numbers."""
 
 _ENOUGH = 0.8
-"""The share of them that must be faces in that order: heads are turned."""
+"""Minimum share of these lines with plausible faces in that order: some heads are turned."""
 
 Points = NDArray[np.float64]
 
 
 def points_of(tree: Tree, lists: Sequence[str]) -> Mapping[str, Points]:
-    """Read lists whose lines end in ten numbers: five points, or five places across and five down.
+    """Read lists whose lines end in ten numbers: five points, or five horizontal and five vertical coordinates.
 
-    A photograph is known by its folder and its name without ending, which the first field ends in.
+    A photograph is identified by the end of the first field: its folder and its name without ending.
     """
-    found: dict[str, Points] = {}
+    points: dict[str, Points] = {}
     for name in lists:
         rows = dict(_rows(tree, name))
-        some = np.array([*islice(rows.values(), _TRIED)])
-        pairs, columns = some.reshape(-1, 5, 2), some.reshape(-1, 2, 5).transpose(0, 2, 1)
+        sample = np.array([*islice(rows.values(), _TRIED)])
+        pairs, columns = sample.reshape(-1, 5, 2), sample.reshape(-1, 2, 5).transpose(0, 2, 1)
         if _faces(pairs) < _ENOUGH and _faces(columns) < _ENOUGH:
             raise UserError(str(tree.path(name)), "has ten numbers a line that are not the five points of faces: eyes,"
                             " nose, corners of the mouth, from left to right and from above")  # fmt: skip
         by_pairs = _faces(pairs) >= _faces(columns)
-        found |= {one: row.reshape(5, 2) if by_pairs else row.reshape(2, 5).T for one, row in rows.items()}
-    return found
+        points |= {
+            photograph: row.reshape(5, 2) if by_pairs else row.reshape(2, 5).T for photograph, row in rows.items()
+        }
+    return points
 
 
 def _rows(tree: Tree, name: str) -> list[tuple[str, Points]]:
     rows = []
-    for at, (number, line) in enumerate(tree.lines(name)):
+    for index, (number, line) in enumerate(tree.lines(name)):
         fields = line.replace(",", " ").replace('"', " ").split()
         try:
-            values = np.array([float(one) for one in fields[-10:]])
+            values = np.array([float(cell) for cell in fields[-10:]])
         except ValueError:
             values = np.empty(0)
         if len(fields) < 11 or len(values) != 10 or not np.isfinite(values).all():
-            if at == 0:
-                continue  # the names of columns
+            if index == 0:
+                continue  # header of the table
             raise UserError(f"{tree.path(name)}, line {number}", "must be a photograph's name and ten numbers")
-        whole = without_ending(fields[0]) if ending_of(fields[0]) in pictures.ENDINGS else fields[0]
-        rows.append(("/".join(whole.split("/")[-2:]), values))
+        photograph = without_ending(fields[0]) if ending_of(fields[0]) in pictures.ENDINGS else fields[0]
+        rows.append(("/".join(photograph.split("/")[-2:]), values))
     if not rows:
         raise UserError(str(tree.path(name)), "has no points")
     return rows
 
 
 def _faces(points: Points) -> float:
-    """Return the share of points that stand as a face's do: eyes above the mouth, each with its left one first."""
+    """Return the share of points in the order of a face: eyes above the mouth, the left of each pair first."""
     x, y = points[..., 0], points[..., 1]
     upright = (x[:, 0] < x[:, 1]) & (x[:, 3] < x[:, 4]) & (y[:, :2].max(axis=1) < y[:, 3:].min(axis=1))
     return float(upright.mean())
 
 
 UNKNOWN_SHARE = 0.01
-"""More images than this share with names that the dataset does not have: another dataset, or another version."""
+"""Maximum share of images with unknown names: more of them indicate another dataset or another version."""
 
 _SHOWN = 5
 
 
 @dataclass(frozen=True)
 class Layout:
-    """A dataset of people: where it is asked for, what it looks like, and what lists its photographs."""
+    """A dataset of people: its page, its expected files, and the function that lists its photographs."""
 
     kind: str
     title: str
@@ -246,42 +255,41 @@ class Layout:
     expects: str
     scan: Callable[[Layout, Path], Album]
     aligned: bool = False
-    """Whether its images are crops that were aligned by five points; this is taken on trust."""
+    """True if its images are already aligned by five points, which is not checked."""
     benchmark: bool = False
-    """Whether it is there to judge models: nobody of it is held out."""
+    """True for a benchmark, which evaluates models: it holds out no person."""
     points: bool = False
-    """Whether five points of each photograph come with it."""
+    """True if it includes five points of each photograph."""
     by_points: bool = False
-    """Whether its photographs are always aligned by these: they are crops in which a detector may find no face."""
+    """True if its photographs are always aligned by these points, because a detector may miss faces in such crops."""
     boxed: bool = False
-    """Whether a box comes with each face, around which it is sought."""
+    """True if it includes a box of each face, around which the face is detected."""
     counts: tuple[int, int] | None = None
-    """People and photographs of a whole copy."""
+    """People and photographs of a complete copy."""
     sign: str = ""
-    """An expression for the ends of its photographs' paths, without the file's ending: a folder of it is known by them.
-    """
+    """A regular expression for the ends of its photographs' paths, without ending, which identifies a folder."""
     list_beside: str = ""
-    """A list that must lie beside them for that, where other folders have such names, too."""
+    """A list that identifies it as well, if other datasets have such names, too."""
     file: tuple[str, bytes] | None = None
-    """Where one file holds a whole dataset: its ending, and the bytes with one of which it begins."""
+    """The ending of a file that contains a complete dataset, and the possible first bytes."""
     columns: tuple[str, ...] = ()
-    """What is said beyond the known columns."""
+    """Columns of its photographs in addition to the standard ones."""
     example: tuple[Example, ...] = ()
-    """A small copy, for tests and for people who want to see the layout."""
+    """A small copy, for tests and as an example of the layout."""
     pack: Callable[[Path], None] | None = None
-    """What writes a small copy whose pictures lie in one file."""
+    """Writes a small copy of a dataset that stores its pictures in one file."""
 
     @property
     def whole_copy(self) -> tuple[str, ...]:
-        """Say how much a whole copy has."""
-        known = zip(self.counts or (0, 0), ("people", "images"), strict=True)
-        said = ", ".join(f"{count:,} {what}" for count, what in known if count)
-        return (said,) if said else ()
+        """The counts of a complete copy."""
+        totals = zip(self.counts or (0, 0), ("people", "images"), strict=True)
+        text = ", ".join(f"{count:,} {what}" for count, what in totals if count)
+        return (text,) if text else ()
 
 
 @dataclass(frozen=True)
 class Says:
-    """What a name says: who it is, of which group, and what the photograph is to be called where lists ask for it."""
+    """The information in a name: person and group, and the name in the set if lists refer to it."""
 
     person: str
     group: str = EVERYBODY
@@ -291,37 +299,38 @@ class Says:
 
 @dataclass(frozen=True)
 class Pattern:
-    """How photographs are called, without the file's ending, and what that says; or why one is left out."""
+    """A grammar of photographs' names, without the file's ending, and its reader, which may return a reason to skip."""
 
     grammar: Grammar
     read: Callable[[Mapping[str, str]], Says | str]
 
 
 def shots_of(layout: Layout, tree: Tree, *patterns: Pattern) -> tuple[list[Shot], tuple[Skipped, ...]]:
-    """List the photographs below a root by their names, in order; refuse what is no copy of this dataset."""
-    found: dict[str, Shot] = {}
+    """List the photographs below a root by their names, in order; refuse a folder that is no copy of this dataset."""
+    shots: dict[str, Shot] = {}
     skipped: list[Skipped] = []
     others: list[str] = []
     for file in tree.files:
         if ending_of(file) not in pictures.ENDINGS:
             continue
-        if (said := _said(without_ending(file), patterns)) is None:
+        if (reading := _said(without_ending(file), patterns)) is None:
             others.append(printable(file))
-        elif (fault := _fault(said[1], tree, file)) is not None:
+        elif (fault := _fault(reading[1], tree, file)) is not None:
             skipped.append(Skipped(printable(file), fault))
         else:
-            _add(found, tree, file, said[0], said[1])  # type: ignore[arg-type]  # a text is a fault
-    if not found:
-        wanted = ", ".join(f"{one.grammar.template}.jpg" for one in patterns)
-        raise UserError(str(tree.root), f"is no {layout.title}: looked for {wanted}; {tree.listing()}{tree.hints()}")
-    if len(others) > UNKNOWN_SHARE * (len(found) + len(others)):
+            _add(shots, tree, file, reading[0], reading[1])  # type: ignore[arg-type]  # a text is a fault
+    if not shots:
+        templates = ", ".join(f"{pattern.grammar.template}.jpg" for pattern in patterns)
+        raise UserError(str(tree.root), f"is no {layout.title}: looked for {templates}; {tree.listing()}{tree.hints()}")
+    # A few unknown names are skipped; many indicate another dataset.
+    if len(others) > UNKNOWN_SHARE * (len(shots) + len(others)):
         shown = ", ".join(others[:_SHOWN])
-        message = f"{len(others)} of {len(found) + len(others)} images have names that {layout.title} does not have"
+        message = f"{len(others)} of {len(shots) + len(others)} images have names that {layout.title} does not have"
         raise UserError(str(tree.root), f"{message}: {shown}; remove them, or look for another kind with"
                         " `fedvisage data kinds`")  # fmt: skip
     skipped += [Skipped(name, f"no name of {layout.title}") for name in others]
     return [
-        replace(one, person=f"{layout.kind}/{one.person}") for _, one in sorted(found.items())
+        replace(shot, person=f"{layout.kind}/{shot.person}") for _, shot in sorted(shots.items())
     ], tuple(skipped)  # fmt: skip
 
 
@@ -346,7 +355,7 @@ def _add(found: dict[str, Shot], tree: Tree, file: str, tail: str, said: Says) -
 
 
 def plain_album(layout: Layout, source: Path, *patterns: Pattern) -> Album:
-    """List a dataset whose names say everything."""
+    """List a dataset whose names contain all information."""
     shots, skipped = shots_of(layout, walk(source), *patterns)
-    counts, of = grouped(shots)
-    return Album(counts, of, skipped, columns=layout.columns, expected=layout.counts)
+    counts, person_shots = grouped(shots)
+    return Album(counts, person_shots, skipped, columns=layout.columns, expected=layout.counts)

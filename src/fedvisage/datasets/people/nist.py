@@ -1,9 +1,9 @@
 """IJB-B and IJB-C as NIST distributes them: whole photographs and frames, and tables of the faces in them.
 
-A table of a gallery or of the probes has a line for each face of a template: whose it is, the file, the sighting (a
-photograph, or all frames of a video), and a box. The face is sought around its box; where none is found the box itself
-says where it is, so that no template lacks an image. A list names the pairs of templates that are compared; whether
-they are of one person follows from the tables.
+A table of a gallery or of the probes has a line for each face of a template: the person, the file, the sighting (a
+photograph, or all frames of a video), and a box. The face is detected around its box; if none is detected, the box
+itself locates the face, so that no template lacks an image. A list contains the pairs of templates to compare; the
+tables show whether they are of one person.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from fedvisage.datasets.report import Skipped
 from fedvisage.faces import pictures
 
 _SIDE = 128
-"""Pixels of a pretended face with its surroundings."""
+"""Size in pixels of a rendered face with its surroundings."""
 
 HEAD = ("TEMPLATE_ID", "SUBJECT_ID", "FILENAME", "SIGHTING_ID", "FACE_X", "FACE_Y", "FACE_WIDTH", "FACE_HEIGHT")
-"""The columns that are read, wherever they stand in a table."""
+"""The columns that are read, in any order."""
 
 WITHOUT_SCORE = "no detector's score comes with the faces: in the published reading, too, all of a template count alike"
 
 
 @dataclass(frozen=True)
 class Line:
-    """A face of a template."""
+    """One face of a template, from a line of a table."""
 
     template: int
     person: int
@@ -48,21 +48,21 @@ class Line:
 
 
 def scan(layout: Layout, source: Path, galleries: tuple[str, str]) -> Album:
-    """List the faces of the templates, and what the lists ask of these."""
+    """List the faces of the templates, and the lists of templates to compare."""
     tree, short = walk(source), layout.kind.removesuffix("-nist").replace("-", "")
-    found = {which: _table(tree, f"{short}_1N_gallery_{which}.csv", layout) for which in galleries}
+    tables = {which: _table(tree, f"{short}_1N_gallery_{which}.csv", layout) for which in galleries}
     probes = _table(tree, f"{short}_1N_probe_mixed.csv", layout)
-    lists = TemplateLists(None, {which.lower(): _people(lines) for which, lines in found.items()}, _people(probes))
+    lists = TemplateLists(None, {which.lower(): _people(lines) for which, lines in tables.items()}, _people(probes))
     whose = whose_templates(lists, tree)
     if (name := named(tree, f"{short}_11_{'_'.join(galleries)}_matches.csv")) is not None:
         lists = replace(lists, pairs=_pairs(tree.path(name), whose))
-    shots, skipped = _shots(layout, tree, [line for lines in (*found.values(), probes) for line in lines])
+    shots, skipped = _shots(layout, tree, [line for lines in (*tables.values(), probes) for line in lines])
     if not shots:
         raise UserError(str(source), f"has none of the pictures that its tables name: looked for {probes[0].file};"
                         f" {tree.listing()}{tree.hints()}")  # fmt: skip
-    counts, of = grouped(shots)
+    counts, person_shots = grouped(shots)
     notes = (*notes_of(lists, len(whose)), WITHOUT_SCORE)
-    return Album(counts, of, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
+    return Album(counts, person_shots, skipped, templates=lists, notes=notes, columns=COLUMNS, expected=layout.counts)
 
 
 def _table(tree: Tree, name: str, layout: Layout) -> list[Line]:
@@ -72,11 +72,11 @@ def _table(tree: Tree, name: str, layout: Layout) -> list[Line]:
                         f"{tree.hints()}")  # fmt: skip
     lines = tree.lines(place)
     rows = csv.reader(line for _, line in lines)
-    head = [one.strip().upper() for one in next(rows, [])]
-    if missing := [one for one in HEAD if one not in head]:
+    head = [column.strip().upper() for column in next(rows, [])]
+    if missing := [column for column in HEAD if column not in head]:
         raise UserError(str(tree.path(place)), f"has no column {missing[0]}: its first line must name the columns")
-    at = [head.index(one) for one in HEAD]
-    return [_line([row[place].strip() for place in at if place < len(row)], f"{tree.path(place)}, line {number}")
+    positions = [head.index(column) for column in HEAD]
+    return [_line([row[place].strip() for place in positions if place < len(row)], f"{tree.path(place)}, line {number}")
             for (number, _), row in zip(lines[1:], rows, strict=True)]  # fmt: skip
 
 
@@ -101,7 +101,7 @@ def _people(lines: Iterable[Line]) -> Table:
 
 
 def _pairs(path: Path, whose: Mapping[int, int]) -> Table:
-    """Read the pairs of templates that are compared, and say of each whether it is of one person."""
+    """Read the pairs of templates to compare, and add whether each is of one person."""
     try:
         with path.open(encoding="utf-8-sig") as file:
             pairs = np.loadtxt(file, np.int32, comments=None, delimiter=",", ndmin=2)
@@ -109,24 +109,24 @@ def _pairs(path: Path, whose: Mapping[int, int]) -> Table:
         raise UserError(str(path), f"is no list of pairs of templates: {error}") from None
     if pairs.shape[1:] != (2,) or not len(pairs):
         raise UserError(str(path), "must have two templates a line")
-    known = np.array(sorted(whose), np.int32)
-    person = np.array([whose[template] for template in known.tolist()], np.int32)
-    place = np.searchsorted(known, pairs).clip(max=len(known) - 1)
-    if (wrong := np.flatnonzero((known[place] != pairs).any(axis=1))).size:
+    templates = np.array(sorted(whose), np.int32)
+    person = np.array([whose[template] for template in templates.tolist()], np.int32)
+    place = np.searchsorted(templates, pairs).clip(max=len(templates) - 1)
+    if (wrong := np.flatnonzero((templates[place] != pairs).any(axis=1))).size:
         raise UserError(f"{path}, line {wrong[0] + 1}", "names a template that is in no gallery and no probe")
     same = person[place[:, 0]] == person[place[:, 1]]
     return np.column_stack([pairs, same]).astype(np.int32)
 
 
 def _shots(layout: Layout, tree: Tree, lines: Iterable[Line]) -> tuple[list[Shot], tuple[Skipped, ...]]:
-    """Return a photograph for each face of a template, and which cannot be taken."""
+    """Return a photograph for each face of a template, and the skipped ones."""
     files, faults = _files(tree), dict[str, str]()
     seen: Counter[str] = Counter()
     shots, skipped = [], []
     for line in lines:
-        own = f"{line.file}/{line.template}"
-        seen[own] += 1
-        name = own if seen[own] == 1 else f"{own}-{seen[own]}"
+        item = f"{line.file}/{line.template}"
+        seen[item] += 1
+        name = item if seen[item] == 1 else f"{item}-{seen[item]}"
         file = files.get(_tail(line.file))
         if file is not None and file not in faults:
             faults[file] = unusable(tree.path(file), file, tree.root, pictures.ENDINGS) or ""
@@ -141,13 +141,15 @@ def _shots(layout: Layout, tree: Tree, lines: Iterable[Line]) -> tuple[list[Shot
 
 
 def _files(tree: Tree) -> dict[str, str]:
-    """Return where pictures lie, by their folder and name."""
-    found: dict[str, str] = {}
+    """Return the paths of pictures by their folder and name."""
+    paths: dict[str, str] = {}
     for file in tree.files:
-        if ending_of(file) in pictures.ENDINGS and found.setdefault(_tail(file), file) != file:
-            both = f"{found[_tail(file)]} and {file}"
-            raise UserError(str(tree.root), f"holds two copies of one picture, {both}; give the folder of one copy")
-    return found
+        if ending_of(file) in pictures.ENDINGS and paths.setdefault(_tail(file), file) != file:
+            duplicates = f"{paths[_tail(file)]} and {file}"
+            raise UserError(
+                str(tree.root), f"holds two copies of one picture, {duplicates}; give the folder of one copy"
+            )
+    return paths
 
 
 def _tail(file: str) -> str:
@@ -162,29 +164,29 @@ _COPY = (
     ("img/5.jpg", 50, ((2, 5),)),
     ("img/6.jpg", 60, ((2, 6),)),
 )
-"""A small copy: pictures with their sightings, and of each face the person and the template."""
+"""A small copy: pictures with their sightings, and the person and the template of each face."""
 
 
 def _pack(short: str, galleries: tuple[str, str], folder: str, root: Path) -> None:
-    """Write a small copy: three people with two templates each, two of them in one photograph, and two frames."""
+    """Write a small copy of three people with two templates each, two in one photograph, and with two frames."""
     tables = {1: f"gallery_{galleries[0]}", 3: f"gallery_{galleries[0]}", 5: f"gallery_{galleries[1]}"}
     lines: dict[str, list[str]] = defaultdict(list)
     for turn, (file, sighting, faces) in enumerate(_COPY):
         boxes = _write_picture(root / "images" / file, turn % 3, [person for person, _ in faces])
         for (person, template), box in zip(faces, boxes, strict=True):
             numbers = ",".join(f"{side:.0f}" for side in box)
-            said = f"{template},{100 + person},{file},{sighting},{numbers},0"
-            lines[tables.get(template, "probe_mixed")].append(said)
-    texts = {f"1N_{table}": [",".join([*HEAD, "FRAME_NUM"]), *some] for table, some in lines.items()}
+            row = f"{template},{100 + person},{file},{sighting},{numbers},0"
+            lines[tables.get(template, "probe_mixed")].append(row)
+    texts = {f"1N_{table}": [",".join([*HEAD, "FRAME_NUM"]), *rows] for table, rows in lines.items()}
     texts[f"11_{'_'.join(galleries)}_matches"] = ["1,2", "1,4", "3,4", "3,6", "5,6", "5,2"]
     (root / folder).mkdir()
-    for name, some in texts.items():
-        (root / folder / f"{short}_{name}.csv").write_bytes("".join(f"{line}\r\n" for line in some).encode())
+    for name, rows in texts.items():
+        (root / folder / f"{short}_{name}.csv").write_bytes("".join(f"{line}\r\n" for line in rows).encode())
 
 
 def _write_picture(path: Path, turn: int, people: Sequence[int]) -> list[NDArray[np.float64]]:
-    """Write a picture with faces side by side; return their boxes."""
-    from fedvisage.datasets.small_copies import SPREAD, looks  # which needs the renderer
+    """Write a picture with adjacent faces; return their boxes."""
+    from fedvisage.datasets.small_copies import SPREAD, looks  # needs the renderer
 
     picture, boxes = np.full((_SIDE + 24, 12 + (_SIDE + 12) * 2, 3), 118, np.uint8), []
     for place, person in enumerate(people):

@@ -1,9 +1,9 @@
-"""A dataset in a RecordIO file, as InsightFace, FedFR and CVLface have CASIA-WebFace, MS1MV2, Glint360K and others.
+"""Datasets in RecordIO files, InsightFace's format of CASIA-WebFace, MS1MV2, Glint360K and others.
 
-Where the first record has two labels, it says where pictures end and the identities' own records begin; each of those
-says which pictures are that identity's, and is compared with them. Where it is a picture, all records are pictures. The
-index says which key a record has; without one, records are numbered in order. The pictures are aligned crops of 112
-pixels, which is taken on trust.
+If the first record has two labels, it marks the end of the pictures and of the identities' own records; each identity's
+record lists its pictures, and is compared with them. If the first record is a picture, all records are pictures. The
+index maps keys to records; without one, records are numbered in order. The pictures are assumed to be aligned crops of
+112 pixels.
 """
 
 from __future__ import annotations
@@ -24,18 +24,7 @@ from fedvisage.datasets.pad.tree import unusable
 from fedvisage.datasets.people.layout import Album, Layout, Shot
 from fedvisage.faces.pictures import BYTES_LIMIT
 
-# Reads RecordIO files, in which MXNet and those who trained with it keep pictures; neither is needed here.
-#
-# A record is a magic number, a word with the length in its lower 29 bits and how the record is cut in its upper
-# three,
-# the content, and zeros up to a multiple of four bytes. A content in which the magic number stands is cut there:
-# a first part (1), further ones (2) and a last one (3), which belong together with the magic number between them.
-# The
-# content begins with a header: how many labels follow it, a label, and two numbers; where labels follow, they stand
-# for
-# that label.
-#
-# Files may be hostile: every length is compared with what there is before anything is read.
+# RecordIO, MXNet's format for pictures, read and written without MXNet.
 
 
 MAGIC = 0xCED7230A
@@ -45,16 +34,16 @@ _FRAME = struct.Struct("<II")
 _LENGTH = (1 << 29) - 1
 _WHOLE, _FIRST, _MIDDLE, _LAST = range(4)
 _LABELS = 2
-"""Labels of a record that are looked at: none of ours has more that count."""
+"""Number of labels read per record: no known dataset uses more."""
 
 
 class _Torn(Exception):
-    """What is wrong with a record; whoever reads it knows where it is."""
+    """A fault of a record; the caller knows the record's position."""
 
 
 @dataclass(frozen=True)
 class Heading:
-    """What a record says of itself: how many labels follow its header, the first two of them, and its content."""
+    """The heading of a record: the number of labels after its header, and at most two labels."""
 
     flag: int
     labels: tuple[float, ...]
@@ -62,13 +51,22 @@ class Heading:
 
 @dataclass(frozen=True)
 class Record:
-    """The picture in a record that begins at a place in a file."""
+    """The picture of a record at an offset in a file.
+
+    A record is a magic number, a word with the length in its lower 29 bits and the kind of the part in its upper three,
+    the content, and zeros up to a multiple of four bytes. A content that contains the magic number is split there: into
+    a first part (1), further ones (2) and a last one (3), which are joined with the magic number. The content begins
+    with a header: the number of labels after it, a label, and two numbers; labels after the header replace the one in
+    it.
+
+    Files may be hostile: every length is compared with the available bytes before anything is read.
+    """
 
     path: Path
     offset: int
 
     def read(self) -> bytes:
-        """Return the picture's bytes; raises BadFile where the file is no longer what it was."""
+        """Return the picture's bytes; raises BadFile if the file has changed."""
         with self.path.open("rb") as file:
             try:
                 content, _ = _content(file.fileno(), self.offset, os.fstat(file.fileno()).st_size)
@@ -80,7 +78,7 @@ class Record:
 
 @dataclass
 class Records:
-    """The records of a file: where each begins, how many labels it has, and the first two. A few bytes for each."""
+    """The offset of each record in a file, its number of labels, and the first two, in a few bytes per record."""
 
     offsets: array[int] = field(default_factory=lambda: array("q"))
     flags: array[int] = field(default_factory=lambda: array("q"))
@@ -92,7 +90,7 @@ class Records:
         return len(self.offsets)
 
     def add(self, offset: int, heading: Heading) -> None:
-        """Note a record."""
+        """Add a record."""
         self.offsets.append(offset)
         self.flags.append(heading.flag)
         self.labels.append(heading.labels[0])
@@ -100,7 +98,7 @@ class Records:
 
 
 def read_records(path: Path) -> Records:
-    """Look at every record of a file, without its picture; what is no such file raises UserError."""
+    """Read the heading of every record, without its picture; raise UserError for any other file."""
     records, offset = Records(), 0
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -117,12 +115,12 @@ def read_records(path: Path) -> Records:
 
 
 def read_index(path: Path) -> Iterator[tuple[int, int]]:
-    """Yield the keys of an index and the places of their records."""
+    """Yield the keys of an index and the offsets of their records."""
     try:
         with path.open(encoding="ascii") as lines:
             for number, line in enumerate(iter(lambda: lines.readline(64), ""), 1):
                 fields = line.split()
-                if len(fields) != 2 or not all(one.isdecimal() for one in fields):
+                if len(fields) != 2 or not all(cell.isdecimal() for cell in fields):
                     raise UserError(f"{path}, line {number}", "must be a key and a place, such as 12<TAB>34567")
                 yield int(fields[0]), int(fields[1])
     except UnicodeDecodeError:
@@ -130,7 +128,7 @@ def read_index(path: Path) -> Iterator[tuple[int, int]]:
 
 
 def write_record(flag: int, labels: Sequence[float], number: int, content: bytes = b"") -> bytes:
-    """Return a record: with `flag` 0 its label stands in its header, else `flag` labels follow it."""
+    """Return a record: with `flag` 0 its label is in its header, else `flag` labels follow it."""
     head = HEADER.pack(flag, 0.0 if flag else labels[0], number, 0)
     content = head + (struct.pack(f"<{flag}f", *labels) if flag else b"") + content
     magic, parts = struct.pack("<I", MAGIC), list[bytes]()
@@ -148,7 +146,7 @@ def write_record(flag: int, labels: Sequence[float], number: int, content: bytes
 
 
 def _part(handle: int, offset: int, size: int) -> tuple[int, int, int]:
-    """Return how a part is cut, how long it is, and where the next one begins."""
+    """Return the kind of a part, its length, and the offset of the next part."""
     if offset + _FRAME.size > size:
         raise _Torn("the file ends within it; copy the file again")
     magic, word = _FRAME.unpack(os.pread(handle, _FRAME.size, offset))
@@ -162,18 +160,18 @@ def _part(handle: int, offset: int, size: int) -> tuple[int, int, int]:
 
 
 def _parts(handle: int, offset: int, size: int) -> Iterator[tuple[int, int, int]]:
-    """Yield where each part's content begins, its length, and where what follows begins."""
+    """Yield the offset of each part's content, its length, and the offset of the next part."""
     kind, length, end = _part(handle, offset, size)
     if kind not in (_WHOLE, _FIRST):
         raise _Torn("begins with a part of another record")
     yield offset + _FRAME.size, length, end
-    whole = length
+    total = length
     while kind not in (_WHOLE, _LAST):
         offset = end
         kind, length, end = _part(handle, offset, size)
         if kind not in (_MIDDLE, _LAST):
             raise _Torn("has no last part")
-        if (whole := whole + 4 + length) > BYTES_LIMIT:
+        if (total := total + 4 + length) > BYTES_LIMIT:
             raise _Torn(f"is larger than {BYTES_LIMIT >> 20} MiB")
         yield offset + _FRAME.size, length, end
 
@@ -187,11 +185,11 @@ def _content(handle: int, offset: int, size: int) -> tuple[bytes, int]:
 
 
 def _look(handle: int, offset: int, size: int) -> tuple[Heading, int]:
-    """Return a record's heading and where the next record begins; a record in one part is not read whole."""
+    """Return a record's heading and the offset of the next record; of a record in one part, read only the heading."""
     kind, length, end = _part(handle, offset, size)
     if kind == _WHOLE:
-        some = min(length, HEADER.size + 4 * _LABELS)
-        return _heading(os.pread(handle, some, offset + _FRAME.size), length), end
+        header_size = min(length, HEADER.size + 4 * _LABELS)
+        return _heading(os.pread(handle, header_size, offset + _FRAME.size), length), end
     content, end = _content(handle, offset, size)
     return _heading(content, len(content)), end
 
@@ -203,7 +201,7 @@ def _heading(content: bytes, length: int) -> Heading:
     if HEADER.size + 4 * flag > length:
         raise _Torn(f"claims {flag:,} labels, more than it has room for")
     labels = struct.unpack_from(f"<{min(flag, _LABELS)}f", content, HEADER.size) if flag else (label,)
-    if not all(math.isfinite(one) for one in labels):
+    if not all(math.isfinite(value) for value in labels):
         raise _Torn("has a label that is no number")
     return Heading(flag, labels)
 
@@ -212,7 +210,7 @@ ENDING = ".rec"
 PROPERTY = "property"
 
 _MOST = 1 << 24
-"""Labels from here on are not exact in the file's numbers."""
+"""Labels from this value on are not exact in 32-bit floats."""
 
 
 def scan(layout: Layout, source: Path) -> Album:
@@ -227,24 +225,25 @@ def scan(layout: Layout, source: Path) -> Album:
     if len(unnamed):
         notes += (f"{len(unnamed):,} pictures of nobody (their label is negative) are left out",)
     _check_labels(path, labels[pictures])
+    # Sorting by label and key groups the pictures of a person, so that a range of `order` describes each.
     order = pictures[np.lexsort((keys[pictures], labels[pictures]))]
     people, first, counts = np.unique(labels[order].astype(np.int64), return_index=True, return_counts=True)
-    whose = printable(path.parent.resolve().name)[:100]
-    names = [f"{whose}/{person:07d}" for person in people.tolist()]
-    where = dict(zip(names, zip(first.tolist(), counts.tolist(), strict=True), strict=True))
+    dataset = printable(path.parent.resolve().name)[:100]
+    names = [f"{dataset}/{person:07d}" for person in people.tolist()]
+    ranges = dict(zip(names, zip(first.tolist(), counts.tolist(), strict=True), strict=True))
     appearing = np.argsort(keys[order[first]], kind="stable").tolist()
 
     def shots(name: str) -> Sequence[Shot]:
-        begin, count = where[name]
+        begin, count = ranges[name]
         return _Shots(path, records, keys, order[begin : begin + count], name)
 
     expected = _expected(path.with_name(PROPERTY), len(order) if _has_identities(records) else 0)
-    in_order = {names[place]: where[names[place]][1] for place in appearing}
+    in_order = {names[place]: ranges[names[place]][1] for place in appearing}
     return Album(in_order, shots, notes=notes, expected=expected, in_order=True)
 
 
 class _Shots(Sequence[Shot]):
-    """The photographs of a person, which are made when they are asked for: there may be millions."""
+    """The photographs of a person, created on access: there may be millions."""
 
     def __init__(self, path: Path, records: Records, keys: NDArray[np.int64], places: NDArray[np.int64], name: str):
         self._path, self._records, self._keys, self._places, self._name = path, records, keys, places, name
@@ -259,23 +258,23 @@ class _Shots(Sequence[Shot]):
 
 
 def find_file(source: Path, ending: str, layout: Layout) -> Path:
-    """Return the one file of an ending in a folder, or the source itself if it is such a file."""
+    """Return the only file with this ending in a folder, or the source itself if it is such a file."""
     if source.suffix.lower() == ending and source.is_file():
         return source
     if not source.is_dir():
         raise UserError(str(source), f"no such directory; give the folder with the {ending} file")
-    found = sorted(path for path in source.iterdir() if path.suffix.lower() == ending and path.name[0] != ".")
-    if len(found) != 1:
-        names = f"has {', '.join(printable(path.name) for path in found)}; give one of them" if found else (
+    candidates = sorted(path for path in source.iterdir() if path.suffix.lower() == ending and path.name[0] != ".")
+    if len(candidates) != 1:
+        names = f"has {', '.join(printable(path.name) for path in candidates)}; give one of them" if candidates else (
             f"has no {ending} file; looked for {layout.expects.splitlines()[0].split('  ')[0]}")  # fmt: skip
         raise UserError(str(source), names)
-    if fault := unusable(found[0], found[0].name, source, (ending,)):
-        raise UserError(str(found[0]), fault)
-    return found[0]
+    if fault := unusable(candidates[0], candidates[0].name, source, (ending,)):
+        raise UserError(str(candidates[0]), fault)
+    return candidates[0]
 
 
 def _keys(path: Path, records: Records) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the key of each record; -1 where the index does not have it."""
+    """Return the key of each record, or -1 if the index does not list it."""
     index = path.with_suffix(".idx")
     if not index.exists():
         return np.arange(len(records), dtype=np.int64), (f"no {index.name}: records are numbered in order",)
@@ -299,24 +298,24 @@ def _has_identities(records: Records) -> bool:
 
 
 def _pictures(path: Path, records: Records, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the places of the records that are pictures; identities must have the pictures that they claim."""
+    """Return the positions of the pictures' records; the pictures of each identity must have one label."""
     if not _has_identities(records):
         return np.flatnonzero(keys >= 0)
     end, beyond = int(records.labels[0]), int(records.seconds[0])
     by_key = np.argsort(keys, kind="stable")
-    known = keys[by_key]
-    pictures = by_key[(known >= 1) & (known < end)]
-    identities = by_key[(known >= end) & (known < beyond)]
+    sorted_keys = keys[by_key]
+    pictures = by_key[(sorted_keys >= 1) & (sorted_keys < end)]
+    identities = by_key[(sorted_keys >= end) & (sorted_keys < beyond)]
     if len(pictures) != end - 1 or len(identities) != beyond - end:
-        said = f"promises {end - 1:,} pictures of {beyond - end:,} people and has {len(pictures):,} of"
-        raise UserError(str(path), f"{said} {len(identities):,}; it is cut off or belongs to another index")
+        fault = f"promises {end - 1:,} pictures of {beyond - end:,} people and has {len(pictures):,} of"
+        raise UserError(str(path), f"{fault} {len(identities):,}; it is cut off or belongs to another index")
     labels = np.frombuffer(records.labels, np.float32)
     for place in identities.tolist():
         low, high = int(labels[place]), int(records.seconds[place])
-        own = labels[pictures[max(low - 1, 0) : max(high - 1, 0)]]
-        if records.flags[place] < 2 or not 1 <= low <= high <= end or len(np.unique(own)) > 1:
-            said = f"its record {int(keys[place])} says that the pictures {low} to {high - 1} are of one person"
-            raise UserError(str(path), f"{said}, and their labels do not; copy the file again")
+        person_labels = labels[pictures[max(low - 1, 0) : max(high - 1, 0)]]
+        if records.flags[place] < 2 or not 1 <= low <= high <= end or len(np.unique(person_labels)) > 1:
+            fault = f"its record {int(keys[place])} says that the pictures {low} to {high - 1} are of one person"
+            raise UserError(str(path), f"{fault}, and their labels do not; copy the file again")
     return pictures
 
 
@@ -329,7 +328,7 @@ def _check_labels(path: Path, labels: NDArray[np.float32]) -> None:
 
 
 def _expected(path: Path, pictures: int) -> tuple[int, int] | None:
-    """Return how many people the file `property` promises, and how many pictures there are to be."""
+    """Return the numbers of people, from the file `property`, and of pictures in a complete copy."""
     if not path.is_file() or path.stat().st_size > 1000 or unusable(path, path.name, path.parent, ("",)):
         return (0, pictures) if pictures else None
     first = path.read_text(encoding="ascii", errors="replace").split(",")[0].strip()
@@ -338,13 +337,13 @@ def _expected(path: Path, pictures: int) -> tuple[int, int] | None:
 
 def pack(root: Path) -> None:
     """Write a small copy: two people with three pictures."""
-    from fedvisage.datasets.small_copies import encoded  # which needs the renderer
+    from fedvisage.datasets.small_copies import encoded  # needs the renderer
 
     pictures = [(0, encoded(0, 0)), (0, encoded(0, 1)), (1, encoded(1, 0))]
     records = [write_record(2, (4, 6), 0)]
     records += [write_record(0, (label,), key, content) for key, (label, content) in enumerate(pictures, 1)]
     records += [write_record(2, (1, 3), 4), write_record(2, (3, 4), 5)]
-    offsets = np.cumsum([0, *(len(one) for one in records[:-1])])
+    offsets = np.cumsum([0, *(len(record) for record in records[:-1])])
     root.mkdir(parents=True, exist_ok=True)
     (root / "train.rec").write_bytes(b"".join(records))
     (root / "train.idx").write_text("".join(f"{key}\t{offset}\n" for key, offset in enumerate(offsets)))

@@ -1,1 +1,1 @@
-"""Published protocols: which part of which dataset trains and which is judged, one family per file."""
+"""Published protocols: the training and evaluation data of each, one family per file."""

@@ -1,4 +1,4 @@
-"""Sites with one kind of attack each, and users with attacks that no site has seen.
+"""Sites with one kind of attack each, and targets with attacks that no site has seen.
 
 FedGPAD's Table X, FedSIS's Table 6, and Table VII of the paper on test-time adaptation.
 """
@@ -24,16 +24,18 @@ def _pairs(first: str, second: str) -> dict[str, Fold]:
         sites[f"{name}-photo"] = f"{name} only: {TRAINING} attacks={photo}{first}"
         sites[f"{name}-video"] = f"{name} only: {TRAINING} attacks=replay{second}"
     return {
-        user: Fold({site: entry for site, entry in sites.items() if not site.startswith(user)}, WITHOUT_SHOTS[user])
-        for user in USERS
+        target: Fold(
+            {site: entry for site, entry in sites.items() if not site.startswith(target)}, WITHOUT_SHOTS[target]
+        )
+        for target in USERS
     }
 
 
 def _with_mistake(folds: dict[str, Fold]) -> dict[str, Fold]:
-    """Return folds whose sites of CASIA-FASD have the labels of the released lists; users keep the right ones."""
+    """Return folds whose sites of CASIA-FASD have the labels of the released lists; targets keep the correct ones."""
     return {
-        user: Fold({site: re.sub(r"^C ", "C-released ", entry) for site, entry in fold.sites.items()}, fold.user)
-        for user, fold in folds.items()
+        target: Fold({site: re.sub(r"^C ", "C-released ", entry) for site, entry in fold.sites.items()}, fold.user)
+        for target, fold in folds.items()
     }
 
 

@@ -1,4 +1,4 @@
-"""The list of protocols, and what ``fedvisage data protocols`` says of them."""
+"""The list of protocols, and their descriptions for ``fedvisage data protocols``."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ WIDE = 100
 
 
 def list_protocols() -> list[str]:
-    """Return a line for each protocol, with the users or folds that it has; those of recognition have one."""
+    """Return a line for each protocol, with its targets or folds; protocols of recognition have only one."""
     longest = max(len(name) for name in (*PROTOCOLS, *PEOPLE))
-    lines = [f"{name:{longest}}  {one.title} [{' '.join(one.folds)}]" for name, one in PROTOCOLS.items()]
-    return [*lines, *(f"{name:{longest}}  {one.title}" for name, one in PEOPLE.items())]
+    lines = [f"{name:{longest}}  {protocol.title} [{' '.join(protocol.folds)}]" for name, protocol in PROTOCOLS.items()]
+    return [*lines, *(f"{name:{longest}}  {protocol.title}" for name, protocol in PEOPLE.items())]
 
 
 def describe_protocol(name: str, sets: Path, user: str = "") -> list[str]:
-    """Return the sections ``data`` and ``evaluation`` of a recipe, and as comments how the sets are imported."""
+    """Return the sections ``data`` and ``evaluation`` of a recipe, and the commands of the imports as comments."""
     if name in PEOPLE:
         return _of_people(PEOPLE[name], sets, user)
     protocol = protocol_of(name, "NAME")
@@ -46,10 +46,10 @@ def describe_protocol(name: str, sets: Path, user: str = "") -> list[str]:
 def _of_people(protocol: PeopleProtocol, sets: Path, user: str) -> list[str]:
     if user:
         raise UserError("--user", f"{protocol.name} has one division; leave --user out")
-    said = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
-    said += [f"note: {note}" for note in protocol.notes]
-    said.append("the images have 112 pixels, and recognition looks at rgb: input says so")
-    return [*_as_comments(said, protocol.sets, sets), *_as_yaml(protocol.sections(sets))]
+    lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
+    lines += [f"note: {note}" for note in protocol.notes]
+    lines.append("the images have 112 pixels, and recognition looks at rgb: input says so")
+    return [*_as_comments(lines, protocol.sets, sets), *_as_yaml(protocol.sections(sets))]
 
 
 def _as_yaml(tree: dict[str, Any]) -> list[str]:
@@ -57,43 +57,43 @@ def _as_yaml(tree: dict[str, Any]) -> list[str]:
 
 
 def protocol_of(name: str, place: str) -> Protocol:
-    """Return the protocol that is called so."""
+    """Return the protocol with this name."""
     if name not in PROTOCOLS:
         raise UserError(place, f"{name!r} is no known protocol; choose one of {', '.join((*PROTOCOLS, *PEOPLE))}")
     return PROTOCOLS[name]
 
 
 def sections(protocol: Protocol, fold: str, sets: Path) -> dict[str, Any]:
-    """Return what a recipe says of a protocol, as plain values."""
-    one = protocol.folds[fold]
+    """Return the recipe sections of a protocol, as plain values."""
+    entries = protocol.folds[fold]
     return {
         "data": {
-            "sites": {site: located(text, sets) for site, text in one.sites.items()},
-            "user": located(one.user, sets),
-            "user_name": f"user-{fold}" if fold in one.sites else fold,
+            "sites": {site: located(text, sets) for site, text in entries.sites.items()},
+            "user": located(entries.user, sets),
+            "user_name": f"user-{fold}" if fold in entries.sites else fold,
         },
         "evaluation": {"threshold": protocol.threshold, "level": protocol.level},
     }
 
 
 def located(entry: str, sets: Path) -> str:
-    """Return an entry of a protocol with a directory in the place of the set's name."""
+    """Return an entry of a protocol with the directory of the set instead of its name."""
     name, *rest = entry.split(" ", 1)
     return " ".join([str(sets / name), *rest])
 
 
 def _comments(protocol: Protocol, fold: str, sets: Path) -> list[str]:
-    said = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
-    said += [f"note: {note}" for note in protocol.notes]
+    lines = [f"{protocol.name}: {protocol.title}", f"after {protocol.source}"]
+    lines += [f"note: {note}" for note in protocol.notes]
     if protocol.size is not None:
-        said.append(f"the images have {protocol.size} pixels: input.size says so")
-    return _as_comments(said, protocol.of_fold(fold), sets)
+        lines.append(f"the images have {protocol.size} pixels: input.size says so")
+    return _as_comments(lines, protocol.of_fold(fold), sets)
 
 
 def _as_comments(said: list[str], imports: Mapping[str, Import], sets: Path) -> list[str]:
     commands = [
-        f"fedvisage data import {one.kind} DIRECTORY {sets / name} {one.options}".rstrip()
-        for name, one in imports.items()
+        f"fedvisage data import {spec.kind} DIRECTORY {sets / name} {spec.options}".rstrip()
+        for name, spec in imports.items()
     ]
     lines = [line for text in said for line in textwrap.wrap(text, WIDE, subsequent_indent="  ")]
     return [f"# {line}" for line in [*lines, *commands]]

@@ -1,7 +1,7 @@
-"""OULU-NPU, CASIA-FASD, Replay-Attack and MSU-MFSD, one of them unseen, as six works in fact ran it.
+"""OULU-NPU, CASIA-FASD, Replay-Attack and MSU-MFSD with one unseen, in the versions that six works used.
 
-They differ in frames and scores, so figures of two of them are no comparison of methods. Sites train on all videos but
-those of the dev part, and hold nothing out.
+The versions differ in frames and scores, so figures from two of them do not compare methods. Sites train on all videos
+except those of the dev part, and hold nothing out.
 """
 
 from itertools import chain
@@ -52,16 +52,16 @@ SHOTS = {
             "048_laptop", "049_laptop", "036_laptop")),
     )),
 }  # fmt: skip
-"""Ten bona fide videos and ten attacks of each, which FLIP's lists keep for few-shot training: users lack them."""
+"""Ten bona fide videos and ten attacks of each, FLIP's lists for few-shot training: targets exclude them."""
 
 
 def entries(words: str = "") -> dict[str, str]:
-    """Return all of each dataset but its dev part."""
+    """Return the entry of each dataset without its dev part."""
     return {name: f"{name} only: official=train,test{words}" for name in KINDS}
 
 
 def imports(options: str) -> dict[str, Import]:
-    """Return how the four are imported."""
+    """Return the imports of the four datasets."""
     return {name: Import(kind, options) for name, kind in KINDS.items()}
 
 
@@ -96,6 +96,6 @@ PROTOCOLS = (
                     ORACLE)),
     Protocol("limited", "two small sources, M and I; O or C unseen",
              "Shao et al., CVPR 2019", imports("--frames 10"),
-             {user: Fold({name: SITES[name] for name in ("M", "I")}, USERS[user]) for user in ("C", "O")},
+             {target: Fold({name: SITES[name] for name in ("M", "I")}, USERS[target]) for target in ("C", "O")},
              level="frame"),
 )  # fmt: skip

@@ -1,8 +1,8 @@
 """OULU-NPU's four protocols: session, instrument, phone, and all three at once.
 
 Boulkenafet et al., "OULU-NPU: A mobile face presentation attack database with real-world variations", FG 2017. The dev
-part is held out, as the paper has it: the threshold is where errors on it are equal. Of the third and fourth, mean and
-standard deviation over the six folds are told.
+part is held out, as in the paper: the threshold is at equal error rates on it. For the third and fourth, the paper
+reports mean and standard deviation over the six folds.
 """
 
 from fedvisage.datasets.protocols.protocol import Fold, Import, Protocol
@@ -17,7 +17,7 @@ def _fold(training: str, testing: str) -> Fold:
 
 
 def _others(phone: str) -> str:
-    return ",".join(other for other in PHONES if other != phone)
+    return ",".join(candidate for candidate in PHONES if candidate != phone)
 
 
 PROTOCOLS = (

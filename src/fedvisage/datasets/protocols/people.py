@@ -1,4 +1,4 @@
-"""FedFR's protocol of personalised recognition: clients, public people, and whom a client's model must reject.
+"""FedFR's protocol of personalised recognition: clients, public people, and the impostors of each client.
 
 Liu et al., "FedFR: Joint optimization federated framework for generic and personalized face recognition", AAAI 2022.
 The impostors of a client are the test photographs of all others, which only a simulation can pool.
@@ -19,7 +19,7 @@ SITES = 40
 
 @dataclass(frozen=True)
 class PeopleProtocol:
-    """A published way to divide people between clients and the public; the generic model has a benchmark."""
+    """A published division of people among clients and the public; the generic model has a benchmark."""
 
     name: str
     title: str
@@ -28,7 +28,7 @@ class PeopleProtocol:
     notes: tuple[str, ...] = field(default=())
 
     def sections(self, sets: Path) -> dict[str, Any]:
-        """Return what a recipe says of it, as plain values."""
+        """Return the recipe sections of the protocol, as plain values."""
         return {
             "data": {
                 "sites": {f"client[1-{SITES}]": f"{sets / CLIENTS} part=*/{SITES}"},
@@ -50,8 +50,8 @@ def _sets(part: str) -> dict[str, Import]:
 SOURCE = "Liu et al., AAAI 2022"
 ALL_OF_MS1MV2 = "rec is MS1MV2 (faces_emore); sites may be fewer or more: part=*/100 has forty people at each"
 PEOPLE: Mapping[str, PeopleProtocol] = {
-    one.name: one
-    for one in (
+    protocol.name: protocol
+    for protocol in (
         PeopleProtocol("fedfr", "FedFR: 40 clients of 100 people, who train on 60 photographs of each and test with 40",
                        SOURCE, _sets("fedfr"),
                        (ALL_OF_MS1MV2, "whom the authors chose is not published: people are drawn, by --seed")),

@@ -1,7 +1,7 @@
-"""What a protocol is: sets with the way to import them, and for each user or fold the data entries of a recipe.
+"""Protocols: sets with their imports, and the data entries of a recipe for each target or fold.
 
-It is data alone, and nothing that a recipe cannot say: entries are written as in a recipe, with a set's name in the
-place of its directory (``O only: official=train``).
+A protocol is data only, and everything in it can be written in a recipe: entries have the same form, with a set's name
+instead of its directory (``O only: official=train``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Import:
-    """How a set is imported: the kind of its dataset, and what follows the directories in the command."""
+    """The import of a set: the kind of its dataset, and the options of the command."""
 
     kind: str
     options: str = ""
@@ -21,7 +21,7 @@ class Import:
 
 @dataclass(frozen=True)
 class Fold:
-    """Who trains on what, and what the model is judged on; entries begin with the name of a set."""
+    """The training entry of each site, and the target's entry for evaluation; entries begin with the name of a set."""
 
     sites: Mapping[str, str]
     user: str
@@ -29,34 +29,34 @@ class Fold:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A published way to divide datasets; `folds` are by user, or by the number or name of a fold."""
+    """A published division of datasets; the keys of `folds` are targets, or the numbers or names of folds."""
 
     name: str
     title: str
     source: str
-    """The paper or page that it comes from."""
+    """The paper or page that describes it."""
     sets: Mapping[str, Import]
     folds: Mapping[str, Fold]
     threshold: Literal["source-eer", "source-train-eer"] = "source-train-eer"
     level: Literal["frame", "video"] = "video"
     notes: tuple[str, ...] = field(default=())
-    """What differs from the paper, and what else to know."""
+    """Differences from the paper, and other remarks."""
 
     @property
     def size(self) -> int | None:
-        """Pixels that the images have, where the protocol says so."""
-        sizes = [one.options.partition("--size ")[2].split(" ")[0] for one in self.sets.values()]
+        """The size of the images in pixels, if the protocol sets one."""
+        sizes = [spec.options.partition("--size ")[2].split(" ")[0] for spec in self.sets.values()]
         return next((int(size) for size in sizes if size), None)
 
     def of_fold(self, fold: str) -> Mapping[str, Import]:
         """Return the sets that a fold needs."""
-        one = self.folds[fold]
-        named = {entry.split()[0] for entry in (*one.sites.values(), one.user)}
-        return {name: made for name, made in self.sets.items() if name in named}
+        entries = self.folds[fold]
+        named = {entry.split()[0] for entry in (*entries.sites.values(), entries.user)}
+        return {name: spec for name, spec in self.sets.items() if name in named}
 
 
 def leave_one_out(sites: Mapping[str, str], users: Mapping[str, str]) -> dict[str, Fold]:
-    """Return a fold for each user: all sites train but the one with the user's name."""
+    """Return a fold for each target: all sites train except the one with the target's name."""
     return {
         name: Fold({site: entry for site, entry in sites.items() if site != name}, entry)
         for name, entry in users.items()

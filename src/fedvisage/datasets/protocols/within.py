@@ -26,7 +26,7 @@ def _wmca(training: str = "", testing: str = "") -> Fold:
 
 
 def _without(species: str) -> Fold:
-    others = ",".join(other for other in OF_WMCA if other != species)
+    others = ",".join(kind for kind in OF_WMCA if kind != species)
     return _wmca(f" attacks={others}", f" attacks={species}")
 
 
