@@ -33,7 +33,7 @@ class Batch:
     labels: Tensor
     """1 for bona fide, 0 for an attack, as floats."""
     depth: Tensor | None
-    """Depth maps, where the set has them."""
+    """Depth maps, if the set has them."""
     species: Texts
     """Class of each image: ``bonafide``, or the kind of attack."""
     identities: Tensor | None = None

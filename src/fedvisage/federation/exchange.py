@@ -123,8 +123,8 @@ class Exchange:
         for reply in self.transport.call(orders):
             order = waiting.get(reply.site)
             if order is None:
-                again = "again" if reply.site in orders else "unasked"
-                self.note_failure(f"{reply.site} ({again})", f"refused: answered {again}")
+                fault = "again" if reply.site in orders else "unasked"
+                self.note_failure(f"{reply.site} ({fault})", f"refused: answered {fault}")
             elif reply.ticket != order.ticket:
                 self.note_failure(f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, asked {order.ticket!r}")
             else:

@@ -108,10 +108,10 @@ class Orders:
         if order.round > self.round:
             self.round, self._visits, self._times = order.round, {}, Counter()
         visits = self._visits.setdefault(order.call, [])
-        again = order.visit in visits
-        if (again and not call.repeats) or (not again and len(visits) >= call.visits):
+        repeated = order.visit in visits
+        if (repeated and not call.repeats) or (not repeated and len(visits) >= call.visits):
             raise Refused("order", f"asks for {order.call!r} again in round {order.round}")
-        if not again:
+        if not repeated:
             visits.append(order.visit)
 
     def count(self, order: Order, batches: int) -> None:
@@ -122,10 +122,10 @@ class Orders:
 
     def question(self, call: str, question: str) -> None:
         """Raise an error for evaluations of more models than the recipe has; a repetition does not count again."""
-        asked, most = self._questions.setdefault(call, set()), self.about_finished[call].questions
-        if question not in asked and len(asked) >= most:
-            raise Refused("order", f"asks {call!r} about more than {most} models, more than the recipe evaluates")
-        asked.add(question)
+        earlier_questions, limit = self._questions.setdefault(call, set()), self.about_finished[call].questions
+        if question not in earlier_questions and len(earlier_questions) >= limit:
+            raise Refused("order", f"asks {call!r} about more than {limit} models, more than the recipe evaluates")
+        earlier_questions.add(question)
 
     def restored(self, generation: int) -> None:
         """Admit the rounds after a generation again; answers about finished models stay counted."""

@@ -47,12 +47,12 @@ def _written_out(key: str, entry: Any) -> Iterator[tuple[str, Any]]:
         yield key, entry
         return
     for number in range(int(match[2]), int(match[3]) + 1):
-        own = entry.replace("*", str(number)) if isinstance(entry, str) else entry
-        yield f"{match[1]}{number:0{len(match[3])}d}", own
+        site_entry = entry.replace("*", str(number)) if isinstance(entry, str) else entry
+        yield f"{match[1]}{number:0{len(match[3])}d}", site_entry
 
 
 def many_names(names: list[Any]) -> list[str]:
-    """Write out names such as ``client[1-40]``."""
+    """Expand names such as ``client[1-40]``."""
     return [written for name in names for written in many_sites({name: None})]
 
 
@@ -64,7 +64,7 @@ class Data(Section):
     sites: dict[str, str] = Field(min_length=1)
     """Site name → prepared set, or a ``synth:`` line such as ``synth: O subjects=20 frames=2 size=96``."""
     user: str | None = None
-    """The unseen data on which the model is evaluated; images that a site also has are rejected."""
+    """The unseen data on which the model is evaluated; an image that a site also has is an error."""
     user_name: str = "user"
     """The target's name in tables."""
     user_split: Literal["all", "train", "heldout", "test"] = "all"
@@ -73,16 +73,16 @@ class Data(Section):
     """Recognition: an identity set on which the server pre-trains and that every site may use; its held-out people are
     the impostors."""
     public_identities: int | None = Field(None, ge=1)
-    """Recognition: the number of people in the public set; filled in when the set is opened."""
+    """Recognition: the number of people in the public set to train on; filled in when the set is opened."""
     benchmarks: dict[str, str] | None = Field(None, min_length=1)
     """Recognition: further sets by name, ``{lfw: sets/lfw, ijbc: sets/ijbc}``, on which the generic model is evaluated
-    with the lists that these sets contain. Training data must not contain any of their people."""
+    with the lists next to each set. Training data must not contain any of their people."""
 
     @property
     def entries(self) -> list[str]:
         """Return all data entries: those of the sites, of the target, of the public set and of the benchmarks."""
-        others = (self.user, self.public, *(self.benchmarks or {}).values())
-        return [*self.sites.values(), *(entry for entry in others if entry is not None)]
+        further = (self.user, self.public, *(self.benchmarks or {}).values())
+        return [*self.sites.values(), *(entry for entry in further if entry is not None)]
 
     @field_validator("sites", mode="before")
     @classmethod
@@ -94,8 +94,8 @@ class Data(Section):
     def _names_are_plain(cls, value: dict[str, str] | None, info: ValidationInfo) -> dict[str, str] | None:
         for name in value or ():
             if not SITE_NAME.fullmatch(name):
-                what = str(info.field_name).removesuffix("s")
-                raise ValueError(f"{what} name {name!r}: use letters, digits, '-' and '_', at most 64")
+                kind = str(info.field_name).removesuffix("s")
+                raise ValueError(f"{kind} name {name!r}: use letters, digits, '-' and '_', at most 64")
         return value
 
     @model_validator(mode="after")

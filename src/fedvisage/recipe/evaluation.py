@@ -10,7 +10,7 @@ from fedvisage.recipe.section import Section
 
 
 class Adapt(Section):
-    """Adaptation of the finished model to the target's unlabelled images: see :mod:`fedvisage.tasks.pad.adaptation`."""
+    """Adaptation of the finished model to the target's unlabelled images: see ``tasks/pad/adaptation.py``."""
 
     loop: Literal["settled", "two-pass", "online", "episodic"] = "settled"
     """``settled``: step on all images, fix BatchNorm's statistics, then decide; ``two-pass``: use batch statistics
@@ -45,7 +45,7 @@ ADAPTATIONS: dict[str, dict[str, Any]] = {
     "online": {"gate": False, "loop": "online"},
     "episodic": {"gate": False, "loop": "episodic"},
 }
-"""The short forms, ``adapt: gated`` and so on."""
+"""The short forms of the section, such as ``adapt: gated``."""
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 

@@ -22,7 +22,7 @@ Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
 
 
 class Combine(Section):
-    """The rule that combines the sites' uploads into one; see :mod:`fedvisage.federation.protections.combine`.
+    """The rule that combines the sites' uploads into one; see ``federation/protections/combine.py``.
 
     ``hostile`` is the number of sites that may be hostile (trimmed-mean, krum), ``select`` the number of uploads that
     Krum averages, and ``bound`` the norm to which an update is clipped; unset, it is the median of the round's norms.
@@ -117,7 +117,7 @@ class Dp(Section):
 
 
 class Poisoned(Section):
-    """Simulated hostile sites that test a rule: see :class:`fedvisage.federation.protections.steps.Poison`."""
+    """Simulated hostile sites that test a rule: see ``federation/protections/steps.py``."""
 
     sites: tuple[str, ...] = Field(min_length=1)
     """Names of the hostile sites."""

@@ -40,7 +40,7 @@ _WORDS: Mapping[str, str] = {
     "too_long": "must have at most {max_length}",
     "string_pattern_mismatch": "must be written as {pattern}",
 }
-"""By the kinds of mistakes that pydantic finds; what is in braces it tells with them."""
+"""Messages by pydantic's error types; pydantic supplies the values in braces."""
 
 
 def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
@@ -54,8 +54,8 @@ def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
 def mistake(error: ValidationError, root: str, kind: type[BaseModel] | None = None) -> UserError:
     """Return the first mistakes in a section as one ``UserError``."""
     errors = error.errors(include_url=False)[:SHOWN]
-    (place, message), *others = [(_place(item, root), _said(item, kind)) for item in errors]
-    return UserError(place, message + "".join(f"; {other}: {more}" for other, more in others))
+    (place, message), *further = [(_place(item, root), _said(item, kind)) for item in errors]
+    return UserError(place, message + "".join(f"; {location}: {fault}" for location, fault in further))
 
 
 def shown(value: Any) -> str:

@@ -156,7 +156,7 @@ class _Values:
         """Return keys and values by the keys' text; the section's own keys replace those that ``<<`` merges in."""
         if node in self._pairs_of:
             return self._pairs_of[node]
-        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        own_pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if key.tag == f"{_TAG}merge":
@@ -164,11 +164,11 @@ class _Values:
                 continue
             if not isinstance(key, yaml.ScalarNode):
                 raise _Refused("has a key that is no name", key.start_mark)
-            if key.value in own:
-                lines = f"{own[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
+            if key.value in own_pairs:
+                lines = f"{own_pairs[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
                 raise _Refused(f"says {key.value!r} twice in one section, in lines {lines}; keep one")
-            own[key.value] = key, value
-        self._pairs_of[node] = {**merged, **own}
+            own_pairs[key.value] = key, value
+        self._pairs_of[node] = {**merged, **own_pairs}
         return self._pairs_of[node]
 
     def _merged(self, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:

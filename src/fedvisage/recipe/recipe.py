@@ -67,18 +67,18 @@ class Recipe(Section):
                 "input.size below 32 needs runtime.precision: fp32; bf16 convolutions on such maps are unsound"
             )
         # Every round must be able to reach its quorum and the minimum of its combination rule.
-        asked = self.federation.asks(len(self.data.sites))
-        if self.federation.quorum > asked:
-            raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {asked} sites")
+        per_round = self.federation.asks(len(self.data.sites))
+        if self.federation.quorum > per_round:
+            raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {per_round} sites")
         combine = self.federation.combine
-        if combine.least > asked:
+        if combine.least > per_round:
             raise ValueError(
-                f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {asked} sites"
+                f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {per_round} sites"
             )
         strangers = set(self.federation.poisoned.sites if self.federation.poisoned else ()) - set(self.data.sites)
         if strangers:
             raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, not among data.sites")
-        if self.federation.secure is not None and asked < 2:
+        if self.federation.secure is not None and per_round < 2:
             raise ValueError("federation.secure needs two sites a round at least: a sum of one hides nothing")
         if self.evaluation.features and self.data.user is None:
             raise ValueError("evaluation.features compares the sites with a user; name data.user")

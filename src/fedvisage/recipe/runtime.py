@@ -35,7 +35,7 @@ class Privacy(Section):
 
 
 class Runtime(Section):
-    """Settings of the machine on which the numbers of a run depend."""
+    """Settings of the execution on which the numbers of a run depend, such as seed, precision and threads."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"layout", "workers", "compile"})
 

@@ -159,7 +159,7 @@ class Schedule(Section):
     floor: float = Field(0.0, ge=0, le=1)
     """cosine and step: the smallest factor."""
     every: int = Field(10, ge=1)
-    """step: rounds between two steps."""
+    """step: number of rounds between two steps."""
     factor: float = Field(0.1, gt=0, le=1)
     """step: the factor of each step."""
 
@@ -189,7 +189,7 @@ class Pretrain(Section):
 
     unset: ClassVar[frozenset[str]] = frozenset({"stop"})
     epochs: int = Field(ge=1)
-    """Passes over the public set."""
+    """Epochs over the public set."""
     stop: int | None = Field(None, ge=1)
     """Stop after this many epochs, before the rate has come down, and use the model as it is then."""
     optimizer: Optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, state="kept")

@@ -13,14 +13,14 @@ from fedvisage.recipe.federation import LEAST_SHARE
 def check_protection(recipe: Recipe, method: Declared) -> None:
     """Raise an error for protections that the method, its weighting of sites, or another protection would defeat."""
     federation = recipe.federation
-    wanted = {
+    requested = {
         "combine": federation.combine.rule != "mean",
         "secure": federation.secure is not None,
         "dp": federation.dp is not None,
         "poisoned": federation.poisoned is not None,
     }
     # Protections of uploads need a method that averages; noise may also have its own account with the method.
-    for key in (key for key, is_wanted in wanted.items() if is_wanted):
+    for key in (key for key, is_requested in requested.items() if is_requested):
         if not (method.averages or (key == "dp" and method.prices is not None)):
             raise UserError(
                 f"recipe.federation.{key}",
@@ -30,12 +30,12 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
     if federation.wire != "fp32":
         _check_wire(recipe)
     if recipe.training.statistics == "exact":
-        _check_statistics(recipe, method, {key for key, is_wanted in wanted.items() if is_wanted})
+        _check_statistics(recipe, method, {key for key, is_requested in requested.items() if is_requested})
     if federation.secure is not None:
         _check_secure(recipe, federation.secure)
-    if wanted["combine"]:
+    if requested["combine"]:
         _check_rule(recipe)
-    if wanted["dp"]:
+    if requested["dp"]:
         _check_noise(recipe, method)
 
 
@@ -50,7 +50,7 @@ def _check_wire(recipe: Recipe) -> None:
 
 def _check_secure(recipe: Recipe, secure: Secure) -> None:
     """Raise an error for secure sums over changing groups of sites, and for too low or unreachable thresholds."""
-    place, asked = "recipe.federation.secure", recipe.federation.asks(len(recipe.data.sites))
+    place, site_count = "recipe.federation.secure", recipe.federation.asks(len(recipe.data.sites))
     if recipe.federation.participation < 1:
         raise UserError(
             "recipe.federation.participation",
@@ -61,10 +61,10 @@ def _check_secure(recipe: Recipe, secure: Secure) -> None:
         raise UserError(
             f"{place}.threshold", f"{secure.threshold:g} is less than two thirds of the sites; leave it out"
         )
-    if secure.needed(asked) > asked:
+    if secure.needed(site_count) > site_count:
         raise UserError(
             f"{place}.colluders",
-            f"with {secure.colluders} of {asked} sites on the server's side a sum hides nothing; give fewer",
+            f"with {secure.colluders} of {site_count} sites on the server's side a sum hides nothing; give fewer",
         )
 
 

@@ -64,7 +64,7 @@ class Attendance:
 
 
 def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
-    """Read the lines of ``rounds.jsonl``."""
+    """Return the attendance in the lines of ``rounds.jsonl``."""
     counted: dict[int, tuple[str, ...]] = {}
     missed: dict[str, list[int]] = {}
     lost = []

@@ -99,7 +99,7 @@ class Releases:
             total = spent([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
-            store.write(self._path(name), value, {"release": name, "charges": [one.release for one in cost]})
+            store.write(self._path(name), value, {"release": name, "charges": [charge.release for charge in cost]})
             return value
 
     def drop(self, name: str) -> None:

@@ -165,7 +165,7 @@ class Shelf:
         return True
 
     def _fits(self, wanted: int) -> bool:
-        total = wanted + sum(size_of(other.values()) for other in self._states.values())
+        total = wanted + sum(size_of(state.values()) for state in self._states.values())
         if self.room is not None:
             return total <= self.room
         return total <= ROOM or (total <= SITES * wanted and wanted <= self.free() // SHARE)

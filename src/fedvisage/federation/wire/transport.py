@@ -82,7 +82,7 @@ def pack_all(orders: Mapping[str, Order], folder: Path, number: int) -> dict[str
     """Write the messages of simultaneous orders; tensors that all of them contain are written once."""
     messages = [order.message for order in orders.values()]
     first = messages[0] if messages else {}
-    common = {key: value for key, value in first.items() if all(other.get(key) is value for other in messages)}
+    common = {key: value for key, value in first.items() if all(message.get(key) is value for message in messages)}
     shared = pack(common, folder / f"{number}.safetensors").paths if common else ()
     parcels = {}
     for index, (name, order) in enumerate(orders.items()):
