@@ -138,7 +138,7 @@ def descend(optimizer: Optimizer, loss: Loss, batch: Batch, training: Training) 
     else:
         optimizers.step(optimizer, training.optimizer.clip_norm)
         return total
-        # Search for a fitting size only here: the error, and with it the failed step's memory, has been freed.
+    # Search for a fitting size only here: the error, and with it the failed step's memory, has been freed.
     raise too_large(optimizer, loss, parts[0], lack)
 
 

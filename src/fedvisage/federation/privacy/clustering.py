@@ -33,8 +33,7 @@ from fedvisage.federation.privacy.mechanisms import (
     standard_deviation,
 )
 
-# Spherical caps in PrivacyFace (Q. Meng et al., ICLR 2022). A cluster is the part of the unit sphere within an angle ρ,
-# 0 < ρ ≤ π/2, of its centre.
+# Spherical caps in PrivacyFace (Q. Meng et al., ICLR 2022): the unit vectors within an angle ρ, 0 < ρ ≤ π/2, of a centre.
 
 
 def check_margin(margin: float) -> None:
@@ -91,16 +90,18 @@ def least_cosine(length: float, noise_length: float) -> float:
     return math.sqrt(1 - (noise_length / length) ** 2)
 
 
-# Counts of unit vectors within an angle of each other, in blocks, so that no n × n matrix is in memory. An angle of at
-# most ρ is a product of at least cos ρ, which avoids arc cosines. Products are symmetric, so half of them give all
-# counts.
+# Counts of unit vectors within an angle of each other.
 
 BLOCK = 512
 """Rows and columns of a block: a megabyte in float32, which stays in the processor's cache until it is counted."""
 
 
 def neighbour_counts(vectors: Tensor, cosine: float) -> Tensor:
-    """Return for each vector the number of vectors, itself included, whose product with it is at least ``cosine``."""
+    """Return for each vector the number of vectors, itself included, whose product with it is at least ``cosine``.
+
+    It works in blocks, so that no n × n matrix is in memory. An angle of at most ρ is a product of at least cos ρ,
+    which avoids arc cosines. Products are symmetric, so half of them give all counts.
+    """
     counts = torch.zeros(len(vectors), dtype=torch.int64)
     for top in range(0, len(vectors), BLOCK):
         rows = slice(top, top + BLOCK)
@@ -214,6 +215,7 @@ def densest(centres: Tensor, asked: Clustering) -> tuple[Cluster, ...]:
             break
         covered = remaining @ (mean / mean.norm()) >= asked.cosine
         remaining, covered_centres = remaining[~covered], remaining[covered]
+        # Subtract the removed class centres from the counts, which is cheaper than counting again.
         counts = counts[~covered] - counts_within(remaining, covered_centres, asked.cosine)
     return tuple(clusters)
 

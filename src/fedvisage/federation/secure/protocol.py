@@ -26,11 +26,6 @@ from torch import Tensor
 from fedvisage.federation.wire.schema import ABSURD, VARIANCE, Refused
 
 # Tensors as integers modulo 2^64, in which sums are exact and masks hide everything.
-#
-# A value v with weight w becomes round(w·v·2^32). Admission allows |v| ≤ 10^6 < 2^20, and w is at most 1, so a site's
-# number stays below 2^52 and the sum of 2,048 sites below 2^63: no overflow is possible. Counters get 8 fractional bits
-# and must stay below 2^44. Rounding changes each site's number, and the mean of sites with equal weight, by at most
-# 2^-33.
 
 
 Words = NDArray[np.uint64]
@@ -43,7 +38,13 @@ MOST_COUNT = 2**44
 
 
 def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
-    """Return a tensor's numbers as integers, multiplied by the site's weight."""
+    """Return a tensor's numbers as integers, multiplied by the site's weight.
+
+    A value v with weight w becomes round(w·v·2^32). Admission allows |v| ≤ 10^6 < 2^20, and w is at most 1, so a site's
+    number stays below 2^52 and the sum of 2,048 sites below 2^63: no overflow is possible. Counters get 8 fractional
+    bits and must stay below 2^44. Rounding changes each site's number, and the mean of sites with equal weight, by at
+    most 2^-33.
+    """
     if not value.is_floating_point() and value.numel() and int(value.max()) >= MOST_COUNT:
         raise Refused(name, f"is a count beyond {MOST_COUNT}, the most that a secure sum can hold")
     scaled = value.to(torch.float64, copy=True).mul_(weight * 2.0 ** _fraction(value.dtype)).round_()
@@ -113,9 +114,6 @@ def _fraction(dtype: torch.dtype) -> int:
 
 
 # Key agreement of two sites, mask streams from the agreed keys, and envelopes that only the other site can open.
-#
-# Key agreement is X25519 (RFC 7748), key derivation HKDF-SHA-256 (RFC 5869), streams are ChaCha20 and envelopes
-# ChaCha20-Poly1305 (RFC 8439). Every key is used for one stream or one envelope only, so no nonce is needed.
 
 
 KEY, TAG = 32, 16
@@ -131,7 +129,11 @@ def public_of(private: bytes) -> bytes:
 
 
 def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
-    """Return the key that both sides derive for a purpose; a public key of low order raises ``ValueError``."""
+    """Return the key that both sides derive for a purpose; a public key of low order raises ``ValueError``.
+
+    Key agreement is X25519 (RFC 7748), key derivation HKDF-SHA-256 (RFC 5869), streams are ChaCha20 and envelopes
+    ChaCha20-Poly1305 (RFC 8439). Every key is used for one stream or one envelope only, so no nonce is needed.
+    """
     shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     return HKDF(algorithm=SHA256(), length=KEY, salt=None, info=b"fedvisage " + purpose).derive(shared)
 
@@ -172,10 +174,6 @@ def _stream(key: bytes, count: int) -> Iterator[Words]:
 
 
 # Shamir's secret sharing: any t of n shares give the secret, and fewer shares contain no information about it.
-#
-# A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979. A secret of 32 bytes is the constant term of a
-# random polynomial of degree t − 1 over the integers modulo the Mersenne prime 2^521 − 1; the share of holder i is its
-# value at i + 1.
 
 
 PRIME = 2**521 - 1
@@ -187,7 +185,12 @@ Draw = Callable[[int], bytes]
 
 
 def split(secret: bytes, threshold: int, count: int, draw: Draw) -> list[bytes]:
-    """Return one share for each of ``count`` holders; any ``threshold`` of them give the secret."""
+    """Return one share for each of ``count`` holders; any ``threshold`` of them give the secret.
+
+    A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979. A secret of 32 bytes is the constant term of
+    a random polynomial of degree t − 1 over the integers modulo the Mersenne prime 2^521 − 1; the share of holder i is
+    its value at i + 1.
+    """
     if not 1 <= threshold <= count:
         raise ValueError(f"{count} holders cannot need {threshold} of their shares")
     terms = [int.from_bytes(secret, "little"), *(_element(draw) for _ in range(threshold - 1))]

@@ -53,13 +53,15 @@ class Transport(Protocol):
         ...
 
 
-# Messages between processes of one machine, as files of tensors that both map. A file outlives its reader, so a request
-# can be repeated; it need not outlive the machine.
+# Messages between processes of one machine, as files of tensors that both map.
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """The tensors of a message: their names in order, and the files that contain them."""
+    """The tensors of a message: their names in order, and the files that contain them.
+
+    A file outlives its reader, so a request can be repeated; it need not outlive the machine.
+    """
 
     names: tuple[str, ...]
     paths: tuple[Path, ...]
