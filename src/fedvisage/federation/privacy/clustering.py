@@ -33,7 +33,7 @@ from fedvisage.federation.privacy.mechanisms import (
     standard_deviation,
 )
 
-# Spherical caps in PrivacyFace (Q. Meng et al., ICLR 2022): the unit vectors within an angle ρ, 0 < ρ ≤ π/2, of a centre.
+# Spherical caps in PrivacyFace (Q. Meng et al., ICLR 2022): unit vectors within an angle ρ, 0 < ρ ≤ π/2, of a centre.
 
 
 def check_margin(margin: float) -> None:
