@@ -1,6 +1,6 @@
 """The ledger: one line per field that crossed the wire.
 
-Lines are never removed. A run that resumes from a checkpoint repeats the exchanges after that checkpoint. The lines of
+Its lines are never removed. A run that resumes from a checkpoint repeats the exchanges after that checkpoint. The lines of
 the earlier attempt are kept and marked ``"repeated": true``, because their fields left a site. The unmarked lines are
 those of an uninterrupted run.
 """

@@ -148,8 +148,8 @@ class Releases:
         sync_directory(self.directory.parent)
 
     def _stored(self, name: str, written: Sequence[Charge]) -> Message:
-        value, values = store.read(self._path(name), "what was released there cannot be sent again: start anew")
-        missing = set(values["charges"]) - {charge.release for charge in written}
+        value, details = store.read(self._path(name), "what was released there cannot be sent again: start anew")
+        missing = set(details["charges"]) - {charge.release for charge in written}
         if missing:
             raise RunFailed(f"{self.directory / CHARGES}: lacks the charge for {min(missing)}; {DAMAGED}")
         return value

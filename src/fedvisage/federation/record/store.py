@@ -181,7 +181,7 @@ class Shelf:
 
 
 class SiteStore:
-    """Private tensors by name: in the site's memory during a visit, in shared memory or on disk between visits."""
+    """Private tensors by name: in the site's memory during a visit, on a ``Shelf`` or on disk between visits."""
 
     def __init__(self, directory: Path, shelf: Shelf | None = None) -> None:
         """Take the site's own directory, which is created only when there is state to keep."""
