@@ -1,8 +1,8 @@
 """The ledger: one line per field that crossed the wire.
 
-Its lines are never removed. A run that resumes from a checkpoint repeats the exchanges after that checkpoint. The lines of
-the earlier attempt are kept and marked ``"repeated": true``, because their fields left a site. The unmarked lines are
-those of an uninterrupted run.
+Its lines are never removed. A run that resumes from a checkpoint repeats the exchanges after that checkpoint. The lines
+of the earlier attempt are kept and marked ``"repeated": true``, because their fields left a site. The unmarked lines
+are those of an uninterrupted run.
 """
 
 from __future__ import annotations
