@@ -1,1 +1,1 @@
-"""What crosses between server and sites, how it is checked, combined, recorded and resumed."""
+"""Server and sites: their exchanges, and the checks, combination, records and recovery of these exchanges."""

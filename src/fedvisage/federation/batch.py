@@ -1,4 +1,4 @@
-"""A batch as a loss sees it: read, changed at random, in the form and at the place in which networks take it."""
+"""Training batches: reading and augmenting images, and one optimizer step, within the memory of the device."""
 
 from __future__ import annotations
 
@@ -26,37 +26,37 @@ HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class Batch:
-    """What a loss looks at: the network's input and what is known of it, on the device of the run."""
+    """The input of a loss: images for the network and their annotations, on the device of the run."""
 
     images: Tensor
-    """As the network takes them: float, B×channels×H×W, in the recipe's ``input.colour``, augmented."""
+    """The network's input: float, B×channels×H×W, in the recipe's ``input.colour``, augmented."""
     labels: Tensor
     """1 for bona fide, 0 for an attack, as floats."""
     depth: Tensor | None
-    """Depth maps, where the set has them."""
+    """Depth maps, if the set has them."""
     species: Texts
-    """What each image shows: ``bonafide``, or the kind of attack."""
+    """Class of each image: ``bonafide``, or the kind of attack."""
     identities: Tensor | None = None
     """Class numbers, int64: the site's own identities, sorted, from 0, then the public ones. Identity sets only."""
     positions: Positions | None = None
-    """Where the images stand in the view that they are from."""
+    """Positions of the images in their view."""
     mirrored: Tensor | None = None
-    """Which of them are mirrored, where nothing else was done to any; on the CPU."""
+    """Mask of mirrored images, if mirroring was the only change; on the CPU."""
     known: Tensor | None = None
-    """The class numbers on the CPU, so that who has to look at them need not wait for a device."""
+    """The class numbers on the CPU, for code that reads them without waiting for the device."""
 
     def tensors(self) -> Iterator[Tensor]:
-        """Return what lies on the device of the run."""
+        """Return the tensors on the device of the run."""
         return (value for value in (self.images, self.labels, self.depth, self.identities) if value is not None)
 
     @property
     def at_hand(self) -> Tensor:
-        """The class numbers where they can be read at once."""
+        """Return the class numbers, on the CPU if possible without waiting for the device."""
         assert self.identities is not None, "an identity set has class numbers"
         return self.identities.cpu() if self.known is None else self.known
 
     def parts(self, most: int | None) -> list[Batch]:
-        """Return the batch in parts of nearly equal size, of so many images at most; whole, if there is no bound."""
+        """Return the batch in parts of nearly equal size, of ``most`` images at most; undivided without a limit."""
         count = len(self.labels)
         if most is None or count <= most:
             return [self]
@@ -65,63 +65,65 @@ class Batch:
         ]
 
     def images_at(self, rows: slice) -> Batch:
-        """Return some of the batch's images, with all that is known of them."""
-        given = {name: value[rows] for name, value in vars(self).items() if value is not None}
-        return replace(self, **given)
+        """Return some of the batch's images, with their annotations."""
+        fields = {name: value[rows] for name, value in vars(self).items() if value is not None}
+        return replace(self, **fields)
 
 
 def read(
     view: View, positions: Positions, recipe: Recipe, compute: Compute, purpose: tuple[str | int, ...],
     classes: Positions | None,
 ) -> Batch:  # fmt: skip
-    """Read images of a view, change them as the recipe says by draws for a purpose, and bring them to the device.
+    """Read images of a view, augment them with the draws of a purpose, and move them to the device.
 
-    Changes of capture work image by image and on the CPU; with them all is done there, and brought when it is done.
+    Changes of capture work on single images on the CPU; a recipe with such changes augments there and moves the result.
     """
     stored, options, seed = view.batch(positions), recipe.training.augment, recipe.runtime.seed
-    where = HOST if options.changes else compute.device
-    here = Compute(where, compute.half, compute.layout)
+    device = HOST if options.changes else compute.device
+    augmenting = Compute(device, compute.half, compute.layout)
+    # Augmentation and the mirror mask use two streams of the same purpose, so the mask matches the draws.
     images, depth = augment(
-        as_float(here.bring(stored.images)),
-        None if stored.depth is None else here.bring(stored.depth),
+        as_float(augmenting.bring(stored.images)),
+        None if stored.depth is None else augmenting.bring(stored.depth),
         options,
         torch_rng(seed, *purpose),
     )
     mirrored = only_mirrored(len(positions), options, torch_rng(seed, *purpose))
     labels, species = stored.labels, stored.species
+    # A pasted square of an attack makes its image an attack of the donor's kind.
     if options.changes:
         mixed = degrade(images, depth, labels, options.changes, torch_rng(seed, *purpose, "changes"))
         images, depth, donors = mixed.images, mixed.depth, mixed.donors
         labels = torch.where(donors >= 0, torch.zeros_like(labels), labels)
         species = np.where(donors >= 0, species[donors], species)
     ready = seen(compute.bring(images), recipe.input.colour, compute.layout)
-    known = None if classes is None else torch.from_numpy(classes)
+    class_numbers = None if classes is None else torch.from_numpy(classes)
     return Batch(
         images=ready,
         labels=compute.bring(labels),
         depth=None if depth is None else compute.bring(depth),
         species=species,
-        identities=None if known is None else compute.bring(known),
+        identities=None if class_numbers is None else compute.bring(class_numbers),
         positions=positions,
         mirrored=mirrored,
-        known=known,
+        known=class_numbers,
     )
 
 
-# One step down a batch's loss: at once or in parts whose gradients add up, and what is said where memory ends.
-
+# One optimizer step.
 
 Loss = Callable[[Batch], Tensor]
-"""The mean loss of some images."""
+"""The mean loss of a batch's images."""
 
 LEAST = 2
-"""Images of the smallest batch that a recipe may have."""
+"""Number of images in the smallest batch that a recipe may have."""
 
 
 def descend(optimizer: Optimizer, loss: Loss, batch: Batch, training: Training) -> Tensor:
     """Take one step and return the batch's loss, on its device.
 
-    With ``micro_batch`` the parts' mean losses count by their images, so that the gradient is that of the whole batch.
+    With ``micro_batch``, each part's mean loss is weighted by its number of images, so that the gradient is that of the
+    whole batch.
     """
     optimizer.zero_grad(set_to_none=True)
     parts = batch.parts(training.micro_batch)
@@ -136,12 +138,12 @@ def descend(optimizer: Optimizer, loss: Loss, batch: Batch, training: Training) 
     else:
         optimizers.step(optimizer, training.optimizer.clip_norm)
         return total
-    # Only here, when the error and with it the step that did not fit are gone, is its memory free again.
+    # Search for a fitting size only here: the error, and with it the failed step's memory, has been freed.
     raise too_large(optimizer, loss, parts[0], lack)
 
 
 def passed(loss: Loss, parts: list[Batch]) -> Tensor:
-    """Add up the gradients of some parts of a batch; return the whole one's loss."""
+    """Add up the gradients of a batch's parts, and return the loss of the whole batch."""
     if len(parts) == 1:
         value = loss(parts[0])
         value.backward()  # type: ignore[no-untyped-call]
@@ -155,14 +157,14 @@ def passed(loss: Loss, parts: list[Batch]) -> Tensor:
 
 
 def lacking(error: RuntimeError) -> str | None:
-    """Return what an error says of memory that there is not; none if it is about something else."""
-    said = str(error)
-    ended = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in said
-    return said.partition("\n")[0].partition(". ")[0] if ended else None
+    """Return the first sentence of an out-of-memory error, or None for other errors."""
+    message = str(error)
+    out_of_memory = isinstance(error, torch.OutOfMemoryError) or "DefaultCPUAllocator: can't allocate memory" in message
+    return message.partition("\n")[0].partition(". ")[0] if out_of_memory else None
 
 
 def too_large(optimizer: Optimizer, loss: Loss, batch: Batch, lack: str) -> UserError:
-    """Say how many images would have fitted: the half, the quarter and so on are tried, without a step."""
+    """Return an error with the largest batch that fits: half, a quarter and so on are tried without a step."""
     count = len(batch.labels)
     fits = count // 2
     while fits >= LEAST and not _fits(optimizer, loss, batch.images_at(slice(fits))):
@@ -177,7 +179,7 @@ def too_large(optimizer: Optimizer, loss: Loss, batch: Batch, lack: str) -> User
 
 
 def _fits(optimizer: Optimizer, loss: Loss, batch: Batch) -> bool:
-    """Try whether a batch passes forward and back."""
+    """Return whether a forward and a backward pass of a batch fit into memory."""
     optimizer.zero_grad(set_to_none=True)
     gc.collect()
     if batch.images.is_cuda:
@@ -191,17 +193,17 @@ def _fits(optimizer: Optimizer, loss: Loss, batch: Batch) -> bool:
     return True
 
 
-# How much a site trains: batches of a pass over its data, and batches of a round.
+# Number of batches in an epoch and in a round.
 
 
 def epoch_length(recipe: Recipe, site: str, images: int) -> int:
-    """Return how many batches a pass over so many images of a site has."""
-    whole, rest = divmod(images, recipe.training.batch.of(site))
+    """Return the number of batches in one pass over ``images`` images of a site."""
+    full, rest = divmod(images, recipe.training.batch.of(site))
     drops = rest == 1 and recipe.training.sampling == "shuffled"
-    return max(1, whole + (1 if rest and not drops else 0))
+    return max(1, full + (1 if rest and not drops else 0))
 
 
 def round_length(recipe: Recipe, site: str, images: int) -> int:
-    """Return how many batches a site with so many images trains on between two aggregations."""
+    """Return the number of batches that a site with ``images`` images trains on between two aggregations."""
     local = recipe.training.local
     return local.batches if local.batches is not None else (local.epochs or 1) * epoch_length(recipe, site, images)

@@ -1,6 +1,6 @@
-"""What a method declares: its parts and who holds them, its calls and what they upload, its user.
+"""A method's declaration: its parts and their location, its calls and their uploads, and its prediction.
 
-Sites, server and judges work on this description; only the course of a training also runs the program of a
+Sites, server and evaluation use this description; only training also runs the program of a
 :class:`fedvisage.federation.method.Method`.
 """
 
@@ -24,7 +24,7 @@ TaskName = Literal["pad", "recognition"]
 
 
 class Home(Enum):
-    """Where the live copy of a part is."""
+    """Location of a part's live copy."""
 
     LENT = "at the server, lent to sites for each call"
     SERVER = "never leaves the server"
@@ -32,58 +32,58 @@ class Home(Enum):
 
 
 def _nothing_beside(recipe: Recipe) -> tuple[Upload, ...]:
-    """Take nothing beside parts of the network: a function with a name, which can be sent to another process."""
+    """Accept nothing besides parts of the network; a named function, because a lambda cannot be pickled."""
     return ()
 
 
 @dataclass(frozen=True)
 class Call:
-    """One thing that a site computes when asked, and all that it may answer with."""
+    """A computation that the server can order from a site, with all fields of its reply."""
 
     run: Callable[[Site, Message], Message]
-    """What the site does with a message of the server, and answers."""
+    """Computes the reply to a message of the server, at the site."""
     uploads: tuple[Upload, ...]
-    """The fields of the answer; nothing else leaves the site."""
+    """The fields of the reply; no other value leaves the site."""
     exact: bool = False
-    """It is about a finished model, whose weights travel as they are."""
+    """The call concerns a finished model, whose weights travel unrounded."""
     private: bool = False
-    """And it looks at what the site has kept to itself."""
+    """The call concerns a finished model and reads the site's private state."""
     takes: Callable[[Recipe], tuple[Upload, ...]] = _nothing_beside
-    """What an order may hold beside parts of the network; a site refuses everything else."""
+    """Tensors that an order may contain besides parts of the network; the site refuses all others."""
     visits: int = 1
-    """In how many visits of a round a site answers it."""
+    """Number of visits per round in which a site answers the call."""
     repeats: bool = False
-    """Within a visit it is asked once for each batch."""
+    """The call is repeated within a visit, once per batch."""
     questions: int = 2
-    """About how many finished models of a run a site answers it."""
+    """Number of finished models per run about which a site answers the call."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """One finished model on its way to a score: the delivered parts, loaded and in evaluation mode."""
+    """The input of a prediction: a finished model's delivered parts, loaded and in evaluation mode, and images."""
 
     net: nn.ModuleDict
     """The delivered parts."""
     images: Tensor
-    """A batch, as the network takes it."""
+    """A batch in the form of the network's input."""
     generator: Generator
-    """The stream for a user that draws."""
+    """The stream for predictions that sample."""
     recipe: Recipe
-    """The recipe that the model was trained by."""
+    """The recipe that trained the model."""
 
 
 @dataclass(frozen=True)
 class Personal:
-    """Recognition: one of the models by which a site can know its own people."""
+    """Recognition: a personalised model of a site for its own people."""
 
     weights: Callable[[Site, Message], Message]
-    """The delivered parts, from the site's private state and the finished generic model."""
+    """Returns the delivered parts, from the site's private state and the finished generic model."""
     transform: Callable[[Site], Callable[[Tensor], Tensor]] | None = None
-    """What the site does to features afterwards."""
+    """Returns the transform that the site applies to features."""
 
 
 def _nothing(recipe: Recipe) -> None:
-    """Have nothing to say about any recipe: a function with a name, by which it can be sent to another process."""
+    """Accept every recipe silently; a named function, because a lambda cannot be pickled."""
 
 
 def _one(recipe: Recipe) -> int:
@@ -91,11 +91,11 @@ def _one(recipe: Recipe) -> int:
 
 
 def _leave(net: nn.ModuleDict) -> None:
-    """Leave the parts of a finished model as they are."""
+    """Leave the parts of a finished model unchanged."""
 
 
 def _fix_nothing(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
-    """Leave the network as it is."""
+    """Leave the network unchanged."""
 
 
 def _no_tensors(net: nn.ModuleDict) -> Message:
@@ -104,68 +104,70 @@ def _no_tensors(net: nn.ModuleDict) -> Message:
 
 @dataclass(frozen=True, kw_only=True)
 class Declared:
-    """What a method declares to everybody who carries it out: all of it but its server program."""
+    """The declaration of a method: everything but its server program."""
 
     name: str
-    """What a recipe calls it."""
+    """Name in recipes."""
     title: str
-    """What tables call it."""
+    """Name in tables."""
     paper: str
     """Authors, title, year."""
     task: TaskName
     """``pad`` or ``recognition``."""
     options: type[MethodOptions]
-    """What a recipe can say in its section ``method``."""
+    """The method's options in the section ``method``."""
     network: Callable[[Recipe], nn.ModuleDict]
-    """Builds all parts, with random weights."""
+    """Builds all parts with random weights."""
     home: Mapping[str, Home]
-    """Where each part lives."""
+    """Location of each part."""
     calls: Mapping[str, Call]
-    """What sites compute when asked, by name."""
+    """The sites' computations, by name."""
     user: Callable[[Member], Tensor]
-    """The user's live logits, or features of faces."""
+    """Predicts live logits, or features of faces, with a finished model."""
     features: Callable[[Member], Tensor] | None = None
-    """What the last layer sees, for figures."""
+    """Returns the input of the last layer, for figures."""
     step: Callable[[Member], Tensor] | None = None
-    """What a training step passes images through, where that is more than what a user has; only its time counts."""
+    """Runs the forward pass of a training step where it is larger than that of a prediction; only its time is used."""
     spread: Callable[[Member], Tensor] | None = None
-    """How far apart the draws of each image's prediction lie, for a user that draws."""
+    """Returns the spread of each image's draws, for predictions that sample."""
     as_graph: Callable[[Member], Tensor] | None = None
-    """What the user computes, or its draws come to in the mean, by operations that an exported graph can have."""
+    """Predicts like ``user``, or its mean over draws, with operations that an exported graph supports."""
     delivered: tuple[str, ...] = ()
-    """The parts that a user downloads; empty: all that live at the server."""
+    """The parts that a finished model delivers; empty: all parts at the server."""
     members: Literal["one", "each", "mean"] = "one"
-    """One model; one a site, judged each on its own; or one a site, whose scores are averaged."""
+    """One model; one per site, each evaluated separately; or one per site, with averaged scores."""
     pooled: bool = False
-    """All sites' data are merged into one pseudo-site: simulation only, refused between real organisations."""
+    """All sites' data form one pseudo-site: for simulations only, an error between real organisations."""
     server_sees: str = "every site's upload singly"
-    """What ``fedvisage methods`` says that the server sees."""
+    """The server's view in the output of ``fedvisage methods``."""
     averages: bool = False
-    """All that sites upload meets in one mean a round, whose place robust or secure aggregation can take."""
+    """One mean per round combines all uploads; robust or secure aggregation can replace it."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
-    """Recognition: the models that a site judges on its own people, the method's choice last; none: the generic."""
+    """Recognition: the models that a site evaluates on its own people, the method's choice last; empty: the generic
+    one."""
     prices: Callable[[Recipe, int], tuple[Charge, ...]] | None = None
-    """What so many releases of a site cost at most: with it, noise on the mean of weights is accounted together."""
+    """Bounds the cost of a number of releases of a site; with it, noise on the mean of weights enters the same
+    account."""
     check: Callable[[Recipe], None] = _nothing
-    """Refuses a recipe that the method cannot run, before anything is opened or built."""
+    """Raises an error for a recipe that the method cannot run, before any data is opened or a network is built."""
     in_turn: bool = False
-    """Its server visits the sites one after another, so they cannot train side by side."""
+    """The server visits the sites one after another, so they cannot train in parallel."""
     accumulates: bool = False
-    """Its sites minimise means over the images of a batch, which ``training.micro_batch`` may take in parts."""
+    """The sites minimise means over the images of a batch, which ``training.micro_batch`` may split."""
     pulls: bool = False
-    """Its sites are held near where training started as ``training.l2sp`` says."""
+    """The sites apply ``training.l2sp``, the pull towards the initial weights."""
     steps_at_server: bool = False
-    """Its server steps as ``training.server_optimizer`` says."""
+    """The server applies ``training.server_optimizer``."""
     warning: Callable[[Recipe], str | None] = _nothing
-    """What a recipe's owner should hear before it runs."""
+    """Returns a warning about a recipe before it runs."""
     least_identities: Callable[[Recipe], int] = _one
-    """Recognition: how many identities a site needs, for its loss to have a gradient."""
+    """Recognition: number of identities that a site needs for its loss to have a gradient."""
     fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = _fix_nothing
-    """Puts weights that every machine has into what never travels, from this machine's copies of files."""
+    """Loads weights that every machine has into parts that never travel, from this machine's copies of files."""
     beside: Callable[[nn.ModuleDict], Message] = _no_tensors
-    """What never travels and a finished model holds all the same, under the names that it has there."""
+    """Returns weights that never travel but belong to a finished model, under their names in it."""
     merged: Callable[[nn.ModuleDict], None] = _leave
-    """Makes of a finished model's parts plain ones that compute the same, for an export."""
+    """Replaces a finished model's parts by plain ones that compute the same, for an export."""
 
     def parts_at(self, *homes: Home) -> tuple[str, ...]:
         """Return the names of the parts with one of these homes, in the network's order."""
@@ -173,15 +175,15 @@ class Declared:
 
     @property
     def releases(self) -> bool:
-        """Whether sites tell something under differential privacy."""
+        """Return whether sites release values under differential privacy."""
         return any(upload.kind == "dp" for call in self.calls.values() for upload in call.uploads)
 
     def noised(self, recipe: Recipe) -> bool:
-        """Whether the recipe has them tell it so, where the method leaves that open."""
+        """Return whether the recipe adds noise to uploads of a method that leaves this open."""
         uploads = [upload for call in self.calls.values() for upload in call.uploads]
         return any(upload.noised is not None and upload.noised(recipe) for upload in uploads)
 
     @property
     def finished(self) -> tuple[str, ...]:
-        """The parts that make the finished model."""
+        """Return the parts of the finished model."""
         return self.delivered or self.parts_at(Home.LENT, Home.SERVER)

@@ -1,4 +1,4 @@
-"""One exchange: orders go out, replies are admitted against the schema, and both are entered in the ledger."""
+"""One exchange: send orders, check the replies against the schema, and enter both in the ledger."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedvisage.federation.wire.transport import Order, Reply, Transport
 from fedvisage.recipe import Recipe
 
 LONGEST_REASON = 300
-"""Letters of the reason why a site failed, in the round's record."""
+"""Number of characters of a site's failure in the round's record."""
 
 
 @dataclass
 class RoundRecord:
-    """What happened in one round."""
+    """The record of one round."""
 
     round: int
     asked: tuple[str, ...] = ()
@@ -39,18 +39,18 @@ class RoundRecord:
 
     @property
     def counted(self) -> list[str] | None:
-        """The sites whose replies count so far; None where nothing could be combined of what was asked for."""
+        """Return the sites whose replies count so far; None if the round has nothing to combine."""
         names = sorted(self.replied - self.failed.keys())
         return None if NO_QUORUM in self.failed or (self.failed and not names) else names
 
     def reasons(self, most: int = 3) -> str:
-        """Say why the first of the sites failed, for a message that ends the run."""
-        said = [f"{name}: {reason}" for name, reason in sorted(self.failed.items())]
-        return f" ({'; '.join(said[:most])}{'; …' if len(said) > most else ''})" if said else ""
+        """Return the failures of the first sites, for a message that ends the run."""
+        failures = [f"{name}: {reason}" for name, reason in sorted(self.failed.items())]
+        return f" ({'; '.join(failures[:most])}{'; …' if len(failures) > most else ''})" if failures else ""
 
 
 class Exchange:
-    """Runs exchanges with the sites that a round asks, and keeps the round's record."""
+    """Runs exchanges with the sites of a round, and keeps the round's record."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Exchange:
     ) -> None:
         """Connect a transport with the declared schemas and the ledger.
 
-        ``promise``: what noise promises of weights that so many rounds went into.
+        ``promise`` returns the guarantee of noise for weights to which a number of rounds contributed.
         """
         self.promise = promise
         self.recipe, self.transport, self.schemas, self.ledger = recipe, transport, schemas, ledger
@@ -73,7 +73,7 @@ class Exchange:
         self._tickets = 0
 
     def open_round(self, number: int) -> None:
-        """Draw who takes part in a round and begin its record."""
+        """Draw the sites of a round and begin its record."""
         names, settings, seed = self.transport.names, self.recipe.federation, self.recipe.runtime.seed
         self.present = asked(names, settings, seed, number)
         self._offline = offline(names, settings, seed, number)
@@ -81,12 +81,12 @@ class Exchange:
         self._visits = self._tickets = 0
 
     def close_training(self, number: int) -> None:
-        """Ask every site again after the last round, for thresholds; the ledger enters that under the last round."""
+        """Address every site again after the last round, for thresholds; the ledger files this under the last round."""
         self.present, self._offline = self.transport.names, frozenset()
         self.record = RoundRecord(number, asked=self.present)
 
     def new_visit(self) -> int:
-        """Return a number for exchanges that belong together; numbers start anew in each round."""
+        """Return a number for exchanges that belong together; numbers restart in each round."""
         self._visits += 1
         return self._visits
 
@@ -99,7 +99,7 @@ class Exchange:
         to: Sequence[str] | None = None,
         visit: int | None = None,
     ) -> Iterator[Reply]:
-        """Send orders and yield admitted or failed replies in sorted order of sites."""
+        """Send orders, and yield admitted or failed replies in sorted order of sites."""
         number = self.new_visit() if visit is None else visit
         message = self._travelling(call, message)
         names = self.present if to is None else [name for name in to if name in self.present]
@@ -108,9 +108,9 @@ class Exchange:
             if name in self._offline:
                 yield self._failed(name, "offline")
                 continue
-            own = self._travelling(call, each.get(name, {})) if each else {}
-            self._enter(name, "down", call, [*common, *self._lines(own, "")])
-            orders[name] = Order(call, self.record.round, {**message, **own}, number, self._new_ticket(call))
+            extra = self._travelling(call, each.get(name, {})) if each else {}
+            self._enter(name, "down", call, [*common, *self._lines(extra, "")])
+            orders[name] = Order(call, self.record.round, {**message, **extra}, number, self._new_ticket(call))
         yield from self._answers(call, orders)
 
     def _new_ticket(self, call: str) -> str:
@@ -118,13 +118,13 @@ class Exchange:
         return f"round {self.record.round}, {call} {self._tickets}"
 
     def _answers(self, call: str, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Admit one answer to each order: not a second one, nor one to another order, nor one that nobody asked for."""
+        """Admit one answer per order; a second answer, or one to a different or missing order, is a failure."""
         waiting = dict(orders)
         for reply in self.transport.call(orders):
             order = waiting.get(reply.site)
             if order is None:
-                again = "again" if reply.site in orders else "unasked"
-                self.note_failure(f"{reply.site} ({again})", f"refused: answered {again}")
+                fault = "again" if reply.site in orders else "unasked"
+                self.note_failure(f"{reply.site} ({fault})", f"refused: answered {fault}")
             elif reply.ticket != order.ticket:
                 self.note_failure(f"{reply.site} (stale)", f"refused: answers {reply.ticket!r}, asked {order.ticket!r}")
             else:
@@ -134,7 +134,7 @@ class Exchange:
             yield self._failed(name, "did not answer")
 
     def as_lent(self, weights: Message) -> Message:
-        """Return weights as the sites of this round get them."""
+        """Return weights in the precision in which this round's sites receive them."""
         if self.recipe.federation.wire == "fp32":
             return weights
         names = weights_in(weights)
@@ -144,17 +144,17 @@ class Exchange:
         return self._narrowed(message, weights_in(message)) if self.schemas[call].narrow else message
 
     def _narrowed(self, message: Message, names: set[str]) -> Message:
-        """Round weights; one that does not change within a round is lent alike to all who ask for it."""
+        """Round weights; within a round, equal weights are rounded alike for all sites."""
         seed, number = self.recipe.runtime.seed, self.record.round
         return narrowed(message, names, lambda name: torch_rng(seed, "server", number, "wire", name))
 
     def without_statistics(self, call: str, message: Message) -> Message:
-        """Leave a reply's statistics out: they are recorded, not combined."""
+        """Return a reply without its statistics, which are recorded and not combined."""
         tensors = self.schemas[call].tensors
         return {name: value for name, value in message.items() if tensors[name].kind != "statistic"}
 
     def note_failure(self, name: str, reason: str) -> None:
-        """Put a failure into the round's record; its words may be the site's, who can mean to harm their reader."""
+        """Add a failure to the round's record, as plain text: a site's own message may be hostile."""
         self.record.failed[plain_line(name, LONGEST_REASON)] = plain_line(reason, LONGEST_REASON)
 
     def _admit(self, call: str, reply: Reply) -> Reply:
@@ -187,7 +187,7 @@ class Exchange:
         return replace(reply, message=widened(reply.message, weights_in(reply.message))) if schema.narrow else reply
 
     def _note_spent(self, reply: Reply) -> None:
-        """Count a spent budget as this site's failure; end the run only if too few other sites remain for a quorum."""
+        """Count a spent budget as the site's failure; end the run if too few sites remain for a quorum."""
         self.record.spent.add(reply.site)
         remaining = len(self.present) - len(self.record.spent)
         if remaining < max(1, self.recipe.federation.quorum):
@@ -198,11 +198,11 @@ class Exchange:
         return Reply(name, None, plain_line(reason, LONGEST_REASON))
 
     def _promise(self, call: str) -> str:
-        """Return what noise promises of the weights that go down: those of the rounds before, or of this one, too."""
+        """Return the guarantee for an order's weights: of the previous rounds, and of this one for a finished model."""
         return self.promise(self.record.round - (not self.schemas[call].exact))
 
     def _lines(self, message: Message, promise: str) -> list[tuple[str, str, int, str, str]]:
-        """Group what goes to a site by part (before the first dot) or by name."""
+        """Return ledger lines for an order, grouped by part (text before the first dot) or by name."""
         groups: dict[str, Message] = {}
         for name, tensor in message.items():
             groups.setdefault(name.split(".")[0], {})[name] = tensor

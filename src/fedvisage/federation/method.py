@@ -1,4 +1,4 @@
-"""A federated method, whole: what it declares, and the program that runs at the server."""
+"""A complete federated method: its declaration, and the program that runs at the server."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ __all__ = [
 
 
 def _as_it_is(server: Server) -> None:
-    """Leave the initial model as it is."""
+    """Leave the initial model unchanged."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method(Declared):
-    """What the paper prescribes, and nothing about loops, transport or files."""
+    """A method as its paper prescribes it, without loops, transport or files."""
 
     server: Callable[[Server], Iterator[None]]
     """The server program, a generator that yields when its state is consistent."""
     begin: Callable[[Server], None] = _as_it_is
-    """Puts weights that the recipe names into the initial model, before the first round."""
+    """Loads weights that the recipe names into the initial model, before the first round."""

@@ -1,8 +1,9 @@
-"""What a site lets a server ask: the orders that its recipe provides for, and no others.
+"""Admission of orders at a site: only those that its recipe provides for.
 
-A server program never asks for a round beyond the recipe's last one, twice for the same training of a round, or about
-more models than the recipe evaluates. A server that does wants to learn more about a site than the recipe says. A
-restored generation of private state allows the rounds after it again: that is how a run is resumed.
+An honest server program never orders a round beyond the recipe's last one, the same training of a round twice, or
+evaluations of more models than the recipe has. A server that does so tries to learn more about a site than the recipe
+allows. After a site restores a generation of its private state, it admits the later rounds again, because a resumed run
+repeats them.
 """
 
 from __future__ import annotations
@@ -22,26 +23,27 @@ from fedvisage.federation.wire.transport import Order
 from fedvisage.recipe import Recipe
 
 QUOTED = 60
-"""Letters of a name that a refusal quotes."""
+"""Number of characters of a name that a refusal quotes."""
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """The tensors that orders of one call may hold, by name; none of them must be there."""
+    """The tensors that orders of one call may contain, by name; all are optional."""
 
     tensors: Mapping[str, Expected]
     members: frozenset[str] = frozenset()
-    """The sites whose models may come along, each under its site's name."""
+    """The sites whose models an order may contain, each under its site's name."""
 
     @property
     def extent(self) -> Extent:
-        """How much an order may hold."""
-        one, copies = extent_of(self.tensors.values()), 1 + len(self.members)
-        return Extent(one.tensors * copies, one.size * copies, one.largest)
+        """Return the largest size of an order."""
+        single, copies = extent_of(self.tensors.values()), 1 + len(self.members)
+        return Extent(single.tensors * copies, single.size * copies, single.largest)
 
     def check(self, message: Message) -> None:
-        """Refuse an order with a tensor that is not declared, or of another type or size than declared."""
+        """Raise an error for tensors that are not declared or differ from their declaration in type or size."""
         for name, tensor in message.items():
+            # A member's tensor has its site's name as a prefix.
             member, _, rest = name.partition("/")
             expected = self.tensors.get(name) or (self.tensors.get(rest) if member in self.members else None)
             if expected is None:
@@ -51,28 +53,29 @@ class Accepted:
             if wide(tensor.dtype) != wide(expected.dtype):
                 raise Refused(f"order: {name}", f"has type {tensor.dtype}, declared {expected.dtype}")
             shape, declared = tuple(tensor.shape), expected.shape
+            # Declared dimensions of -1 may have any size, within the declared number of elements.
             same = len(shape) == len(declared) and all(b in (a, -1) for a, b in zip(shape, declared, strict=True))
             if not same or (tensor.numel() > max(expected.most, 1) and -1 in declared):
                 raise Refused(f"order: {name}", f"has shape {shape}, declared {declared}")
 
 
 def accepted_by(calls: Mapping[str, Call], recipe: Recipe, whole: nn.ModuleDict, members: bool) -> dict[str, Accepted]:
-    """Work out what each call's orders may hold: parts of the network, and what the call declares beside them."""
+    """Return the tensors that each call's orders may contain: parts of the network, and the call's own declarations."""
     parts = (Upload("weights", "weights", parts=tuple(whole)),)
     sites = frozenset(recipe.data.sites) if members else frozenset()
-    known: dict[tuple[Upload, ...], Mapping[str, Expected]] = {}
+    schemas: dict[tuple[Upload, ...], Mapping[str, Expected]] = {}
     accepted = {}
     for name, call in calls.items():
-        beside = call.takes(recipe)
-        if beside not in known:
-            known[beside] = schema_of((*parts, *beside), recipe, whole, exact=True).tensors
-        accepted[name] = Accepted(known[beside], sites)
+        extra = call.takes(recipe)
+        if extra not in schemas:
+            schemas[extra] = schema_of((*parts, *extra), recipe, whole, exact=True).tensors
+        accepted[name] = Accepted(schemas[extra], sites)
     return accepted
 
 
 @dataclass
 class Orders:
-    """The orders that one site has carried out, as far as the next ones depend on them."""
+    """The history of a site's orders, as far as the admission of the next ones depends on it."""
 
     calls: Mapping[str, Call]
     about_finished: Mapping[str, Call]
@@ -80,7 +83,7 @@ class Orders:
     rounds: int
     """The recipe's last round."""
     after: int = 0
-    """The round whose private state was restored last."""
+    """The round of the private state that was restored last."""
     round: int = 0
     """The round of the last training order."""
     _visits: dict[str, list[int]] = field(default_factory=dict)
@@ -88,7 +91,7 @@ class Orders:
     _questions: dict[str, set[str]] = field(default_factory=dict)
 
     def admit(self, order: Order) -> None:
-        """Refuse an order that the recipe does not provide for, and remember one that it does."""
+        """Raise an error for an order that the recipe does not provide for, and remember the others."""
         if order.call not in self.calls:
             raise Refused("order", f"asks for {order.call[:QUOTED]!r}, which this method does not have")
         if not 1 <= order.round <= self.rounds:
@@ -105,25 +108,25 @@ class Orders:
         if order.round > self.round:
             self.round, self._visits, self._times = order.round, {}, Counter()
         visits = self._visits.setdefault(order.call, [])
-        again = order.visit in visits
-        if (again and not call.repeats) or (not again and len(visits) >= call.visits):
+        repeated = order.visit in visits
+        if (repeated and not call.repeats) or (not repeated and len(visits) >= call.visits):
             raise Refused("order", f"asks for {order.call!r} again in round {order.round}")
-        if not again:
+        if not repeated:
             visits.append(order.visit)
 
     def count(self, order: Order, batches: int) -> None:
-        """Refuse what is repeated within a visit more often than there are batches."""
+        """Count an order, and raise an error if a visit repeats it more often than there are batches."""
         self._times[order.call] += 1
         if self.calls[order.call].repeats and self._times[order.call] > batches * self.calls[order.call].visits:
             raise Refused("order", f"asks for {order.call!r} more often than there are batches")
 
     def question(self, call: str, question: str) -> None:
-        """Refuse questions about more finished models than the recipe provides for; the same one again is none."""
-        asked, most = self._questions.setdefault(call, set()), self.about_finished[call].questions
-        if question not in asked and len(asked) >= most:
-            raise Refused("order", f"asks {call!r} about more than {most} models, more than the recipe evaluates")
-        asked.add(question)
+        """Raise an error for evaluations of more models than the recipe has; a repetition does not count again."""
+        earlier_questions, limit = self._questions.setdefault(call, set()), self.about_finished[call].questions
+        if question not in earlier_questions and len(earlier_questions) >= limit:
+            raise Refused("order", f"asks {call!r} about more than {limit} models, more than the recipe evaluates")
+        earlier_questions.add(question)
 
     def restored(self, generation: int) -> None:
-        """Allow the rounds after a generation again; answers about finished models stay counted."""
+        """Admit the rounds after a generation again; answers about finished models stay counted."""
         self.after, self.round, self._visits, self._times = generation, 0, {}, Counter()

@@ -1,4 +1,4 @@
-"""The server as a method's program sees it: straight-line code over ``ask``, ``reduce`` and ``visit``, which block."""
+"""The server as a method's program sees it: ``ask``, ``reduce`` and ``visit`` block, so programs are straight-line."""
 
 from __future__ import annotations
 
@@ -30,35 +30,33 @@ from fedvisage.nn import optimizers
 from fedvisage.nn.compute import Compute
 from fedvisage.recipe import Recipe
 
-# A conversation of the server with one site: several exchanges in a row, which end where the site is lost.
-
 
 class SiteLost(Exception):
-    """The site of a conversation stopped answering, or said what cannot be."""
+    """The site of a conversation stopped answering, or sent an invalid reply."""
 
     def __init__(self, site: str, reason: str) -> None:
-        """Remember which site, and why."""
+        """Store the site and the reason."""
         super().__init__(site, reason)
         self.reason = reason
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """Several exchanges with one site in a row: one visit, during which the site keeps its place."""
+    """Several exchanges with one site in a row, which form one visit; they end if the site is lost."""
 
     name: str
     """The site's name."""
     exchange: Exchange
     """Orders and replies."""
     device: torch.device
-    """Where replies are put."""
+    """The device of the replies."""
     visit: int
-    """The visit's number, by which the site knows that it goes on."""
+    """The visit's number, which tells the site that the visit continues."""
 
     def ask(self, call: str, message: Message | None = None, *, like: Mapping[str, Tensor] | None = None) -> Message:
-        """Ask and wait; a lost site ends the conversation, and so does a field that is not shaped like it must be.
+        """Order a call and wait; a lost site or a field of the wrong shape ends the conversation.
 
-        ``like`` settles what a schema leaves open: a gradient has the shape of what it is the gradient of.
+        ``like`` adds shapes that a schema leaves open: a gradient has the shape of its variable.
         """
         for reply in self.exchange.run(call, message or {}, to=(self.name,), visit=self.visit):
             if reply.message is None:
@@ -71,17 +69,17 @@ class Conversation:
         raise SiteLost(self.name, "did not answer")
 
     def refuse(self, field: str, reason: str) -> NoReturn:
-        """End the conversation over something that the declaration allows and the method does not."""
+        """End the conversation because of a field that fits its declaration but not the method."""
         why = f"refused: {field}: {reason}"
         self.exchange.note_failure(self.name, why)
         raise SiteLost(self.name, why)
 
 
-# A finished model of several members: one a site, under the site's name.
+# Finished models with one member per site, under the site's name.
 
 
 def members_of(finished: Message) -> dict[str, Message]:
-    """Split a finished model into its members; one model is the member with the empty name."""
+    """Split a finished model into its members; a single model is the member with the empty name."""
     members: dict[str, Message] = {}
     for key, tensor in finished.items():
         name, slash, rest = key.partition("/")
@@ -90,26 +88,26 @@ def members_of(finished: Message) -> dict[str, Message]:
 
 
 def joined(members: Mapping[str, Message]) -> Message:
-    """Put members into one finished model: the inverse of :func:`members_of`."""
+    """Join members into one finished model: the inverse of :func:`members_of`."""
     return {
         f"{name}/{key}" if name else key: value for name, member in members.items() for key, value in member.items()
     }
 
 
 class NoQuorum(RunFailed):
-    """Fewer sites than the quorum sent a usable reply."""
+    """Fewer sites than the quorum sent a valid reply."""
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """What a combination of uploads came to, and whose uploads are in it."""
+    """The result of combining uploads, with the sites that contributed."""
 
     value: Message
     """The combination, under the names of the uploads."""
     replied: tuple[str, ...]
-    """Whose uploads are in it."""
+    """The sites that contributed."""
     failed: Mapping[str, str]
-    """The sites that were asked in vain, and why."""
+    """The sites that failed, with the reason."""
     losses: Mapping[str, float]
     """The mean training loss of each site that declared and sent it."""
 
@@ -119,7 +117,7 @@ class Server:
     """State of the federation at the server. It never holds an image, a label or an identity."""
 
     method: Declared
-    """What the method declares."""
+    """The method's declaration."""
     recipe: Recipe
     """The resolved recipe; ``recipe.options(Options)`` are the method's own options."""
     net: nn.ModuleDict
@@ -129,54 +127,54 @@ class Server:
     compute: Compute
     """Device and precision."""
     releases: Releases | None = None
-    """The log of noisy means, and what they cost."""
+    """The log of noisy means and their cost."""
     files: Mapping[str, Path] = field(default_factory=dict)
-    """This machine's copies of files that a recipe names."""
+    """This machine's copies of the recipe's files, by entry."""
     start: Message = field(default_factory=dict)
-    """What the network took of the file that the recipe starts from."""
+    """The weights that the network took from the recipe's start file."""
     round: int = 0
     """The round, counted from 1."""
     stopped: bool = False
-    """Whether an early stop ends the run."""
+    """True if an early stop ends the run."""
     ended: str = ""
-    """Why the program ended before the recipe's last round."""
+    """The reason why the program ended before the recipe's last round."""
     without_quorum: int = 0
-    """Rounds in a row without a quorum."""
+    """Number of consecutive rounds without a quorum."""
     kept: dict[str, Tensor] = field(default_factory=dict)
-    """State that every checkpoint holds."""
+    """State that is part of every checkpoint."""
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All sites, sorted."""
+        """Return the names of all sites, sorted."""
         return self.exchange.transport.names
 
     @property
     def present(self) -> tuple[str, ...]:
-        """The sites that this round asks, sorted."""
+        """Return the sites selected for this round, sorted."""
         return self.exchange.present
 
     def rounds(self) -> Iterator[int]:
-        """Count the rounds from where the run stands; a resumed program enters here with its state restored."""
+        """Yield the remaining rounds; a resumed program continues here with its restored state."""
         while self.round < self.recipe.training.rounds and not self.stopped:
             self.round += 1
             self.exchange.open_round(self.round)
             yield self.round
 
     def end_before_this_round(self, reason: str) -> None:
-        """Say why the program ends with the model of the round before; it must return at once."""
+        """End the program with the model of the previous round, for a reason; the program must return at once."""
         self.round -= 1
         self.ended = reason
 
     def once(self, name: str, make: Callable[[], Message]) -> Message:
-        """Return what ``make`` returned the first time, also after a resume."""
+        """Return the first result of ``make``, also after a resume."""
         prefix = f"once/{name}/"
         if not any(key.startswith(prefix) for key in self.kept):
             self.kept |= {f"{prefix}{key}": plain(value) for key, value in make().items()}
         return under(prefix, self.kept)
 
     def file(self, entry: str) -> Path:
-        """Return the file that a recipe's entry stands for: its path, or a name under which this machine has a copy."""
+        """Return the file of a recipe's entry: its path, or this machine's copy under that name."""
         return self.files.get(entry, Path(entry))
 
     def lent(self) -> Message:
@@ -184,17 +182,17 @@ class Server:
         return self.tensors(*self.method.parts_at(Home.LENT))
 
     def tensors(self, *parts: str) -> Message:
-        """Return the present state of parts."""
+        """Return the current state of parts."""
         return state_of(self.net, *parts)
 
     def load(self, message: Message) -> None:
-        """Put combined uploads into the parts that they name; a part must come whole."""
+        """Load combined uploads into the parts that they name; a part must be complete."""
         load_parts(self.net, message)
 
     def step(self, *parts: str, scale: float = 1.0) -> None:
-        """Step down the gradients that have gathered in parts of the server, then clear them.
+        """Step down the gradients accumulated in parts of the server, then clear them.
 
-        The server's optimizers live as long as the run: their state is part of every checkpoint.
+        The server's optimizers last for the whole run, and their state is part of every checkpoint.
         """
         settings = self.recipe.training
         optimizer = self._optimizer(*parts)
@@ -222,7 +220,7 @@ class Server:
         each: Mapping[str, Message] | None = None,
         to: Sequence[str] | None = None,
     ) -> dict[str, Message]:
-        """Ask this round's sites, or only those named, and return their single replies by name."""
+        """Order a call from this round's sites, or from those in ``to``, and return their replies by name."""
         replies = {}
         for reply in self.exchange.run(call, message or {}, each=each, to=to):
             if reply.message is not None:
@@ -238,10 +236,10 @@ class Server:
         weight: str | Mapping[str, float] = "uniform",
         to: Sequence[str] | None = None,
     ) -> Reduced:
-        """Ask this round's sites, or only those named, and combine their uploads by the recipe's rule, a mean.
+        """Order a call from this round's sites, or from those in ``to``, and combine the uploads by the recipe's rule.
 
-        Statistics are recorded, not combined. Sites count alike (``uniform``), by their ``examples``, or as a mapping
-        from their names says.
+        Statistics are recorded, not combined. ``weight`` is ``uniform``, ``examples``, or a mapping from the sites'
+        names.
         """
         secret = self.recipe.federation.secure is not None
         assert not secret or (call == SUMMED and isinstance(weight, str) and to is None), "a secure sum is of all"
@@ -251,7 +249,7 @@ class Server:
     def _singly(
         self, call: str, message: Message, weight: str | Mapping[str, float], to: Sequence[str] | None
     ) -> Reduced:
-        """Combine uploads as they come, each of which the server sees."""
+        """Combine uploads one by one; the server sees each of them."""
         federation, steps = self.recipe.federation, self._incoming(call)
         lent = cache(lambda: self.exchange.as_lent(self.tensors(*self.net)))
         combined = COMBINE.begin(federation, lent)
@@ -271,7 +269,7 @@ class Server:
         return Reduced(combined.exact(), tuple(replied), failed, losses)
 
     def _in_secret(self, message: Message) -> Reduced:
-        """Have the sites add their uploads up; how they count is settled at the sites, and losses are summed too."""
+        """Sum the uploads by secure aggregation; the sites weight their own uploads, and losses are part of the sum."""
         plain = schema_of(self.method.calls[SUMMED].uploads, self.recipe, self.net)
         try:
             mean = summed(self.exchange, message, layout_of(plain), threshold_of(self.recipe, self.round))
@@ -281,7 +279,7 @@ class Server:
         return Reduced(mean.value, mean.replied, mean.failed, {})
 
     def _settled(self, call: str, mean: Message, count: int) -> Message:
-        """Return a mean of so many uploads in their own types, with the noise that the recipe asks for."""
+        """Return a mean of ``count`` uploads in the types of the uploads, with the noise that the recipe requests."""
         for step in self._incoming(call):
             mixed = Mixed(mean, count, self.round, lambda: self.tensors(*self.net), self.releases)
             mean = step.whole(mixed, self.recipe)
@@ -289,12 +287,12 @@ class Server:
         return {name: cast(value, wide(types[name].dtype)) for name, value in mean.items()}
 
     def _incoming(self, call: str) -> tuple[Incoming, ...]:
-        """Return the protections of a call: those of the one whose uploads meet in one mean."""
+        """Return the server's protections for a call: only the call whose uploads form one mean has any."""
         return incoming(self.recipe.federation) if call == SUMMED else ()
 
     @contextmanager
     def visit(self, name: str) -> Iterator[Conversation]:
-        """Talk with one site for several exchanges; if it is lost, the block ends there and the round goes on."""
+        """Talk to one site over several exchanges; a lost site ends the block, and the round goes on."""
         try:
             yield Conversation(name, self.exchange, self.compute.device, self.exchange.new_visit())
         except SiteLost:
@@ -302,7 +300,7 @@ class Server:
 
     @contextmanager
     def quorum(self) -> Iterator[None]:
-        """Carry a round's step; without a quorum nothing is combined, and too many such rounds end the run."""
+        """Guard a round's step: without a quorum nothing is combined, and too many such rounds end the run."""
         try:
             yield
             self.check_quorum(len(self.exchange.record.replied - self.exchange.record.failed.keys()))
@@ -317,28 +315,28 @@ class Server:
             self.without_quorum = 0
 
     def check_quorum(self, replied: int, least: int = 1) -> None:
-        """Raise :class:`NoQuorum` unless enough sites have replied, for the recipe and for the rule."""
+        """Raise :class:`NoQuorum` if fewer sites have replied than the recipe and the rule need."""
         needed = max(self.recipe.federation.quorum, least)
         if replied < needed:
             raise NoQuorum(f"{replied} of {len(self.present)} sites sent a usable reply, {needed} needed")
 
     def finished(self) -> Message:
-        """Return the finished model: the delivered parts, or one member a site."""
+        """Return the finished model: the delivered parts, or one member per site."""
         if self.method.members == "one":
             return self.tensors(*self.method.finished)
         return joined({name: self.member(name) for name in self.names})
 
     def member(self, name: str) -> Message:
-        """Return a site's own model, for methods that keep one a site; at first all are the initial model."""
+        """Return a site's own model, for methods with one per site; at first every member is the initial model."""
         return under(f"member/{name}/", self.kept) or self.tensors(*self.method.finished)
 
     def keep_member(self, name: str, message: Message) -> None:
-        """Keep a site's own model: the weights of a reply, without its statistics."""
+        """Store a site's own model: the weights of a reply, without its statistics."""
         weights = {key: value for key, value in message.items() if key.split(".")[0] in self.net}
         self.kept |= {f"member/{name}/{key}": value for key, value in weights.items()}
 
     def state(self) -> Message:
-        """Return all that a checkpoint must hold."""
+        """Return the server's state for a checkpoint."""
         for name, optimizer in self._optimizers.items():
             for key, value in optimizers.state_of(optimizer).items():
                 self.kept[f"optimizer/{name}/{key}"] = value
@@ -346,7 +344,7 @@ class Server:
         return net | {f"kept/{key}": value for key, value in self.kept.items()}
 
     def restore(self, state: Message, round_number: int) -> None:
-        """Go back to a checkpoint."""
+        """Restore the state of a checkpoint."""
         self.load(under("net/", state))
         self.kept = under("kept/", state)
         self.round = round_number
@@ -355,16 +353,16 @@ class Server:
         name = "+".join(parts)
         if name not in self._optimizers:
             parameters = [p for part in parts for p in self.net[part].parameters()]
-            made = optimizers.build(parameters, self.recipe.training.optimizer)
+            optimizer = optimizers.build(parameters, self.recipe.training.optimizer)
             state = under(f"optimizer/{name}/", self.kept)
             if state:
-                optimizers.restore(made, state)
-            self._optimizers[name] = made
+                optimizers.restore(optimizer, state)
+            self._optimizers[name] = optimizer
         return self._optimizers[name]
 
 
 def _share(weight: str | Mapping[str, float], site: str, message: Message) -> float:
-    """Return how much a site counts in a mean."""
+    """Return a site's weight in a mean."""
     if isinstance(weight, str):
         return float(message["examples"]) if weight == "examples" else 1.0
     return weight[site]

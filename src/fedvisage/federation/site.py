@@ -1,4 +1,4 @@
-"""A site as a method sees it during one visit: data, a borrowed network, private state, random streams."""
+"""A site during one visit, as methods see it: data, a borrowed network, private state and random streams."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from fedvisage.nn.inputs import prepare
 from fedvisage.recipe import Local, Recipe
 
 OWNED = "own/"
-"""Where parameters of the site's own stand among its private state."""
+"""Prefix of the site's own parameters in its private state."""
 
 
 class TrainingBroke(Exception):
-    """A site's training went wrong in a way that must not be uploaded, such as a loss that is not finite."""
+    """A failure of a site's training whose result must not be uploaded, such as a loss that is not finite."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Site:
 
     ``net`` is a workspace borrowed for the visit, so that a thousand sites need one model in memory. ``kept`` survives
     on the site's disk, ``scratch`` until the end of the round, ``held`` (graphs, batches) and the optimizers until the
-    visit is over.
+    end of the visit.
     """
 
     name: str
@@ -60,51 +60,51 @@ class Site:
     data: View
     """The site's training images."""
     net: nn.ModuleDict
-    """The workspace: all parts, of which the lent ones are to be loaded first."""
+    """The workspace with all parts; lent parts are blank until ``load``."""
     compute: Compute
     """Device and precision."""
     kept: MutableMapping[str, Tensor]
-    """Private state, which survives on the site's disk."""
+    """Private state, stored on the site's disk."""
     scratch: MutableMapping[str, Any]
-    """What is remembered until the end of the round."""
+    """Values that last until the end of the round."""
     releases: Releases | None = None
-    """The log of what was released, and what it cost."""
+    """The log of released values and their cost."""
     test: View | None = None
     """Held-out images: of other subjects; in an identity set, other images of the same ones."""
     public: View | None = None
     """The public training images, the same at every site."""
     strangers: View | None = None
-    """Images of nobody at this site, to be rejected by it."""
+    """Images of people outside this site, which its model must reject."""
     common: MutableMapping[str, Any] = field(default_factory=dict)
-    """What follows from lent parts and public images alone, shared by the sites of a process."""
+    """Results that depend only on lent parts and public images, shared by the sites of a process."""
     held: dict[str, Any] = field(default_factory=dict)
-    """What is remembered until the visit is over: graphs, batches, frozen models."""
+    """Values that last until the end of the visit: graphs, batches, frozen models."""
     losses: list[Tensor] = field(default_factory=list)
     """The losses of the visit's steps so far."""
     lent: Message = field(default_factory=dict)
-    """What the server sent, as it came."""
+    """The parts from the server, unchanged."""
     on_batch: OnBatch = unwatched_batch
-    """Is told of each batch that is begun."""
+    """Called at the start of each batch."""
     trust: Trust = SIMULATED
-    """What it signs, verifies and remembers in secure sums."""
+    """Keys for signing and verifying in secure sums, and the memory of previous ones."""
     _owned: dict[str, nn.Parameter] = field(default_factory=dict)
     _optimizers: dict[str, Optimizer] = field(default_factory=dict)
     _epoch: tuple[int, list[Positions]] = (-1, [])
     _coming: Iterator[Batch] | None = None
 
     def load(self, message: Message) -> None:
-        """Put the parts that the server lent into the workspace, and remember them as they came."""
+        """Load the parts from the server into the workspace, and keep an unchanged copy in ``lent``."""
         load_parts(self.net, message)
         self.lent = message
 
     def frozen(self, message: Message, *parts: str) -> nn.ModuleDict:
-        """Return copies of parts with other weights, to compare with: in evaluation mode, without gradients."""
+        """Return copies of parts with other weights for comparisons: in evaluation mode, without gradients."""
         copies = copy.deepcopy(nn.ModuleDict({part: self.net[part] for part in parts}))
         load_parts(copies, message)
         return copies.eval().requires_grad_(False)
 
     def tensors(self, *parts: str) -> Message:
-        """Return the present state of parts, ready for an upload."""
+        """Return the current state of parts, ready for an upload."""
         return state_of(self.net, *parts)
 
     def rng(self, *purpose: str | int) -> Generator:
@@ -112,70 +112,71 @@ class Site:
         return torch_rng(self.recipe.runtime.seed, self.name, self.round, *purpose)
 
     def release(self, name: str, mechanism: Callable[[Draws], Message], cost: Sequence[Charge]) -> Message:
-        """Return what a mechanism of differential privacy tells under a name, drawn once for good.
+        """Return the output of a differentially private mechanism under a name; it is drawn only once.
 
-        It is charged before it is drawn and stored before it is sent; beside it stands its ``cost``, to be declared.
+        The cost is charged before the draw, and the output is stored before it is sent. The result includes its
+        ``cost``, which the method must declare.
         """
-        asked = self.recipe.privacy
-        if asked.epsilon is None or asked.delta is None:
+        settings = self.recipe.privacy
+        if settings.epsilon is None or settings.delta is None:
             raise UserError("recipe.privacy", "names no budget; give epsilon and delta for all releases of the run")
         assert self.releases is not None, "a site without a disk releases nothing"
-        draws = SystemDraws() if asked.noise == "system" else DerivedDraws(self.rng("noise", name))
-        allowance = Allowance(Budget(asked.epsilon, asked.delta), asked.count)
+        draws = SystemDraws() if settings.noise == "system" else DerivedDraws(self.rng("noise", name))
+        allowance = Allowance(Budget(settings.epsilon, settings.delta), settings.count)
         return self.releases.release(name, mechanism, cost, allowance, draws)
 
     def released(self, name: str) -> Message | None:
-        """Return what was released under a name before, if anything was: it can be sent again for nothing."""
+        """Return the value released earlier under a name, or None; sending it again costs nothing."""
         return None if self.releases is None else self.releases.stored(name)
 
     def forget(self, name: str) -> None:
-        """Drop a released value that nobody can ask for again; what it cost stays in the log."""
+        """Drop a released value that no order can request again; its cost stays in the log."""
         if self.releases is not None:
             self.releases.drop(name)
 
     def batches(self) -> Iterator[Batch]:
-        """Go through the local work of one round: the recipe's epochs, or its number of batches.
+        """Iterate over the local work of one round: the recipe's epochs, or its number of batches.
 
-        Which images form the k-th batch of a run is a function of (seed, site, k): there is no hidden position in the
-        data that a resumed run would have to find again.
+        The images of the k-th batch of a run are a function of (seed, site, k), so a resumed run has no hidden position
+        in the data to restore.
         """
         count = self.batches_per_round
         return self.batches_numbered(range((self.round - 1) * count, self.round * count))
 
     def batches_numbered(self, numbers: Sequence[int]) -> Iterator[Batch]:
-        """Go through batches by their numbers, counted from the beginning of the run."""
-        coming = prepared(numbers, self._numbered, Batch.tensors, self.compute.side)
+        """Iterate over batches by their numbers, counted from the beginning of the run."""
+        batches = prepared(numbers, self._numbered, Batch.tensors, self.compute.side)
         for number in numbers:
             self._begun(number)
-            yield next(coming)
+            yield next(batches)
 
     def next_batch(self) -> Batch:
-        """Return the next batch of this round, for methods that exchange messages within it."""
-        taken, count = self.taken, self.batches_per_round
-        self.scratch["batches"] = taken + 1
-        if taken >= count:  # of the next round
-            return self.batch((self.round - 1) * count + taken)
+        """Return the next batch of this round, for methods that exchange messages within a round."""
+        position, count = self.taken, self.batches_per_round
+        self.scratch["batches"] = position + 1
+        if position >= count:  # the round's batches are used up; go on with those of the next round
+            return self.batch((self.round - 1) * count + position)
         if self._coming is None:
-            self._coming = self.batches_numbered(range((self.round - 1) * count + taken, self.round * count))
+            self._coming = self.batches_numbered(range((self.round - 1) * count + position, self.round * count))
         return next(self._coming)
 
     @property
     def taken(self) -> int:
-        """How many batches ``next_batch`` has given in this round, whatever visits they belong to."""
+        """Return the number of batches that ``next_batch`` has returned in this round, over all visits."""
         return int(self.scratch.get("batches", 0))
 
     @property
     def batches_per_epoch(self) -> int:
-        """How many batches one pass over the site's data has."""
+        """Return the number of batches in one pass over the site's data."""
         return epoch_length(self.recipe, self.name, len(self.data))
 
     @property
     def batches_per_round(self) -> int:
-        """How many batches the recipe asks of a site between two aggregations."""
+        """Return the number of batches that a site trains on between two aggregations."""
         return round_length(self.recipe, self.name, len(self.data))
 
     def batch(self, number: int) -> Batch:
-        """Return the batch with this number, counted from the beginning of the run."""
+        """Return the batch with a number, counted from the beginning of the run."""
         self._begun(number)
         return self._numbered(number)
 
@@ -193,55 +194,57 @@ class Site:
         return self._read(self.data, self._epoch[1][index], number)
 
     def batches_of(self, view: View, *, epochs: int | None = None, purpose: str = "") -> Iterator[Batch]:
-        """Go through one round's local work on a view that may be another in each round, or through so many epochs.
+        """Iterate over one round's local work on a view that can change between rounds, or over ``epochs`` epochs.
 
-        The order is a function of (seed, site, round, epoch), and of the purpose when there is a second view.
+        The order is a function of (seed, site, round, epoch), and of the purpose for a second view.
         """
-        named = (purpose,) if purpose else ()
+        purposes = (purpose,) if purpose else ()
         local = self.recipe.training.local if epochs is None else Local(epochs=epochs)
 
         def make(key: tuple[int, Positions]) -> Batch:
-            return self._read(view, key[1], *named, self.round, key[0])
+            return self._read(view, key[1], *purposes, self.round, key[0])
 
-        told, made = itertools.tee(self._ordered(view, local, named))
-        coming = prepared(((taken, positions) for taken, positions, _ in made), make, Batch.tensors, self.compute.side)
-        for taken, _, of in told:
-            self.on_batch(self.name, taken, of)
-            yield next(coming)
+        progress_steps, read_steps = itertools.tee(self._ordered(view, local, purposes))
+        batches = prepared(
+            ((number, positions) for number, positions, _ in read_steps), make, Batch.tensors, self.compute.side
+        )
+        for number, _, total in progress_steps:
+            self.on_batch(self.name, number, total)
+            yield next(batches)
 
     def _ordered(self, view: View, local: Local, named: tuple[str, ...]) -> Iterator[tuple[int, Positions, int]]:
-        """Return for each batch of a round's work on a view its number, its images, and how many batches there are."""
-        taken = 0
+        """Yield for each batch of a round's work on a view its number, its images, and the number of all batches."""
+        number = 0
         for epoch in itertools.count():
             if epoch == local.epochs:
                 return
             rng = numpy_rng(self.recipe.runtime.seed, self.name, "order", *named, self.round, epoch)
             ordered = order(view, rng, size=self.recipe.training.batch.of(self.name), sampling="shuffled")
             for positions in ordered:
-                if taken == local.batches:
+                if number == local.batches:
                     return
-                yield taken, positions, local.batches or (local.epochs or 1) * len(ordered)
-                taken += 1
+                yield number, positions, local.batches or (local.epochs or 1) * len(ordered)
+                number += 1
 
     def _read(self, view: View, positions: Positions, *stream: str | int) -> Batch:
-        """Read and augment images of a view, and put them in the form that networks take."""
+        """Read and augment images of a view, and convert them to the networks' input."""
         classes = self.classes_of(view.subjects[positions]) if view.of_identities else None
         return read(view, positions, self.recipe, self.compute, (self.name, "augment", *stream), classes)
 
     def classes_of(self, subjects: Texts) -> NDArray[np.int64]:
-        """Return class numbers: the site's own identities, sorted, from 0, then the public ones."""
-        own = self.data.identities
-        at = np.minimum(np.searchsorted(own, subjects), len(own) - 1)
-        classes = np.where(own[at] == subjects, at, -1)
+        """Return class numbers: first the site's own identities, sorted, from 0, then the public ones."""
+        identities = self.data.identities
+        positions = np.minimum(np.searchsorted(identities, subjects), len(identities) - 1)
+        classes = np.where(identities[positions] == subjects, positions, -1)
         if (classes < 0).any():
             assert self.public is not None, "an image of somebody who is neither the site's nor public"
-            others = np.searchsorted(self.public.identities, subjects) + len(own)
-            classes = np.where(classes < 0, others, classes)
+            public_classes = np.searchsorted(self.public.identities, subjects) + len(identities)
+            classes = np.where(classes < 0, public_classes, classes)
         return classes.astype(np.int64)
 
     def embed(self, network: nn.Module, view: View) -> Tensor:
-        """Return a network's features of a view's images in order, as plain floats on the CPU; nothing is trained."""
-        was, size = network.training, self.recipe.evaluation.batch
+        """Return a network's features of a view's images in order, as float32 on the CPU, without training it."""
+        was_training, size = network.training, self.recipe.evaluation.batch
         network.eval()
         features = []
         with torch.inference_mode(), self.autocast():
@@ -249,15 +252,15 @@ class Site:
                 images = view.batch(np.arange(start, min(start + size, len(view)))).images
                 ready = prepare(images, self.recipe.input.colour, self.compute.device, self.compute.layout)
                 features.append(network(ready).float().cpu())
-        network.train(was)
-        if was and self.recipe.training.statistics == "frozen":
+        network.train(was_training)
+        if was_training and self.recipe.training.statistics == "frozen":
             hold_statistics(network)
         return torch.cat(features).clone()
 
     def public_features(self, part: str) -> NDArray[np.float32]:
-        """Return what a part, as it was lent, makes of the public images: worked out once for all sites of a process.
+        """Return a lent part's features of the public images, calculated once for all sites of a process.
 
-        Real sites work it out each for itself; it holds nothing of any of them.
+        Every real site calculates them itself; they contain nothing of any site.
         """
         assert self.public is not None, "there are no public images"
         lent = digest_of(under(f"{part}.", self.lent))
@@ -267,10 +270,10 @@ class Site:
         return features
 
     def own(self, name: str, make: Callable[[], Tensor]) -> nn.Parameter:
-        """Return a parameter that is the site's alone, made in its first turn and kept from turn to turn.
+        """Return a parameter of this site only, created in the first visit and kept between visits.
 
-        For what has a size that the server does not know, such as a class centre for each of the site's identities. It
-        is no part of the network, and nothing sends it but a call that declares it.
+        For sizes that the server does not know, such as a class centre per identity of the site. The parameter is no
+        part of the network, and only a call that declares it can send it.
         """
         if name not in self._owned:
             value = self.kept[f"{OWNED}{name}"] if f"{OWNED}{name}" in self.kept else make()
@@ -282,37 +285,37 @@ class Site:
         return self.compute.autocast()
 
     def optimizer(self, *parts: str, own: Sequence[str] = ()) -> Optimizer:
-        """Return the optimizer of some parts, and of own parameters by name, with its schedule's rate.
+        """Return the optimizer of network parts, and of own parameters by name, with the rate of the schedule.
 
-        Kept state continues where it stopped.
+        Kept state continues from the previous round.
         """
         name = "+".join((*parts, *own))
         if name not in self._optimizers:
             training = self.recipe.training
             factor = optimizers.rate_factor(training.schedule, self.round, training.rounds)
-            made = optimizers.build(
-                [p for part in parts for p in self.net[part].parameters()] + [self._owned[one] for one in own],
+            optimizer = optimizers.build(
+                [p for part in parts for p in self.net[part].parameters()] + [self._owned[key] for key in own],
                 training.optimizer,
                 factor,
             )
             state = under(f"optimizer/{name}/", self.kept)
             if state:
-                optimizers.restore(made, state)
-            self._optimizers[name] = made
+                optimizers.restore(optimizer, state)
+            self._optimizers[name] = optimizer
         return self._optimizers[name]
 
     @property
     def rate(self) -> float:
-        """The learning rate of this round."""
+        """Return the learning rate of this round."""
         training = self.recipe.training
         return training.optimizer.lr * optimizers.rate_factor(training.schedule, self.round, training.rounds)
 
     def learn(self, optimizer: Optimizer, loss: Callable[[Batch], Tensor], batch: Batch) -> None:
-        """Take one optimizer step down a batch's mean loss, in the parts of it that the recipe says."""
+        """Take one optimizer step down a batch's mean loss, in parts if the recipe sets ``micro_batch``."""
         self.losses.append(descend(optimizer, loss, batch, self.recipe.training))
 
     def step(self, optimizer: Optimizer, value: Tensor, gradient: Tensor | None = None) -> None:
-        """Take one optimizer step down a loss, or down the gradient that the server sent for some output."""
+        """Take one optimizer step down a loss, or down the server's gradient for an output."""
         optimizer.zero_grad(set_to_none=True)
         value.backward(gradient)  # type: ignore[no-untyped-call]
         optimizers.step(optimizer, self.recipe.training.optimizer.clip_norm)
@@ -320,14 +323,14 @@ class Site:
             self.losses.append(value.detach())
 
     def statistics(self) -> Message:
-        """Return what averaging methods declare beside weights: the number of images and the visit's mean loss."""
+        """Return the statistics that averaging methods declare: the number of images and the visit's mean loss."""
         mean = float(torch.stack(self.losses).double().mean()) if self.losses else 0.0
         if not math.isfinite(mean):
             raise TrainingBroke("the training loss is not finite; a lower learning rate or clip_norm may help")
         return {"examples": torch.tensor(len(self.data)), "loss": torch.tensor(mean, dtype=torch.float64)}
 
     def put_away(self) -> Message:
-        """Return ``kept`` with what must survive the visit."""
+        """Return ``kept`` with all values that must survive the visit."""
         self.kept.update({f"{OWNED}{name}": plain(value) for name, value in self._owned.items()})
         if self.recipe.training.optimizer.state == "kept":
             for name, optimizer in self._optimizers.items():

@@ -1,7 +1,7 @@
-"""A site's end of the wire: an order comes in, the method's call runs in the workspace, a checked reply goes out.
+"""A site's end of the wire: check an order, run the method's call in the workspace, and check the reply.
 
-Orders with the same visit number are one visit. During it the site keeps the workspace, with graphs and optimizers;
-when it is over, what must survive goes to the site's store. A visit that fails leaves no trace in the private state.
+Orders with the same visit number form one visit. During a visit the site keeps the workspace with its graphs and
+optimizers; at the end it stores the state that must survive. A failed visit leaves no trace in the private state.
 """
 
 from __future__ import annotations
@@ -38,34 +38,34 @@ from fedvisage.nn.compute import Compute, compile_blocks
 from fedvisage.recipe import Recipe
 
 OWN = "part/"
-"""Where the parts that live at the site stand among its private state."""
+"""Prefix of the site's own parts in its private state."""
 
 
 @dataclass
 class Workspace:
-    """The one network in memory that all sites of a process borrow in turn; it holds no SERVER part."""
+    """The network in memory that all sites of a process borrow in turn; it holds no SERVER part."""
 
     method: Declared
     recipe: Recipe
     compute: Compute
     about_finished: Mapping[str, Call] = field(default_factory=dict)
-    """The calls about a finished model, which every site answers whatever the method."""
+    """The calls about a finished model, which every site answers for every method."""
     net: nn.ModuleDict = field(init=False)
     calls: Mapping[str, Call] = field(init=False)
     schemas: Mapping[str, Schema] = field(init=False)
     accepted: Mapping[str, Accepted] = field(init=False)
     on_batch: OnBatch = unwatched_batch
-    """Is told of each batch that a site begins."""
+    """Called at the start of each batch of a site."""
     guest: SiteDesk | None = None
     common: dict[str, Any] = field(default_factory=dict)
     digests: Digests = field(default_factory=Digests)
 
     def __post_init__(self) -> None:
-        """Build the network and remember what a site's own parts look like at first."""
+        """Build the network, and keep the initial state of the parts that live at sites."""
         with scoped(self.recipe.runtime.seed, "initial weights"):
-            whole = self.method.network(self.recipe)
-        own = self.method.parts_at(Home.SITE)
-        self.net = nn.ModuleDict({part: whole[part] for part in (*self.method.parts_at(Home.LENT), *own)})
+            network = self.method.network(self.recipe)
+        site_parts = self.method.parts_at(Home.SITE)
+        self.net = nn.ModuleDict({part: network[part] for part in (*self.method.parts_at(Home.LENT), *site_parts)})
         self.compute.place(self.net)
         if self.recipe.runtime.compile:
             compile_blocks(self.net)
@@ -74,12 +74,12 @@ class Workspace:
         self.schemas = {
             name: schema_of(call.uploads, self.recipe, self.net, exact=call.exact) for name, call in self.calls.items()
         }
-        self.accepted = accepted_by(self.calls, self.recipe, whole, self.method.members != "one")
+        self.accepted = accepted_by(self.calls, self.recipe, network, self.method.members != "one")
 
     def enter(self, kept: Mapping[str, torch.Tensor]) -> None:
-        """Make the workspace this site's: its own parts are put in, and nothing of the last site is left.
+        """Load a site's own parts into the workspace, and remove everything of the previous site.
 
-        Lent parts are blanked: a method that forgets to load what the server lent fails at once instead of training
+        Lent parts are blanked, so a method that forgets to load the server's weights fails at once instead of training
         on another site's weights.
         """
         self.net.train()
@@ -93,12 +93,12 @@ class Workspace:
         load_parts(self.net, self._first | under(OWN, kept))
 
     def own_parts(self) -> Message:
-        """Return the present state of the parts that live at the site."""
+        """Return the current state of the parts that live at the site."""
         return state_of(self.net, *self.method.parts_at(Home.SITE))
 
 
 class SiteDesk:
-    """A site's end of the federation, the same for every transport: data, private state, orders carried out."""
+    """A site's end of the federation, the same for every transport: its data, its private state and its orders."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class SiteDesk:
         strangers: View | None = None,
         trust: Trust = SIMULATED,
     ) -> None:
-        """Take the site's data and directory; the workspace may be shared with other sites of this process."""
+        """Take the site's data and directory; other sites of this process may share the workspace."""
         self.name, self.train, self.held_out, self.store, self.workspace = name, train, held_out, store, workspace
         self.public, self.strangers, self.trust = public, strangers, trust
         self._site: Site | None = None
@@ -127,10 +127,11 @@ class SiteDesk:
         self._private_questions = 0
 
     def carry_out(self, order: Order) -> Message:
-        """Run the call that was ordered, if the recipe provides for it, and return its reply, checked as declared."""
+        """Run an ordered call that the recipe provides for, and return its reply, checked against its declaration."""
         self._order_check.admit(order)
         if self._round != order.round:
             self._round, self._scratch, self._orders = order.round, {}, 0
+        # Calls about a finished model and the key exchange of secure sums need no visit.
         if order.call in self.workspace.about_finished:
             return self._judged(order)
         if order.call in AT_THE_DESK:
@@ -146,27 +147,27 @@ class SiteDesk:
         return reply
 
     def leave(self) -> None:
-        """End the visit: what must survive it is put away, and the workspace is free for another site."""
+        """End the visit: store the state that must survive it, and free the workspace for another site."""
         if self._site is not None:
-            own = {f"{OWN}{name}": value for name, value in self.workspace.own_parts().items()}
-            kept = {**self._site.put_away(), **own}
+            own_parts = {f"{OWN}{name}": value for name, value in self.workspace.own_parts().items()}
+            kept = {**self._site.put_away(), **own_parts}
             if kept:
                 self.store.save(kept)
         self._forget_visit()
 
     def commit(self, generation: int) -> int:
-        """Make the private state durable under a generation's number, and return the number in force."""
+        """Make the private state durable under a generation's number, and return the current generation."""
         self.leave()
         return self.store.commit(generation)
 
     def restore(self, generation: int) -> None:
-        """Go back to a generation that the server's checkpoint names."""
+        """Return to a generation that the server's checkpoint names."""
         self._forget_visit()
         self.store.restore(generation)
         self._order_check.restored(generation)
 
     def _enter(self, order: Order) -> Site:
-        """Begin a visit: whoever was in the workspace leaves it, and this site's own parts are put in."""
+        """Begin a visit: end that of the workspace's current site, and load this site's own parts."""
         if self.workspace.guest is not None:
             self.workspace.guest.leave()
         site = self._make_site(order.round, self.train, self.store.load())
@@ -175,10 +176,10 @@ class SiteDesk:
         return site
 
     def _judged(self, order: Order) -> Message:
-        """Answer about a finished model; what was answered last is not worked out again.
+        """Answer a call about a finished model; a repeated question gets the stored answer.
 
-        After the last round the server asks once more what it has just asked for that round. The answer follows from
-        round, call and model alone, unless private state takes part.
+        After the last round the server repeats its last questions of that round. Without private state the answer
+        depends only on round, call and model.
         """
         if self.workspace.calls[order.call].private:
             self._private_questions += 1
@@ -189,12 +190,12 @@ class SiteDesk:
         question = f"{order.round} {order.call} {digest}"
         if self._answered[0] != question:
             reply = self._reply(order, self._judged_site(order), 0)
-            self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins, of many sites
+            self._answered = question, zlib.compress(encode(reply), 1)  # mostly empty bins; a process holds many sites
             return reply
         return decode(zlib.decompress(self._answered[1]))
 
     def _judged_site(self, order: Order) -> Site:
-        """Return the site as calls about a finished model see it; some come with the site's private state."""
+        """Return the site for a call about a finished model, with private state if the call reads it."""
         if not self.workspace.calls[order.call].private:
             return self._make_site(order.round, self.held_out, {})
         if self.workspace.guest is not None:
@@ -224,11 +225,11 @@ class SiteDesk:
         )
 
     def _reply(self, order: Order, site: Site, number: int) -> Message:
-        """Run the call; ``number`` tells a round's orders apart, so that their library draws differ."""
+        """Run the call; ``number`` distinguishes the orders of a round, so that their library draws differ."""
         purpose = (self.name, order.round, order.call, number, "library draws")
         with scoped(site.recipe.runtime.seed, *purpose):
-            # A copy: what a method does to it must not reach the next site, here as little as over a network. Our own
-            # calls about a finished model only read it.
+            # A copy, because a method's changes must not reach the next site, as over a network. Our own calls about a
+            # finished model only read the message.
             copied = order.call not in self.workspace.about_finished
             message = {name: value.to(site.compute.device, copy=copied) for name, value in order.message.items()}
             reply = self.workspace.calls[order.call].run(site, self._widened(order.call, message))
@@ -237,11 +238,11 @@ class SiteDesk:
         return reply
 
     def _widened(self, call: str, message: Message) -> Message:
-        """Return an order's message with weights in the types that the network has."""
+        """Return an order's message with weights in the network's types."""
         return widened(message, weights_in(message)) if self.workspace.schemas[call].narrow else message
 
     def _narrowed(self, order: Order, reply: Message) -> Message:
-        """Return a reply with weights in the numbers in which they travel."""
+        """Return a reply with weights in the types of the wire."""
         if not self.workspace.schemas[order.call].narrow:
             return reply
         purpose = (self.workspace.recipe.runtime.seed, self.name, order.round, order.call, "wire")
@@ -253,20 +254,17 @@ class SiteDesk:
             self.workspace.guest = None
 
 
-# All sites in this process: the transport of simulations, and the default.
-
-
 class LocalTransport:
-    """All sites in this process, one after another."""
+    """The transport of simulations, and the default: all sites in this process, one after another."""
 
     def __init__(self, desks: Sequence[SiteDesk], tap: Callable[[str, Message], None] | None = None) -> None:
-        """Take the sites; ``tap`` sees every message that leaves one, as a recorder on the wire would."""
+        """Take the sites; ``tap`` receives every message that leaves a site, like a recorder on the wire."""
         self.desks = {desk.name: desk for desk in sorted(desks, key=lambda desk: desk.name)}
         self.names = tuple(self.desks)
         self.tap = tap
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Carry the orders out, in sorted order of sites."""
+        """Execute the orders, in sorted order of sites."""
         for name in sorted(orders):
             try:
                 message = self.desks[name].carry_out(orders[name])

@@ -1,4 +1,4 @@
-"""The recipe: what to run, its sections, frozen and validated. Unknown keys are errors, and errors name their place."""
+"""Recipes, the description of runs: frozen and validated sections; unknown keys are errors that name their place."""
 
 from fedvisage.recipe.data import SITE_NAME, Data, Input, many_names, many_sites
 from fedvisage.recipe.evaluation import ADAPTATIONS, Adapt, Evaluation, Recognition

@@ -1,4 +1,4 @@
-"""Whose data, and what the network looks at."""
+"""The sections ``data`` and ``input``: data sources, and the size and channels of the network's input."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
-# Where a recipe may name a file of weights, and which it names.
-
-
 PLACES = (("training", "start"), ("training", "start", "file"), ("method", "network", "weights"))
+"""The keys under which a recipe may name a file of weights."""
 
 
 def named_weights(tree: Mapping[str, Any]) -> dict[tuple[str, ...], str]:
-    """Return the files of weights that a recipe of plain values names, by place."""
+    """Return the weights files that a recipe, as plain values, names, by the path of their key."""
     files: dict[tuple[str, ...], str] = {}
     for place in PLACES:
         value: Any = tree
@@ -33,13 +31,13 @@ MANY_SITES = re.compile(r"([A-Za-z0-9_-]+)\[(\d{1,5})-(\d{1,5})\]")
 
 
 def many_sites(entries: Mapping[Any, Any]) -> dict[str, Any]:
-    """Write out a key such as ``client[1-40]``: a site for each number, which stands for each ``*`` in its entry."""
+    """Expand a key such as ``client[1-40]`` to one site per number; the number replaces each ``*`` in the entry."""
     sites: dict[str, Any] = {}
     for key, entry in entries.items():
-        for name, own in _written_out(str(key), entry):
+        for name, site_entry in _written_out(str(key), entry):
             if name in sites:
                 raise ValueError(f"site {name} stands twice, once as a part of {key}; keep one")
-            sites[name] = own
+            sites[name] = site_entry
     return sites
 
 
@@ -49,42 +47,42 @@ def _written_out(key: str, entry: Any) -> Iterator[tuple[str, Any]]:
         yield key, entry
         return
     for number in range(int(match[2]), int(match[3]) + 1):
-        own = entry.replace("*", str(number)) if isinstance(entry, str) else entry
-        yield f"{match[1]}{number:0{len(match[3])}d}", own
+        site_entry = entry.replace("*", str(number)) if isinstance(entry, str) else entry
+        yield f"{match[1]}{number:0{len(match[3])}d}", site_entry
 
 
 def many_names(names: list[Any]) -> list[str]:
-    """Write out names such as ``client[1-40]``."""
+    """Expand names such as ``client[1-40]``."""
     return [written for name in names for written in many_sites({name: None})]
 
 
 class Data(Section):
-    """Whose data: each entry is a prepared set's directory or a ``synth:`` line that makes one."""
+    """The data of a run; each entry is the directory of a prepared set, or a ``synth:`` line that renders one."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"public", "public_identities", "benchmarks"})
 
     sites: dict[str, str] = Field(min_length=1)
     """Site name → prepared set, or a ``synth:`` line such as ``synth: O subjects=20 frames=2 size=96``."""
     user: str | None = None
-    """The unseen data on which the model is judged; pictures that a site has too are refused."""
+    """The unseen data on which the model is evaluated; an image that a site also has is an error."""
     user_name: str = "user"
-    """What tables call it."""
+    """The target's name in tables."""
     user_split: Literal["all", "train", "heldout", "test"] = "all"
-    """``all`` of it, or one split."""
+    """Use ``all`` of the target's data, or one split."""
     public: str | None = None
-    """Recognition: an identity set that the server pre-trains on and every site may use; its held-out people are the
-    impostors."""
+    """Recognition: an identity set on which the server pre-trains and that every site may use; its held-out people are
+    the impostors."""
     public_identities: int | None = Field(None, ge=1)
-    """Recognition: how many people that set has; filled in."""
+    """Recognition: the number of people in the public set to train on; filled in when the set is opened."""
     benchmarks: dict[str, str] | None = Field(None, min_length=1)
-    """Recognition: further sets by name, ``{lfw: sets/lfw, ijbc: sets/ijbc}``, on which the generic model is judged by
-    the lists beside them; nobody of them may be trained on."""
+    """Recognition: further sets by name, ``{lfw: sets/lfw, ijbc: sets/ijbc}``, on which the generic model is evaluated
+    with the lists next to each set. Training data must not contain any of their people."""
 
     @property
     def entries(self) -> list[str]:
-        """All data entries: the sites', the user's, the public one and the benchmarks'."""
-        others = (self.user, self.public, *(self.benchmarks or {}).values())
-        return [*self.sites.values(), *(entry for entry in others if entry is not None)]
+        """Return all data entries: those of the sites, of the target, of the public set and of the benchmarks."""
+        further = (self.user, self.public, *(self.benchmarks or {}).values())
+        return [*self.sites.values(), *(entry for entry in further if entry is not None)]
 
     @field_validator("sites", mode="before")
     @classmethod
@@ -96,8 +94,8 @@ class Data(Section):
     def _names_are_plain(cls, value: dict[str, str] | None, info: ValidationInfo) -> dict[str, str] | None:
         for name in value or ():
             if not SITE_NAME.fullmatch(name):
-                what = str(info.field_name).removesuffix("s")
-                raise ValueError(f"{what} name {name!r}: use letters, digits, '-' and '_', at most 64")
+                kind = str(info.field_name).removesuffix("s")
+                raise ValueError(f"{kind} name {name!r}: use letters, digits, '-' and '_', at most 64")
         return value
 
     @model_validator(mode="after")
@@ -113,9 +111,9 @@ class Data(Section):
 
 
 class Input(Section):
-    """What the network looks at. Sets must have been rendered or cropped at this size: nothing is enlarged."""
+    """The network's input. Sets must be rendered or cropped at this size, because no image is enlarged."""
 
     size: int = Field(256, ge=16, le=1024)
-    """The side of the images that the network looks at; sets must have it."""
+    """Side of the input images in pixels; all sets must have it."""
     colour: Literal["rgb+hsv", "rgb"] = "rgb+hsv"
-    """Which channels the network looks at."""
+    """The channels of the input images."""

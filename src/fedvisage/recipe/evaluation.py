@@ -1,4 +1,4 @@
-"""How the finished model is judged, and how a user adapts it."""
+"""The section ``evaluation``: thresholds, figures, recognition rates and adaptation at the target."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from fedvisage.recipe.section import Section
 
 
 class Adapt(Section):
-    """How the user adapts the finished model to its own unlabelled images: see ``tasks/pad/adapt``."""
+    """Adaptation of the finished model to the target's unlabelled images: see ``tasks/pad/adaptation.py``."""
 
     loop: Literal["settled", "two-pass", "online", "episodic"] = "settled"
-    """``settled``: step on all images, fix BatchNorm's statistics, decide; ``two-pass``: batch statistics throughout;
-    ``online``: decide and step in one pass; ``episodic``: each video anew."""
+    """``settled``: step on all images, fix BatchNorm's statistics, then decide; ``two-pass``: use batch statistics
+    throughout; ``online``: decide and step in one pass; ``episodic``: adapt to each video from the source model."""
     gate: bool = True
-    """Keep the source model's decisions where adapting is unsafe; ``paper``, ``online`` and ``episodic`` are without.
-    """
+    """Keep the source model's decisions where adaptation is unsafe; the short forms ``paper``, ``online`` and
+    ``episodic`` turn the gate off."""
     over: Literal["batchnorm", "layernorm"] = "batchnorm"
-    """Whose scale and shift learn: ``layernorm`` is for transformers."""
+    """Layers with a trainable scale and shift: ``layernorm`` is for transformers."""
     lr: float = Field(5e-3, gt=0)
-    """Adam's rate (the paper's)."""
+    """Adam's learning rate; the default is the paper's."""
     batch: int = Field(64, ge=2)
-    """Images a batch."""
+    """Images per batch."""
     stream: Literal["shuffled", "stored", "sorted-by-label"] = "shuffled"
-    """Order of the user's images in ``two-pass`` and ``online``: ``sorted-by-label`` brings all attacks first, a hard
+    """Order of the target's images in ``two-pass`` and ``online``: ``sorted-by-label`` puts all attacks first, a hard
     case."""
 
     @model_validator(mode="after")
@@ -45,44 +45,45 @@ ADAPTATIONS: dict[str, dict[str, Any]] = {
     "online": {"gate": False, "loop": "online"},
     "episodic": {"gate": False, "loop": "episodic"},
 }
-"""The short forms, ``adapt: gated`` and so on."""
+"""The short forms of the section, such as ``adapt: gated``."""
 
 Rate = Annotated[float, Field(gt=0, le=1)]
 
 
 class Recognition(Section):
-    """How a recognition model is judged. Rates left empty are the papers', as far as pairs suffice."""
+    """Evaluation of a recognition model. Empty rates default to those of the papers, as far as the pairs suffice."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"gallery"})
 
     far: tuple[Rate, ...] = ()
-    """Rates of the generic TAR@FAR; by default the papers', as far as pairs suffice. One below a single pair is
-    refused."""
+    """Rates of the generic TAR@FAR; by default those of the papers, as far as the pairs suffice. A rate below a single
+    pair is an error."""
     fpir: tuple[Rate, ...] = ()
-    """Rates of the generic TPIR@FPIR, likewise."""
+    """Rates of the generic TPIR@FPIR, with the same defaults."""
     personal_far: tuple[Rate, ...] = ()
     """Rates of the sites' own TAR@FAR."""
     personal_fpir: tuple[Rate, ...] = ()
     """Rates of the sites' own TPIR@FPIR."""
     impostors: Literal["public", "pooled"] = "public"
-    """Whose images the sites' own models must reject: held-out public ones; or, in simulations only, other sites'."""
+    """Images that the sites' personal models must reject: held-out public ones, or those of other sites (``pooled``, in
+    simulations only)."""
     counting: Literal["published", "nist"] = "published"
-    """TPIR as released code counts it, or as ``nist`` does."""
+    """Count TPIR like the released code, or like NIST (``nist``)."""
     gallery: Literal["unit-length", "raw"] | None = None
-    """A site enrols each person's mean feature at unit length, unless said, or ``raw``, as FedFR's released code."""
+    """Enrol each person's mean feature at unit length (default), or ``raw`` like FedFR's released code."""
     flip: bool = False
     """Add the feature of the mirrored image to each feature."""
     fmr: Rate = 1e-3
-    """The false match rate at which two faces are called one person."""
+    """The false match rate that sets the threshold for calling two faces the same person."""
     folds_of: int = Field(6000, ge=20)
-    """At most so many fixed pairs for the ten folds, half of them of one person."""
+    """Largest number of fixed pairs for the ten folds; half of them show one person."""
     pairs: str | None = None
-    """A list of pairs of the user's images, in the format of LFW's ``pairs.txt``: accuracy on its folds and TAR@FAR;
-    pairs of images that are not there are left out and counted."""
+    """A list of pairs of the target's images, in the format of LFW's ``pairs.txt``, for accuracy on its folds and
+    TAR@FAR; pairs with missing images are left out and counted."""
 
 
 class Evaluation(Section):
-    """How the finished model is judged; nothing here may depend on the user's labels unless its name says so."""
+    """Evaluation of the finished model; only options that say so in their name may depend on the target's labels."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"recognition", "published", "snapshots"})
 
@@ -95,31 +96,31 @@ class Evaluation(Section):
         "fixed",
         "target-eer",
     ] = "source-eer"
-    """From the sites' held-out scores, each site counting alike (``source-…``); from the scores of training, pooled
-    over sites, as papers whose sites hold nothing out have it (``source-train-eer``, with ``every: 0``); logit 0
-    (``fixed``); an oracle (``target-eer``)."""
+    """Origin of the threshold. ``source-…``: the sites' held-out scores, each site with the same weight.
+    ``source-train-eer``: the training scores pooled over sites, as in papers whose sites hold nothing out; needs
+    ``every: 0``. ``fixed``: logit 0. ``target-eer``: an oracle."""
     level: Literal["frame", "video"] = "frame"
-    """What the headline figures count."""
+    """The unit that the headline figures count."""
     every: int = Field(0, ge=0)
-    """Held-out scoring every n rounds."""
+    """Score the held-out images every n rounds."""
     keep: Literal["last", "best"] = "last"
     """Keep the ``last`` model, or the ``best`` by the sites' held-out EER."""
     batch: int = Field(64, ge=1)
-    """Images scored at a time."""
+    """Images per scoring batch."""
     resamples: int = Field(1000, ge=0)
-    """Bootstrap draws for intervals; 0 leaves them out."""
+    """Bootstrap draws for confidence intervals; 0 leaves the intervals out."""
     features: int = Field(0, ge=0)
-    """Images a set for the t-SNE figure; simulations only."""
+    """Images per set for the t-SNE figure; simulations only."""
     snapshots: int | None = Field(None, ge=1)
-    """Every n rounds the model is kept in the run's ``snapshots``, and judged at the user once the run is finished:
-    figures by round, which only a simulation can have, and by which nothing is chosen. ``training.start`` takes the
-    files."""
+    """Keep the model in the run's ``snapshots`` every n rounds, and evaluate each on the target when the run is
+    finished. These figures by round exist only in simulations, and no choice depends on them. ``training.start``
+    accepts the files."""
     published: bool | None = None
-    """Attack detection: add the figures as papers work them out; nothing else changes."""
+    """Attack detection: add the figures as the papers calculate them; nothing else changes."""
     adapt: Adapt | None = None
-    """Test-time adaptation at the user: ``gated``, ``paper``, ``online``, ``episodic``, or a section."""
+    """Test-time adaptation at the target: ``gated``, ``paper``, ``online``, ``episodic``, or a section."""
     recognition: Recognition | None = None
-    """Recognition: at which rates it is judged."""
+    """Recognition: the rates and rules of its evaluation."""
 
     @field_validator("adapt", mode="before")
     @classmethod
@@ -138,5 +139,5 @@ class Evaluation(Section):
 
     @property
     def people(self) -> Recognition:
-        """How a recognition model is judged, with the defaults of a recipe that does not say."""
+        """Return the section ``recognition``, or its defaults if the recipe has none."""
         return self.recognition or Recognition()

@@ -1,4 +1,4 @@
-"""Who takes part, how long sites have, and how uploads travel and meet."""
+"""The section ``federation``: participation, deadlines, and the combination and protection of uploads."""
 
 from __future__ import annotations
 
@@ -9,37 +9,34 @@ from pydantic import Field, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
-# The sections under ``federation`` on how uploads meet: robust rules, secure aggregation, noise, and poison.
-
-
 Entropy = Literal["system", "derived"]
-"""Where secrets and noise come from: the operating system, or the run's seed, which is for simulations only."""
+"""Source of secrets and noise: the operating system, or the run's seed, which is for simulations only."""
 
 LEAST_SHARE = 2 / 3
-"""Share of the asked sites that a secure sum needs at least, whatever a recipe says: its writer may be the attacker."""
+"""Least share of the selected sites that a secure sum needs. A recipe cannot lower it: its writer may be hostile."""
 
 FORMER_SHARE = 0.6
-"""The default of earlier versions, which stands in every recipe that they wrote out."""
+"""The default of earlier versions, which their resolved recipes contain."""
 
 Rule = Literal["mean", "norm-clip", "trimmed-mean", "median", "krum"]
 
 
 class Combine(Section):
-    """The rule that makes one of the sites' uploads; ``federation/robust/`` says what the words mean.
+    """The rule that combines the sites' uploads into one; see ``federation/protections/combine.py``.
 
-    ``hostile`` is how many sites may be hostile (trimmed-mean, krum), ``select`` how many uploads Krum averages, and
-    ``bound`` the norm to which an update is clipped; without it that is the median of the round's norms.
+    ``hostile`` is the number of sites that may be hostile (trimmed-mean, krum), ``select`` the number of uploads that
+    Krum averages, and ``bound`` the norm to which an update is clipped; unset, it is the median of the round's norms.
     """
 
     rule: Rule = "mean"
-    """How uploads become one."""
+    """The rule that combines uploads."""
     hostile: int = Field(1, ge=1)
-    """trimmed-mean, krum: how many sites may be hostile; needs ``2·hostile + 1`` and ``2·hostile + 3`` uploads a round.
-    """
+    """trimmed-mean, krum: number of sites that may be hostile; needs ``2·hostile + 1`` and ``2·hostile + 3`` uploads
+    per round."""
     select: int = Field(1, ge=1)
-    """krum: uploads that are averaged (multi-Krum)."""
+    """krum: number of uploads that are averaged (multi-Krum)."""
     bound: float | None = Field(None, gt=0)
-    """norm-clip: the norm to which an update is clipped; by default the median of the round's."""
+    """norm-clip: the norm to which an update is clipped; by default the median of the round's norms."""
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Combine:
@@ -53,28 +50,29 @@ class Combine(Section):
 
     @property
     def least(self) -> int:
-        """How many uploads the rule needs: fewer are no quorum."""
+        """Return the number of uploads that the rule needs; a round with fewer has no quorum."""
         if self.rule == "krum":
             return max(2 * self.hostile + 3, self.hostile + 2 + self.select)
         return {"trimmed-mean": 2 * self.hostile + 1, "median": 3}.get(self.rule, 1)
 
 
 class Secure(Section):
-    """Secure aggregation: how many sites must take part to the end, and how many may work with the server.
+    """Secure aggregation: the number of sites that must finish, and of those that may collude with the server.
 
-    Where sites count by their images, one counts as ``most_examples`` at most.
+    If sites are weighted by their images, at most ``most_examples`` of a site count.
     """
 
     threshold: float | None = Field(None, gt=0.5, le=1)
-    """Share of the asked sites that must take part to the end, two thirds unless it says more; with fewer there is no
+    """Share of the selected sites that must finish; at least and by default two thirds. With fewer sites there is no
     sum."""
     colluders: int = Field(1, ge=0)
-    """Sites that may work with the server: more than half of the asked sites and of these together must take part."""
+    """Number of sites that may collude with the server: more than half of the selected sites and of these together must
+    finish."""
     most_examples: int = Field(100_000, ge=1)
-    """With ``method.weight: examples``: a site with more counts like one with so many."""
+    """With ``method.weight: examples``: the largest number of images that counts for a site."""
     entropy: Entropy = "system"
-    """Masks come from the operating system, or are ``derived`` from the run's seed: for simulations whose ledgers must
-    be equal; it hides nothing."""
+    """Masks come from the operating system, or are ``derived`` from the run's seed, which hides nothing, for
+    simulations with reproducible ledgers."""
 
     @field_validator("threshold")
     @classmethod
@@ -82,9 +80,9 @@ class Secure(Section):
         return None if value == FORMER_SHARE else value
 
     def needed(self, asked: int) -> int:
-        """Return how many of the asked sites must take part to the end: two at least.
+        """Return how many of the selected sites must finish: two at least.
 
-        More than (n + colluders) / 2, so that any two such groups of sites share an honest one.
+        More than (n + colluders) / 2, so that any two groups of this size share an honest site.
         """
         share = max(LEAST_SHARE, self.threshold or 0.0)
         return max(2, math.ceil(share * asked - 1e-9), (asked + self.colluders) // 2 + 1)
@@ -93,20 +91,21 @@ class Secure(Section):
 class Dp(Section):
     """Differential privacy of sites: each update is clipped to a norm of ``clip``, and noise is added to their sum.
 
-    ``noise`` is its standard deviation in units of ``clip``; instead, ``epsilon`` says what the whole run may cost.
+    ``noise`` is the standard deviation of the noise in units of ``clip``; ``epsilon`` sets the cost of the run instead.
     """
 
     clip: float = Field(gt=0)
     """The L2 norm to which a site's update is clipped."""
     noise: float | None = Field(None, ge=0)
-    """The noise on a sum in units of ``clip`` (0: none, and no promise); this or ``epsilon``."""
+    """Standard deviation of the noise on a sum in units of ``clip`` (0: no noise and no guarantee); this or
+    ``epsilon``."""
     epsilon: float | None = Field(None, gt=0, le=1e6)
-    """What the whole run may cost; this or ``noise``."""
+    """The ε that the whole run may cost; this or ``noise``."""
     delta: float | None = Field(None, gt=0, lt=1)
     """The δ at which ε holds."""
     entropy: Entropy = "system"
     """Noise comes from the operating system, or is ``derived`` from the run's seed, which makes a simulation repeatable
-    and protects nobody."""
+    and protects nothing."""
 
     @model_validator(mode="after")
     def _one_way_to_say_how_much(self) -> Dp:
@@ -118,14 +117,14 @@ class Dp(Section):
 
 
 class Poisoned(Section):
-    """Simulated hostile sites, to see what a rule is worth: ``federation/poison.py`` says what the words mean."""
+    """Simulated hostile sites that test a rule: see ``federation/protections/steps.py``."""
 
     sites: tuple[str, ...] = Field(min_length=1)
-    """Which sites are hostile."""
+    """Names of the hostile sites."""
     how: Literal["sign-flip", "scaling", "label-flip"]
-    """How they attack."""
+    """The attack."""
     factor: float = Field(1.0, gt=0)
-    """How far, of sign-flip and scaling."""
+    """sign-flip, scaling: factor of the update."""
 
     @model_validator(mode="after")
     def _nothing_is_ignored(self) -> Poisoned:
@@ -135,37 +134,38 @@ class Poisoned(Section):
 
 
 class Federation(Section):
-    """Who takes part in a round, who drops out, how long sites have, how many must answer, how uploads meet."""
+    """Participation, drop-outs, deadlines and quorum of rounds, and the combination and protection of uploads."""
 
     participation: float = Field(1.0, gt=0, le=1)
-    """Share of sites that a round asks."""
+    """Share of sites that the server selects per round."""
     offline: float = Field(0.0, ge=0, le=1)
-    """Simulated drop-outs: the probability that a site is away for a round."""
+    """Simulated drop-outs: the probability that a site is offline for a round."""
     offline_policy: Literal["any-site", "one-site"] = "any-site"
-    """Each site on its own, or ``one-site`` a round."""
+    """Each site drops out independently, or ``one-site`` per round."""
     quorum: int = Field(1, ge=1)
-    """Sites that must answer."""
+    """Number of sites that must answer."""
     give_up_after: int = Field(10, ge=1)
-    """Rounds in a row without a quorum that end the run. A run of which no round had a quorum fails, however short it
-    is."""
+    """Consecutive rounds without a quorum that end the run. A run without any quorum fails, even a shorter one."""
     joins: dict[str, Annotated[int, Field(ge=1)]] = {}
-    """Sites that take part from a later round on."""
+    """Sites that join in a later round, with the number of that round."""
     deadline: float = Field(600.0, gt=0)
     """Over a network: seconds that a site has for one order; ``--on local`` waits for every site."""
     sit_out: int = Field(2, ge=0)
-    """Over a network: rounds that a site sits out after it missed one or could not be reached."""
+    """Over a network: rounds that a site sits out after it missed one or was unreachable."""
     wire: Literal["fp32", "bf16"] = "fp32"
-    """Weights travel as ``fp32`` or ``bf16``, both ways: half the bytes, rounded at random, and float32 again before
-    they are combined or trained. Held-out scores are those of the exact model. Not with ``secure`` or ``dp``."""
+    """Number format of weights in transit, in both directions. ``bf16`` halves the bytes with stochastic rounding;
+    weights become float32 again before they are combined or trained. Held-out scores are those of the exact model. Not
+    with ``secure`` or ``dp``."""
     combine: Combine = Combine()
-    """Robust aggregation, the averaging methods' rule: its name or a section. All but the mean count sites alike."""
+    """Robust aggregation for averaging methods: a rule's name or a section. All rules but the mean weight sites
+    alike."""
     secure: Secure | None = None
-    """Averaging methods: secure aggregation, ``true`` or a section; the server sees the sum of what sites send only."""
+    """Averaging methods: secure aggregation, ``true`` or a section; the server sees only the sum of the uploads."""
     dp: Dp | None = None
-    """Differential privacy of averaging methods, and of privacyface, with one account for both; sites are protected by
-    noise."""
+    """Differential privacy of averaging methods and of privacyface, with one account for both; noise protects the
+    sites."""
     poisoned: Poisoned | None = None
-    """Simulations: hostile sites."""
+    """Simulations only: hostile sites."""
 
     @field_validator("combine", mode="before")
     @classmethod
@@ -178,5 +178,5 @@ class Federation(Section):
         return {True: {}, False: None}[value] if isinstance(value, bool) else value
 
     def asks(self, sites: int) -> int:
-        """Return how many of so many sites a round asks."""
+        """Return how many of ``sites`` sites the server selects per round."""
         return max(1, round(self.participation * sites))

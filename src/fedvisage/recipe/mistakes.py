@@ -1,4 +1,4 @@
-"""What is wrong with a section, in this project's words: the place, what it must be, what it is, and what was meant."""
+"""Messages for validation errors: the place, the rule, the actual value and the nearest known key."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedvisage.base.errors import UserError, meant
 
 Kind = TypeVar("Kind", bound=BaseModel)
 SHOWN = 3
-"""More mistakes than this and one would hide the first."""
+"""Number of mistakes in one message; more would hide the first."""
 
 _SECTION = "must be a section (key: value)"
 _WORDS: Mapping[str, str] = {
@@ -40,11 +40,11 @@ _WORDS: Mapping[str, str] = {
     "too_long": "must have at most {max_length}",
     "string_pattern_mismatch": "must be written as {pattern}",
 }
-"""By the kinds of mistakes that pydantic finds; what is in braces it tells with them."""
+"""Messages by pydantic's error types; pydantic supplies the values in braces."""
 
 
 def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
-    """Return a section that plain values make, or say what is wrong where: ``root.key`` or ``FILE: key``."""
+    """Return a section made of plain values, or raise an error that names the key: ``root.key`` or ``FILE: key``."""
     try:
         return kind.model_validate(tree)
     except ValidationError as error:
@@ -52,14 +52,14 @@ def read_section(kind: type[Kind], tree: Any, root: str) -> Kind:
 
 
 def mistake(error: ValidationError, root: str, kind: type[BaseModel] | None = None) -> UserError:
-    """Return the first mistakes in a section as one of the user's."""
-    found = error.errors(include_url=False)[:SHOWN]
-    (place, message), *others = [(_place(item, root), _said(item, kind)) for item in found]
-    return UserError(place, message + "".join(f"; {other}: {more}" for other, more in others))
+    """Return the first mistakes in a section as one ``UserError``."""
+    errors = error.errors(include_url=False)[:SHOWN]
+    (place, message), *further = [(_place(item, root), _said(item, kind)) for item in errors]
+    return UserError(place, message + "".join(f"; {location}: {fault}" for location, fault in further))
 
 
 def shown(value: Any) -> str:
-    """Return a value as YAML writes it, in short."""
+    """Return a short form of a value, as YAML writes it."""
     if value is None or isinstance(value, bool):
         return {None: "nothing", True: "true", False: "false"}[value]
     if isinstance(value, Mapping):
@@ -78,18 +78,18 @@ def _said(item: Any, kind: type[BaseModel] | None) -> str:
         return f"{_WORDS['extra_forbidden']}{meant(str(key), _keys(kind, above))}"
     if item["type"] == "missing":
         return _WORDS["missing"]
-    given, words = item.get("input"), _WORDS.get(item["type"])
-    got = f", got {shown(given)}" if words or isinstance(given, str | int | float) else ""
+    value, words = item.get("input"), _WORDS.get(item["type"])
+    got = f", got {shown(value)}" if words or isinstance(value, str | int | float) else ""
     return f"{words.format_map(item['ctx']) if words and '{' in words else words or _own(item['msg'])}{got}"
 
 
 def _own(message: str) -> str:
-    """Return what one of this project's validators says."""
+    """Return the message of one of this project's validators, without pydantic's prefix."""
     return message.removeprefix("Value error, ")
 
 
 def _keys(kind: Any, above: Sequence[str | int]) -> list[str]:
-    """Return the keys of the section that stands at a place."""
+    """Return the keys of the section at a place."""
     for key in above:
         kind = _opened(kind)
         if _is_section(kind):
@@ -101,10 +101,10 @@ def _keys(kind: Any, above: Sequence[str | int]) -> list[str]:
 
 
 def _opened(kind: Any) -> Any:
-    """Return the section, mapping or list that a key may hold, where it may hold other things, too."""
+    """Return the section, mapping or list among the types that a key accepts, or None."""
     if _is_section(kind) or get_origin(kind) in (dict, list, tuple):
         return kind
-    return next((found for one in get_args(kind) if (found := _opened(one)) is not None), None)
+    return next((section for part in get_args(kind) if (section := _opened(part)) is not None), None)
 
 
 def _is_section(kind: Any) -> bool:

@@ -1,7 +1,7 @@
-"""YAML as people mean it: names of keys are text, ``yes`` is a word, a key stands once, and nothing is endless.
+"""A strict YAML reader and writer: keys are text, ``yes`` is a word, duplicate keys are errors, sizes are limited.
 
-What a plain value is follows the core schema of YAML 1.2: ``true`` and ``false`` are the only truth values, ``1e-3`` is
-a number, and ``on``, ``12:30`` and ``2024-01-01`` are text. No tag makes an object.
+Plain values follow the core schema of YAML 1.2: ``true`` and ``false`` are the only truth values, ``1e-3`` is a number,
+and ``on``, ``12:30`` and ``2024-01-01`` are text. Tags create no objects.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import yaml
 from fedvisage.base.errors import UserError
 
 DEEPEST = 40
-"""Sections within sections: recipes have six, and readers that call themselves end below a thousand."""
+"""Limit of nested sections: recipes have six, and a recursive reader fails below a thousand."""
 LARGEST = 4 << 20
-"""Bytes of a file: about seventy thousand sites, one a line, which are read in a minute; more is no recipe."""
+"""Limit of a file's size in bytes: about seventy thousand sites, one per line, which are read in a minute."""
 MOST = 1_000_000
-"""Values, each place that an alias names counted: a file of the largest size has fewer."""
+"""Limit of values, aliases expanded; a file of the largest size without aliases has fewer."""
 
 _TAG = "tag:yaml.org,2002:"
 _NULL, _BOOL = re.compile(r"~|null|Null|NULL|"), re.compile(r"true|True|TRUE|false|False|FALSE")
@@ -29,7 +29,7 @@ _ENTRY = re.compile(r"\bsynth:|\sonly:")
 
 
 class _Reader(yaml.SafeLoader):
-    """Makes the nodes of a text; those of the core schema, and not too deep."""
+    """Composes the nodes of a text by the core schema, with a limited depth."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}
     depth = 0
@@ -52,7 +52,7 @@ _Reader.add_implicit_resolver(f"{_TAG}merge", re.compile("<<$"), ["<"])
 
 
 class _Writer(yaml.SafeDumper):
-    """Quotes, too, the texts that only the core schema takes for numbers."""
+    """Quotes also those texts that only the core schema reads as numbers."""
 
 
 for _kind in ("int", "float"):
@@ -62,14 +62,14 @@ for _kind in ("int", "float"):
 
 
 class _Refused(Exception):
-    """What is YAML and yet no recipe, and where."""
+    """An error in valid YAML that no recipe may contain, with its line."""
 
     def __init__(self, message: str, mark: yaml.Mark | None = None) -> None:
         super().__init__(message if mark is None else f"{message} (line {mark.line + 1})")
 
 
 def read_file(path: Path) -> Any:
-    """Return what a YAML file holds as plain values."""
+    """Return the plain values in a YAML file."""
     try:
         if path.is_fifo():
             raise UserError(str(path), "is a pipe, which may never end; give a file")
@@ -87,7 +87,7 @@ def read_file(path: Path) -> Any:
 
 
 def parse(text: str, place: str, what: str = "is not YAML") -> Any:
-    """Return what a text says as plain values; ``place`` and ``what`` begin the message about one that is no YAML."""
+    """Return the plain values in a text; ``place`` and ``what`` begin the message about invalid YAML."""
     try:
         reader = _Reader(text)
         try:
@@ -101,7 +101,7 @@ def parse(text: str, place: str, what: str = "is not YAML") -> Any:
 
 
 def write(tree: Any) -> str:
-    """Return plain values as YAML that is read alike by the rules of 1.1 and 1.2."""
+    """Return plain values as YAML that versions 1.1 and 1.2 read alike."""
     return yaml.dump(tree, Dumper=_Writer, sort_keys=False, allow_unicode=True)
 
 
@@ -110,7 +110,7 @@ def _plain(error: yaml.YAMLError) -> str:
 
 
 def _advice(text: str, error: yaml.YAMLError) -> str:
-    """Say how a data entry is written, where a colon within one is the mistake."""
+    """Return advice on quoting a data entry if its colon caused the error, else an empty text."""
     mark = getattr(error, "problem_mark", None)
     lines = text.splitlines()
     if mark is None or mark.line >= len(lines) or not _ENTRY.search(lines[mark.line]):
@@ -119,7 +119,7 @@ def _advice(text: str, error: yaml.YAMLError) -> str:
 
 
 class _Values:
-    """From nodes to plain values. Each place gets its own, and a small text that names itself often has an end."""
+    """Converts nodes to plain values. Aliases become copies, and their total number is limited by ``MOST``."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -153,34 +153,34 @@ class _Values:
         raise _Refused(f"has a value of the kind {node.tag}, which no recipe has", node.start_mark)
 
     def _pairs(self, node: yaml.MappingNode) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Return keys and values by the keys' text: what ``<<`` takes over, then the section's own."""
+        """Return keys and values by the keys' text; the section's own keys replace those that ``<<`` merges in."""
         if node in self._pairs_of:
             return self._pairs_of[node]
-        own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-        taken: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        own_pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if key.tag == f"{_TAG}merge":
-                taken = {**self._merged(value), **taken}
+                merged = {**self._merged(value), **merged}
                 continue
             if not isinstance(key, yaml.ScalarNode):
                 raise _Refused("has a key that is no name", key.start_mark)
-            if key.value in own:
-                lines = f"{own[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
+            if key.value in own_pairs:
+                lines = f"{own_pairs[key.value][0].start_mark.line + 1} and {key.start_mark.line + 1}"
                 raise _Refused(f"says {key.value!r} twice in one section, in lines {lines}; keep one")
-            own[key.value] = key, value
-        self._pairs_of[node] = {**taken, **own}
+            own_pairs[key.value] = key, value
+        self._pairs_of[node] = {**merged, **own_pairs}
         return self._pairs_of[node]
 
     def _merged(self, node: yaml.Node) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-        """Return the pairs of a section, or of a list of sections, the first of which counts."""
+        """Return the pairs of a section, or of a list of sections in which earlier sections win."""
         self._enter(node)
-        found: dict[str, tuple[yaml.Node, yaml.Node]] = {}
-        for one in node.value if isinstance(node, yaml.SequenceNode) else [node]:
-            if not isinstance(one, yaml.MappingNode):
+        pairs: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        for section in node.value if isinstance(node, yaml.SequenceNode) else [node]:
+            if not isinstance(section, yaml.MappingNode):
                 raise _Refused("has a << that names no section", node.start_mark)
-            found = {**self._pairs(one), **found}
+            pairs = {**self._pairs(section), **pairs}
         self._open.remove(node)
-        return found
+        return pairs
 
 
 def _scalar(kind: str, node: yaml.ScalarNode) -> Any:

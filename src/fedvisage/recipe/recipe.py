@@ -1,4 +1,4 @@
-"""All that a run depends on, as one frozen and validated object."""
+"""The recipe: all settings that a run depends on, in one frozen and validated object."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Own = TypeVar("Own", bound=MethodOptions)
 
 
 class Recipe(Section):
-    """All that a run depends on."""
+    """All settings that a run depends on."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"report", "tracking"})
 
     title: str = ""
     """Free text for reports."""
     method: MethodOptions
-    """Which method, and its own options; ``method: fedpad`` is short for ``method: {name: fedpad}``."""
+    """The method and its own options; ``method: fedpad`` is short for ``method: {name: fedpad}``."""
     data: Data
     input: Input = Input()
     training: Training
@@ -36,7 +36,7 @@ class Recipe(Section):
     tracking: Tracking | None = None
 
     def options(self, kind: type[Own]) -> Own:
-        """Return the method's own options, which are of the kind that its file declares."""
+        """Return the method's own options, which have the type that the method's file declares."""
         assert isinstance(self.method, kind)
         return self.method
 
@@ -47,6 +47,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _sections_agree(self) -> Recipe:
+        # Site names in other sections must be keys of data.sites.
         unknown = sorted(set(self.training.batch.per_site) - set(self.data.sites))
         if unknown:
             raise ValueError(f"training.batch.per_site names {', '.join(unknown)}, not among data.sites")
@@ -55,6 +56,7 @@ class Recipe(Section):
             raise ValueError(f"federation.joins names {', '.join(joining)}, not among data.sites")
         if min(self.federation.joins.get(name, 1) for name in self.data.sites) > 1:
             raise ValueError("federation.joins leaves no site for the first round")
+        # Held-out figures exist only where a site evaluates them.
         watches = self.evaluation.keep == "best" or self.training.early_stop is not None
         if watches and self.evaluation.every == 0:
             raise ValueError(
@@ -64,18 +66,19 @@ class Recipe(Section):
             raise ValueError(
                 "input.size below 32 needs runtime.precision: fp32; bf16 convolutions on such maps are unsound"
             )
-        asked = self.federation.asks(len(self.data.sites))
-        if self.federation.quorum > asked:
-            raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {asked} sites")
+        # Every round must be able to reach its quorum and the minimum of its combination rule.
+        per_round = self.federation.asks(len(self.data.sites))
+        if self.federation.quorum > per_round:
+            raise ValueError(f"federation.quorum is {self.federation.quorum}, but a round asks {per_round} sites")
         combine = self.federation.combine
-        if combine.least > asked:
+        if combine.least > per_round:
             raise ValueError(
-                f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {asked} sites"
+                f"federation.combine: {combine.rule} needs {combine.least} uploads, but a round asks {per_round} sites"
             )
         strangers = set(self.federation.poisoned.sites if self.federation.poisoned else ()) - set(self.data.sites)
         if strangers:
             raise ValueError(f"federation.poisoned.sites names {', '.join(sorted(strangers))}, not among data.sites")
-        if self.federation.secure is not None and asked < 2:
+        if self.federation.secure is not None and per_round < 2:
             raise ValueError("federation.secure needs two sites a round at least: a sum of one hides nothing")
         if self.evaluation.features and self.data.user is None:
             raise ValueError("evaluation.features compares the sites with a user; name data.user")

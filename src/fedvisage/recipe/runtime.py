@@ -1,4 +1,4 @@
-"""What releases may cost, what numbers depend on besides the recipe proper, what a report shows, and who tracks."""
+"""The sections ``privacy``, ``runtime``, ``report`` and ``tracking``."""
 
 from __future__ import annotations
 
@@ -10,21 +10,22 @@ from fedvisage.recipe.section import Section
 
 
 class Privacy(Section):
-    """What all releases of a site under differential privacy may cost together, and where their noise comes from.
+    """The privacy budget of a site over all its releases, and the source of their noise.
 
-    ``count`` says which figure must stay within ε and δ. ``derived`` noise follows from the seed: for simulations.
+    ``count`` selects the figure that must stay within ε and δ. ``derived`` noise follows from the seed and is for
+    simulations only.
     """
 
     epsilon: float | None = Field(None, gt=0, le=1e6)
-    """What all releases of a site under differential privacy may cost together; the run stops there."""
+    """The ε that all releases of a site under differential privacy may cost together; the run stops there."""
     delta: float | None = Field(None, gt=0, lt=1)
-    """The same of δ."""
+    """The δ that all releases of a site may cost together."""
     count: Literal["sum", "tight"] = "sum"
     """The figure that must stay within the budget: the ``sum`` of ε and δ over all releases, or the ``tight`` ε at δ.
     """
     noise: Literal["system", "derived"] = "system"
-    """``system``: the operating system's entropy; ``derived``: from the seed, for repeatable simulations, protects
-    nobody."""
+    """``system``: noise from the operating system's entropy; ``derived``: noise from the seed, for repeatable
+    simulations; it protects nothing."""
 
     @model_validator(mode="after")
     def _both_or_none(self) -> Privacy:
@@ -34,55 +35,55 @@ class Privacy(Section):
 
 
 class Runtime(Section):
-    """What the numbers depend on besides the recipe proper."""
+    """Settings of the execution on which the numbers of a run depend, such as seed, precision and threads."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"layout", "workers", "compile"})
 
     seed: int = Field(0, ge=0)
-    """Every random stream is derived from it."""
+    """The seed of every random stream."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """``auto``: bf16 where it pays (CPU with AMX, CUDA)."""
     layout: Literal["auto", "first", "last"] | None = None
-    """Where channels lie in memory; unset, last. ``auto``: a step of the run's network is timed in both (with
-    ``precision: auto`` also in both number formats, where the device has bf16) before the run begins, and the resolved
-    recipe says what was chosen."""
+    """Memory layout of channels; unset, last. ``auto`` times a step of the run's network in both layouts before the run
+    begins (with ``precision: auto`` also in both number formats, where the device has bf16), and the resolved recipe
+    records the choice."""
     threads: int = Field(2, ge=1, le=256)
-    """For torch and for every library of linear algebra in the process, whatever ``OMP_NUM_THREADS`` says. Part of a
-    result: another number gives other last bits. On a busy or shared machine give 1."""
+    """Threads of torch and of every linear algebra library in the process; overrides ``OMP_NUM_THREADS``. Part of the
+    result: another number changes the last bits. Use 1 on a busy or shared machine."""
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] | None = None
-    """Processes in which a simulation's sites train side by side, each with ``threads``; no byte depends on it.
-    ``auto`` is as many as fit the machine's cores. Unset, and in what a run writes down, there is one."""
+    """Processes that train a simulation's sites in parallel, each with ``threads``; no byte depends on the number.
+    ``auto`` uses as many as fit the machine's cores. Unset, and in the resolved recipe, the number is 1."""
     compile: Literal[True] | None = None
-    """``true``: the networks' blocks are compiled in the first steps (torch.compile), for GPUs and long runs. Last bits
-    are others; CPUs need a C++ compiler."""
+    """``true``: compile the networks' blocks in the first steps (torch.compile), for GPUs and long runs. This changes
+    the last bits; CPUs need a C++ compiler."""
     device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    """Where it is computed."""
+    """The device for training and evaluation."""
     checkpoint_every: int = Field(1, ge=1)
     """Rounds between checkpoints."""
 
 
 class Report(Section):
-    """What the page about a run shows.
+    """Contents of a run's report page.
 
-    ``images`` says whether the worst images of the user's set are on it: a page is shared, and faces should not leave
-    their owner with it. Unset, those of rendered people are, and photographs are not.
+    ``images`` selects whether the page shows the worst images of the target's set. Pages are shared, and faces should
+    not leave their owner with a page. Unset, the page shows images of rendered people and no photographs.
     """
 
     images: bool | None = None
-    """The worst images of the user's set, with their scores, in ``report.html``: ``true`` for photographs too (mind who
-    gets the page), ``false`` for none; by default of rendered people only. Simulations only. ``fedvisage report RUN
-    --images`` or ``--no-images`` draws the page again either way."""
+    """Show the worst images of the target's set, with their scores, in ``report.html``: ``true`` includes photographs
+    (mind who gets the page), ``false`` shows none; by default, rendered people only. Simulations only. ``fedvisage
+    report RUN --images`` or ``--no-images`` draws the page again either way."""
 
 
 class Tracking(Section):
-    """Which trackers are told a run's figures, and where those that are files lie."""
+    """Trackers that receive a run's figures, and the directory of those that write files."""
 
     to: tuple[str, ...] = Field(min_length=1)
-    """tensorboard, mlflow, wandb, or what another package adds."""
+    """``tensorboard``, ``mlflow``, ``wandb``, or a tracker that another package adds."""
     project: str = Field("fedvisage", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
-    """MLflow's experiment, W&B's project."""
+    """The name of MLflow's experiment and of W&B's project."""
     directory: str | None = Field(None, min_length=1)
-    """Where trackers keep their files; unset, in the run's directory ``tracking``."""
+    """The directory in which trackers keep their files; unset, ``tracking`` in the run's directory."""
 
     @field_validator("to")
     @classmethod

@@ -1,4 +1,4 @@
-"""What every section of a recipe is: frozen, validated, and an unknown key is an error."""
+"""The base of all recipe sections: frozen, validated, with an error for unknown keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     unset: ClassVar[frozenset[str]] = frozenset()
-    """Keys that a resolved recipe leaves out where they have no value: those that came later, or are for one task."""
+    """Keys without a value that a resolved recipe leaves out: later additions, or keys of a single task."""
 
     @model_validator(mode="before")
     @classmethod
@@ -32,25 +32,25 @@ class Section(BaseModel):
 
 
 class MethodOptions(Section):
-    """What a method's own options extend: its name."""
+    """The base of a method's own options: the method's name."""
 
     name: str
-    """See ``fedvisage methods``; a method's own options stand beside it."""
+    """See ``fedvisage methods``; the method's own options are keys of the same section."""
 
 
 def _has_truth(value: Any) -> bool:
-    """Tell whether a value is true or false, or has one in it, outside of sections, which look themselves."""
+    """Return whether a value is a truth value or a container with one; nested sections check their own values."""
     values = value if isinstance(value, list | tuple) else value.values() if isinstance(value, Mapping) else ()
-    return isinstance(value, bool) or any(isinstance(one, bool) for one in values)
+    return isinstance(value, bool) or any(isinstance(item, bool) for item in values)
 
 
 def _has_number(kind: Any) -> bool:
-    """Tell whether a key is for numbers, and neither for a truth value nor for a section, which may have some."""
+    """Return whether a key accepts numbers, but neither truth values nor sections, which may contain some."""
     parts = _parts(kind)
-    return bool({int, float} & parts) and bool not in parts and not any(issubclass(one, BaseModel) for one in parts)
+    return bool({int, float} & parts) and bool not in parts and not any(issubclass(part, BaseModel) for part in parts)
 
 
 def _parts(kind: Any) -> set[type]:
-    """Return the types that a key's type is made of."""
+    """Return the plain types in a key's annotation."""
     inner = get_args(kind)
     return set().union(*map(_parts, inner)) if inner else {kind} if isinstance(kind, type) else set()

@@ -1,4 +1,4 @@
-"""Recipes as text: read, changed by ``key=value``, validated, and written out with every default."""
+"""Recipes as text: reading, ``key=value`` overrides, validation, and writing with every default."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from fedvisage.recipe.section import MethodOptions
 
 ENTRY_KEY = re.compile(r"data\.(user|public|sites\.[^.]+)")
 ENTRY = re.compile(r"synth:.*|[^\s\"'\[{].* only:.*")
-"""A data entry with a colon, which YAML would take for a section, if it is not in quotes."""
+"""A data entry with a colon, which YAML would read as a section unless it is quoted."""
 
 ReadMethod = Callable[[Mapping[str, Any]], MethodOptions]
-"""Validates the section ``method`` by the options of the method that it names."""
+"""Validates the section ``method`` with the options of the method that it names."""
 
 
 def load(path: Path, overrides: Sequence[str], method: ReadMethod) -> Recipe:
-    """Read a recipe file, apply ``key=value`` overrides and validate it, its method by ``method``."""
+    """Read a recipe file, apply ``key=value`` overrides and validate it; ``method`` reads its section ``method``."""
     tree = read_tree(path)
     for override in overrides:
         apply(tree, override)
@@ -40,7 +40,7 @@ def read_tree(path: Path) -> dict[str, Any]:
 
 
 def apply(tree: dict[str, Any], override: str) -> None:
-    """Set one ``dotted.key=value`` in a recipe tree; the value is read as YAML, but a data entry as it stands."""
+    """Set one ``dotted.key=value`` in a recipe tree; the value is parsed as YAML, but a data entry is kept as text."""
     key, sign, text = override.partition("=")
     if not sign or not key.strip():
         raise UserError(override, "an override is written key=value, such as training.rounds=5")
@@ -62,7 +62,7 @@ def put(tree: dict[str, Any], key: str, value: Any, place: str = "") -> None:
 
 
 def _write_out(tree: dict[str, Any]) -> None:
-    """Turn the two short forms, ``method: NAME`` and ``batch: NUMBER``, into sections that overrides can reach into."""
+    """Turn the short forms ``method: NAME`` and ``batch: NUMBER`` into sections, so that overrides reach their keys."""
     if isinstance(tree.get("method"), str):
         tree["method"] = {"name": tree["method"]}
     training = tree.get("training")
@@ -71,7 +71,7 @@ def _write_out(tree: dict[str, Any]) -> None:
 
 
 def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
-    """Turn a tree into a recipe, or say what is wrong where."""
+    """Turn a tree into a recipe, or raise an error that names the place and the fault."""
     section = tree.get("method")
     section = {"name": section} if isinstance(section, str) else section
     if not isinstance(section, Mapping | None):
@@ -79,14 +79,14 @@ def validate(tree: Mapping[str, Any], method: ReadMethod) -> Recipe:
             "recipe.method", f"must be the name of a method, or a section with its name, got {shown(section)}"
         )
     try:
-        own = method(section or {})
-    except ValidationError as error:  # of a method that is not in the list
+        options = method(section or {})
+    except ValidationError as error:  # of a method outside the catalogue, whose options raise pydantic's own error
         raise mistake(error, "recipe.method") from error
-    return read_section(Recipe, {**tree, "method": own}, "recipe")
+    return read_section(Recipe, {**tree, "method": options}, "recipe")
 
 
 def tree_of(recipe: Recipe) -> dict[str, Any]:
-    """Return the resolved recipe as plain values, each default written out."""
+    """Return the resolved recipe as plain values, with every default."""
     tree = recipe.model_dump(mode="json")
     tree["method"] = recipe.method.model_dump(mode="json")
     return tree

@@ -1,4 +1,4 @@
-"""How the federation trains: how much, with which optimizer, on which batches, from which weights."""
+"""The section ``training``: rounds, local work, optimizers, batches, augmentation and initial weights."""
 
 from __future__ import annotations
 
@@ -9,18 +9,16 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from fedvisage.recipe.section import Section
 
-# Which random changes training images go through: how often each, and how much.
-
 
 class Change(Section):
-    """A random change: how often, and from which to which amount, drawn evenly for each image."""
+    """A random change: its probability, and the range from which each image's amount is drawn uniformly."""
 
     probability: float = Field(0.5, ge=0, le=1)
-    """How often an image is changed."""
+    """Probability that an image is changed."""
     least: float
-    """The least amount; each change has its usual one."""
+    """The least amount; the default depends on the change."""
     most: float
-    """The most."""
+    """The largest amount."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Change:
@@ -40,54 +38,54 @@ CHANGES: Mapping[str, tuple[float, float, float, float]] = {
     "cutout": (0.02, 0.6, 0.1, 0.3),
     "cutmix": (0.05, 0.6, 0.15, 0.4),
 }
-"""The least and the most that make sense of each change, and the range that a recipe has unless it says another."""
+"""The smallest and largest valid amount of each change, and its default range."""
 
 
 class Augment(Section):
-    """Random changes of training images: probabilities and ranges; everything off by default.
+    """Random changes of training images: probabilities and ranges; everything is off by default.
 
-    Changes of capture (``margin`` to ``jpeg``, then ``cutout`` and ``cutmix``) are done in the order of ``CHANGES``.
+    Changes of capture (``margin`` to ``jpeg``, then ``cutout`` and ``cutmix``) are applied in the order of ``CHANGES``.
     """
 
     unset: ClassVar[frozenset[str]] = frozenset(CHANGES)
     flip: float = Field(0.0, ge=0, le=1)
-    """Probability of a mirrored image."""
+    """Probability of mirroring an image."""
     shift: float = Field(0.0, ge=0, le=0.3)
-    """Share of the side by which it moves."""
+    """Largest shift, as a share of the side."""
     brightness: float = Field(0.0, ge=0, le=1)
-    """Range of its change."""
+    """Range of the change in brightness."""
     contrast: float = Field(0.0, ge=0, le=1)
-    """Range of its change."""
+    """Range of the change in contrast."""
     saturation: float = Field(0.0, ge=0, le=1)
-    """Range of its change."""
+    """Range of the change in saturation."""
     hue: float = Field(0.0, ge=0, le=0.5)
-    """Range of its change."""
+    """Range of the change in hue."""
     margin: Change | None = None
-    """A margin cut off all around, then enlarged: a share of the side."""
+    """Cut off a margin on all sides and enlarge the rest: the margin as a share of the side."""
     resample: Change | None = None
-    """Made smaller by this factor, and enlarged again."""
+    """Reduce by this factor and enlarge again."""
     blur: Change | None = None
-    """A Gaussian: its standard deviation in pixels."""
+    """Gaussian blur: its standard deviation in pixels."""
     gamma: Change | None = None
-    """The power of the levels."""
+    """Gamma correction: the exponent of the levels."""
     temperature: Change | None = None
-    """The light, in kelvin; 6500 changes nothing."""
+    """Colour temperature of the light in kelvin; 6500 changes nothing."""
     noise: Change | None = None
-    """Its standard deviation, levels being 0 to 1."""
+    """Noise: its standard deviation, with levels from 0 to 1."""
     jpeg: Change | None = None
-    """Its quality."""
+    """JPEG compression: its quality."""
     cutout: Change | None = None
-    """A grey square within the face: its side, as a share."""
+    """A grey square within the face: its side as a share."""
     cutmix: Change | None = None
-    """A square of an attack put into a bona fide face, an attack from then on: its side, as a share."""
+    """A square of an attack pasted into a bona fide face, which then counts as an attack: its side as a share."""
 
     @field_validator(*CHANGES, mode="before")
     @classmethod
     def _usual_range(cls, value: Any, info: ValidationInfo) -> Any:
-        """Fill in the usual range; a number alone is a probability."""
-        usual = dict(zip(("least", "most"), CHANGES[str(info.field_name)][2:], strict=True))
-        given = {"probability": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
-        return {**usual, **given} if isinstance(given, Mapping) else given
+        """Fill in the default range; a number alone is a probability."""
+        default_range = dict(zip(("least", "most"), CHANGES[str(info.field_name)][2:], strict=True))
+        settings = {"probability": value} if isinstance(value, int | float) and not isinstance(value, bool) else value
+        return {**default_range, **settings} if isinstance(settings, Mapping) else settings
 
     @field_validator(*CHANGES)
     @classmethod
@@ -99,21 +97,21 @@ class Augment(Section):
 
     @property
     def changes(self) -> dict[str, Change]:
-        """The changes of capture that are on, in the order in which they are done."""
+        """Return the active changes of capture, in the order in which they are applied."""
         return {name: change for name in CHANGES if (change := getattr(self, name)) and change.probability}
 
 
 ADAPTIVE_RATE = 1e-2
-"""The server's default rate with Adam and Yogi, one of those that Reddi et al. (2021) try."""
+"""The server's default rate with Adam and Yogi, one of those in Reddi et al. (2021)."""
 
 
 class Local(Section):
-    """How much a site trains between two aggregations: whole epochs or a number of batches."""
+    """Local work between two aggregations: a number of epochs or of batches."""
 
     epochs: int | None = Field(None, ge=1)
-    """Whole passes over a site's images; 3 if neither is given."""
+    """Epochs over a site's images; 3 if neither key is set."""
     batches: int | None = Field(None, ge=1)
-    """Or a number of batches."""
+    """Number of batches, instead of epochs."""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> Local:
@@ -123,26 +121,26 @@ class Local(Section):
 
 
 class Optimizer(Section):
-    """The sites' optimizer; ``state: fresh`` starts it anew after each aggregation, ``kept`` carries it on.
+    """The sites' optimizer; ``state: fresh`` resets it after each aggregation, ``kept`` continues it.
 
-    ``fused`` takes a step in one pass over memory. SGD's bytes are the same; Adam's last bits are others.
+    ``fused`` takes a step in one pass over memory. SGD gives the same bytes; Adam differs in the last bits.
     """
 
     unset: ClassVar[frozenset[str]] = frozenset({"fused"})
     name: Literal["adam", "sgd"] = "adam"
-    """Which one."""
+    """Name of the optimizer."""
     lr: float = Field(1e-2, gt=0)
-    """Its rate."""
+    """Learning rate."""
     weight_decay: float = Field(0.0, ge=0)
-    """Decay of weights."""
+    """Weight decay."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """For sgd; adam has its own."""
+    """sgd only; adam has its own."""
     clip_norm: float | None = Field(None, gt=0)
-    """The norm to which a step's gradient is cut."""
+    """The norm to which a step's gradient is clipped."""
     state: Literal["fresh", "kept"] = "fresh"
-    """``fresh`` after each aggregation, or ``kept``."""
+    """The optimizer state is ``fresh`` after each aggregation, or ``kept``."""
     fused: bool | None = None
-    """Step in one pass over memory: SGD gives the same bytes, Adam other last bits."""
+    """Step in one pass over memory: SGD gives the same bytes, Adam differs in the last bits."""
 
     @model_validator(mode="after")
     def _momentum_is_for_sgd(self) -> Optimizer:
@@ -155,24 +153,24 @@ class Schedule(Section):
     """The learning rate's factor as a function of the round."""
 
     name: Literal["constant", "cosine", "step"] = "constant"
-    """Its form."""
+    """Form of the schedule."""
     warmup: int = Field(0, ge=0)
-    """Rounds in which the rate rises to its value."""
+    """Rounds in which the rate rises to its full value."""
     floor: float = Field(0.0, ge=0, le=1)
-    """cosine and step: the least factor."""
+    """cosine and step: the smallest factor."""
     every: int = Field(10, ge=1)
-    """step: rounds between two steps."""
+    """step: number of rounds between two steps."""
     factor: float = Field(0.1, gt=0, le=1)
-    """step: what the rate is multiplied by."""
+    """step: the factor of each step."""
 
 
 class Batch(Section):
-    """Images a batch; single sites can have their own number."""
+    """Images per batch; single sites can have their own number."""
 
     default: int = Field(64, ge=2)
-    """Images a batch."""
+    """Images per batch."""
     per_site: dict[str, Annotated[int, Field(ge=2)]] = {}
-    """The same for single sites, by name."""
+    """Images per batch for single sites, by name."""
 
     def of(self, site: str) -> int:
         """Return the batch size of this site."""
@@ -180,32 +178,32 @@ class Batch(Section):
 
 
 class EarlyStop(Section):
-    """Stop when the sites' held-out EER has not improved for so many evaluated rounds."""
+    """Stop when the sites' held-out EER has not improved for ``patience`` evaluated rounds."""
 
     patience: int = Field(ge=1)
     """Evaluated rounds without a better held-out EER."""
 
 
 class Pretrain(Section):
-    """Recognition: how the first model is trained on ``data.public``, by CosFace at the server."""
+    """Recognition: training of the first model on ``data.public``, with CosFace at the server."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"stop"})
     epochs: int = Field(ge=1)
-    """Passes over the public set."""
+    """Epochs over the public set."""
     stop: int | None = Field(None, ge=1)
-    """After so many of them it is left as it is then: the model of mid-course, whose rate had not yet come down."""
+    """Stop after this many epochs, before the rate has come down, and use the model as it is then."""
     optimizer: Optimizer = Optimizer(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4, state="kept")
-    """Its optimizer."""
+    """Optimizer of the pre-training."""
     schedule: Schedule = Schedule(name="cosine")
-    """Its schedule, over epochs."""
+    """Schedule over epochs."""
     batch: int = Field(64, ge=2)
-    """Images a batch."""
+    """Images per batch."""
     scale: float = Field(30.0, gt=0)
     """CosFace's s."""
     margin: float = Field(0.4, ge=0, lt=1)
     """CosFace's m."""
     sampled_classes: int | None = Field(None, ge=2)
-    """The softmax of a batch is over its own classes and others that are drawn, so many in all."""
+    """Number of classes in a batch's softmax: the batch's own classes and others that are drawn."""
 
     @model_validator(mode="after")
     def _stops_on_the_way(self) -> Pretrain:
@@ -215,24 +213,24 @@ class Pretrain(Section):
 
 
 class ServerOptimizer(Section):
-    """How the server steps towards the mean of what sites send; SGD at rate 1 without momentum is that mean.
+    """The server's step towards the mean of the sites' uploads; SGD at rate 1 without momentum gives that mean.
 
-    ``beta1``, ``beta2`` and ``tau`` are Adam's and Yogi's, ``momentum`` is SGD's. Unless said, ``lr`` is 1 for SGD, and
+    ``beta1``, ``beta2`` and ``tau`` belong to Adam and Yogi, ``momentum`` to SGD. By default ``lr`` is 1 for SGD, and
     0.01 for the others, whose steps are about as long as their rate.
     """
 
     name: Literal["sgd", "adam", "yogi"] = "sgd"
-    """Which one."""
+    """Name of the optimizer."""
     lr: float = Field(1.0, gt=0)
-    """Its rate."""
+    """Learning rate."""
     momentum: float = Field(0.0, ge=0, lt=1)
-    """For sgd."""
+    """sgd only."""
     beta1: float = Field(0.9, ge=0, lt=1)
-    """For adam and yogi."""
+    """adam and yogi only."""
     beta2: float = Field(0.99, ge=0, lt=1)
-    """For adam and yogi."""
+    """adam and yogi only."""
     tau: float = Field(1e-3, gt=0)
-    """For adam and yogi: what keeps steps small where moments are."""
+    """adam and yogi: keeps steps small where moments are small."""
 
     @model_validator(mode="before")
     @classmethod
@@ -251,55 +249,56 @@ class ServerOptimizer(Section):
 
 
 class Start(Section):
-    """Weights to start from: of all parts of the network or of those named; ``strict`` refuses what does not fit."""
+    """Initial weights of all or of named parts of the network; with ``strict``, weights that do not fit are errors."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"parts"})
     file: str = Field(min_length=1)
-    """A safetensors file."""
+    """Path of a safetensors file."""
     parts: tuple[str, ...] | None = Field(None, min_length=1)
-    """The network's parts that take something of it; unset, all."""
+    """Parts of the network that take weights from the file; unset, all parts."""
     strict: bool = True
-    """Refuse what does not fit; with ``false`` what fits is taken, and what does not is named."""
+    """Raise an error for weights that do not fit; with ``false``, take the fitting ones and list the others."""
 
 
 class Training(Section):
-    """How the federation trains."""
+    """Training of the federation."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"micro_batch", "server_optimizer", "pretrain", "l2sp", "statistics"})
 
     rounds: int = Field(ge=1)
-    """Aggregations."""
+    """Number of aggregations."""
     local: Local = Local(epochs=3)
-    """Work between two aggregations."""
+    """Local work between two aggregations."""
     optimizer: Optimizer = Optimizer()
     """The sites' optimizer."""
     schedule: Schedule = Schedule()
-    """The rate's factor by round."""
+    """Factor of the learning rate by round."""
     batch: Batch = Batch()
-    """Images a batch: a number, or a section."""
+    """Images per batch: a number, or a section."""
     micro_batch: int | None = Field(None, ge=2)
-    """Images that pass through the network at once, at most: a larger batch goes in parts whose gradients add up to its
-    own, for batches that memory has no room for. BatchNorm sees each part by itself; unset, the whole batch."""
+    """Largest number of images in one pass through the network: a larger batch is split, and the gradients of its parts
+    add up to its own. For batches that do not fit in memory. BatchNorm uses each part's own statistics; unset, the
+    whole batch."""
     sampling: Literal["shuffled", "balanced"] = "shuffled"
     """``balanced`` fills half of each batch with bona fide images."""
     augment: Augment = Augment()
     """Random changes of training images."""
     start: str | Start | None = None
-    """Weights to start from: a safetensors file that must fit part by part, or a section. Other formats are converted
-    first."""
+    """Initial weights: a safetensors file that must fit part by part, or a section. Convert other formats first."""
     early_stop: EarlyStop | None = None
-    """Stop when held-out figures get no better."""
+    """Stop when the held-out figures no longer improve."""
     pretrain: Pretrain | None = None
-    """Recognition: CosFace on ``data.public`` before the first round; the result is kept in the cache."""
+    """Recognition: CosFace on ``data.public`` before the first round; the cache keeps the result."""
     server_optimizer: ServerOptimizer | None = None
-    """Methods that take one mean a round over: the server steps towards it instead. In fedadam and fedyogi it is adam
-    or yogi with ``lr`` 0.01."""
+    """Methods that replace the model by one mean per round: the server steps towards this mean instead. In fedadam and
+    fedyogi the default is adam or yogi with ``lr`` 0.01."""
     l2sp: float | None = Field(None, gt=0)
-    """How strongly sites are held near the weights that ``start`` gave (L2-SP): that much / 2 times the squared
-    distance. They go down each round beside the model's."""
+    """Strength of the pull towards the weights of ``start`` (L2-SP): the penalty is half of it times the squared
+    distance. The server sends these weights every round, together with the model."""
     statistics: Literal["averaged", "exact", "frozen"] | None = None
-    """BatchNorm's: ``averaged``, unless said: the mean of the sites' running ones. ``exact``: after training, those of
-    all training images together, which sites are asked for layer by layer. ``frozen``: those that it started with."""
+    """BatchNorm's statistics. ``averaged`` (default): the mean of the sites' running statistics. ``exact``: after
+    training, those of all training images together, which the sites send layer by layer. ``frozen``: the initial
+    ones."""
 
     @model_validator(mode="after")
     def _a_pull_has_a_start(self) -> Training:
@@ -309,7 +308,7 @@ class Training(Section):
 
     @property
     def starts_from(self) -> Start | None:
-        """The weights to start from; a file alone must fit whole."""
+        """Return the initial weights; a file without a section must fit completely."""
         return Start(file=self.start) if isinstance(self.start, str) else self.start
 
     @field_validator("batch", mode="before")

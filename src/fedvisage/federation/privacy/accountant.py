@@ -1,10 +1,10 @@
-"""What all releases of a site cost together, and whether the next one may still be made.
+"""The privacy account of a site: the cost of its releases together, and the decision about the next one.
 
-A charge is a record that a site writes durably *before* the noise of a release is drawn; the release is stored before
-it is sent, and sent again, never drawn again, after an interruption. Two figures stand side by side: the sum of ε and
-of δ, which is how PrivacyFace counts (its Definition 4), and the tight ε at a δ. Gaussian releases compose in closed
-form (k with the multipliers m_i are one with 1/√(Σ 1/m_i²)), so the tight figure of these alone is exact; together with
-selections it comes from privacy loss distributions (S. Meiser and E. Mohammadi, "Tight on budget?", CCS 2018).
+A site writes a charge durably *before* it draws the noise of a release. It stores the release before sending it, and
+after an interruption it sends the stored value again instead of drawing a new one. There are two figures: the sum of ε
+and of δ, as in PrivacyFace (Definition 4), and the tight ε at a δ. Gaussian releases compose in closed form (k releases
+with the multipliers m_i equal one with 1/√(Σ 1/m_i²)), so the tight figure for these alone is exact; with selections it
+comes from privacy loss distributions (S. Meiser and E. Mohammadi, "Tight on budget?", CCS 2018).
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ PROTECTS: Mapping[Relation, str] = {
     "person": "all images of one person at one site, added or removed",
     "person-exchanged": "all images of one person at one site, exchanged for another person's",
 }
-"""What an ε holds for; it is shown beside every ε."""
+"""The difference between neighbours under each relation; every ε is shown with it."""
 
 
 class BudgetSpent(RunFailed):
-    """A release that would exceed the budget of the run: it was not made, and the run stops here."""
+    """A release that would exceed the run's budget; it was not made, and the run stops."""
 
 
 @dataclass(frozen=True)
 class Charge:
-    """What a release costs: plain data, written as a line of JSON.
+    """The cost of a release: plain data, written as a line of JSON.
 
-    ``release`` names it for good; ``times`` releases of one mechanism cost ``epsilon`` and ``delta`` together. A
+    ``release`` is its permanent name; ``times`` releases of one mechanism cost ``epsilon`` and ``delta`` together. A
     selection is pure ε-differential privacy; its ``sigma`` is 0.
     """
 
@@ -64,12 +64,12 @@ class Charge:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """Return the record as it is written."""
+        """Return the record as plain values."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Charge:
-        """Return the charge that was written."""
+        """Return the charge of a record."""
         return cls(**record)
 
 
@@ -84,7 +84,7 @@ class Spent:
 
 
 def spent(charges: Sequence[Charge], at_delta: float) -> Spent:
-    """Return what charges cost together, both ways."""
+    """Return the joint cost of charges, by sum and tightly."""
     if len({charge.relation for charge in charges}) > 1:
         raise ValueError("charges under different neighbouring relations do not add up")
     return Spent(
@@ -96,18 +96,18 @@ def spent(charges: Sequence[Charge], at_delta: float) -> Spent:
 
 
 def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
-    """Return the least ε that the mechanisms together can be shown to give at a δ."""
-    # dp-accounting takes a second to import, which only a run with such a mechanism should wait for.
+    """Return the smallest ε that the mechanisms together are known to give at a δ."""
+    # The import takes a second, which only runs with such a mechanism should wait for.
     from dp_accounting.gaussian_mechanism import get_epsilon_gaussian
 
     precision = math.fsum(
-        one.times * (one.sensitivity / one.sigma) ** 2 for one in charges if one.mechanism == "gaussian"
+        charge.times * (charge.sensitivity / charge.sigma) ** 2 for charge in charges if charge.mechanism == "gaussian"
     )
     multiplier = 1 / math.sqrt(precision) if precision else math.inf
     selections = Counter[float]()
-    for one in charges:
-        if one.mechanism == "selection":
-            selections[one.epsilon / one.times] += one.times
+    for charge in charges:
+        if charge.mechanism == "selection":
+            selections[charge.epsilon / charge.times] += charge.times
     if not selections:
         return float(get_epsilon_gaussian(multiplier, delta))
     return min(
@@ -118,26 +118,26 @@ def tight_epsilon(charges: Sequence[Charge], delta: float) -> float:
 
 
 FINEST_STEP, MOST_STEPS, TAILS = 1e-4, 4e6, 10
-"""Of loss distributions: their step in ε, how many there are at most, and how many standard deviations they reach."""
+"""Of privacy loss distributions: smallest step in ε, largest number of steps, and reach in standard deviations."""
 
 RELATIONS: tuple[Relation, ...] = ("add-remove", "replace-one", "paper", "site", "image", "person", "person-exchanged")
 MECHANISMS: tuple[Mechanism, ...] = ("gaussian", "selection")
 COLUMNS = 7
-"""Of the table in which costs cross the wire."""
+"""Number of columns of the table in which costs cross the wire."""
 
 
 def table_of(charges: Sequence[Charge], total: Spent) -> list[list[float]]:
     """Return costs as rows of numbers: first the running total, then one row per charge."""
-    relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only its mechanism can find nothing
+    relation = RELATIONS.index(charges[0].relation if charges else "paper")  # only this mechanism may have no charges
     first = [relation, total.epsilon, total.delta, total.tight_epsilon, total.at_delta, 0.0, 0.0]
     return [first, *([
-        float(MECHANISMS.index(one.mechanism)), float(RELATIONS.index(one.relation)),
-        one.epsilon, one.delta, one.sensitivity, one.sigma, float(one.times),
-    ] for one in charges)]  # fmt: skip
+        float(MECHANISMS.index(charge.mechanism)), float(RELATIONS.index(charge.relation)),
+        charge.epsilon, charge.delta, charge.sensitivity, charge.sigma, float(charge.times),
+    ] for charge in charges)]  # fmt: skip
 
 
 def from_table(rows: Sequence[Sequence[float]]) -> tuple[tuple[Charge, ...], Spent]:
-    """Read such rows back; they come from a site, so a number that says nothing is refused."""
+    """Return the charges and the total of a site's table of costs; raise an error for invalid numbers."""
     try:
         charges = tuple(
             Charge(f"release {number}", MECHANISMS[_index(row[0])], row[2], row[3], RELATIONS[_index(row[1])],
@@ -156,15 +156,15 @@ def _index(number: float) -> int:
 
 
 def due(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, count: Count) -> tuple[Charge, ...]:
-    """Return the charges to write down now, which may be none: one that was written is paid for, and never twice.
+    """Return the charges to write now, possibly none, because a written charge is never paid twice.
 
-    ``count`` says which figure must stay within the total.
+    ``count`` selects the figure that must stay within the total.
     """
-    known = {charge.release: charge for charge in written}
+    charged = {charge.release: charge for charge in written}
     for charge in wanted:
-        if known.get(charge.release, charge) != charge:
+        if charged.get(charge.release, charge) != charge:
             raise RunFailed(f"{charge.release}: was already charged at another price; its settings must not change")
-    fresh = tuple(charge for charge in wanted if charge.release not in known)
+    fresh = tuple(charge for charge in wanted if charge.release not in charged)
     cost = spent([*written, *fresh], total.delta)
     if fresh and not _within(cost, total, count):
         figure = (cost.epsilon, cost.delta) if count == "sum" else (cost.tight_epsilon, cost.at_delta)
@@ -176,14 +176,14 @@ def due(written: Sequence[Charge], wanted: Sequence[Charge], total: Budget, coun
 
 
 def _within(cost: Spent, total: Budget, count: Count) -> bool:
-    slack = 1 + 1e-9  # ten tenths must not fail for a rounded sum
+    slack = 1 + 1e-9  # ten tenths must not exceed the total by rounding
     if count == "tight":
         return cost.tight_epsilon <= total.epsilon * slack
     return cost.epsilon <= total.epsilon * slack and cost.delta <= total.delta * slack
 
 
 def _step(multiplier: float, selections: Mapping[float, int]) -> float:
-    """Return the width of a step of loss distributions, which with next to no noise reach too far for fine ones.
+    """Return the step of loss distributions; with very little noise they reach too far for the finest step.
 
     Wider steps round losses up, so that the figure stays an upper bound.
     """
@@ -193,15 +193,15 @@ def _step(multiplier: float, selections: Mapping[float, int]) -> float:
 
 
 def _by_loss_distributions(multiplier: float, selections: Mapping[float, int], delta: float) -> float:
-    """Compose one Gaussian release with selections, of which nothing is known but their ε: an upper bound."""
+    """Return an upper bound for one Gaussian release composed with selections that are known by their ε only."""
     from dp_accounting.pld import common
     from dp_accounting.pld import privacy_loss_distribution as losses
 
     step = _step(multiplier, selections)
-    whole = losses.identity(step)
+    composed = losses.identity(step)
     if math.isfinite(multiplier):
-        whole = losses.from_gaussian_mechanism(multiplier, value_discretization_interval=step)
+        composed = losses.from_gaussian_mechanism(multiplier, value_discretization_interval=step)
     for epsilon, times in sorted(selections.items()):
-        one = losses.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), step)
-        whole = whole.compose(one.self_compose(times))
-    return float(whole.get_epsilon_for_delta(delta))
+        selection = losses.from_privacy_parameters(common.DifferentialPrivacyParameters(epsilon, 0.0), step)
+        composed = composed.compose(selection.self_compose(times))
+    return float(composed.get_epsilon_for_delta(delta))

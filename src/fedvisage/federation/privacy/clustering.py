@@ -1,13 +1,15 @@
-"""Clusters of class centres with a guarantee that holds end to end: the default of PrivacyFace here.
+"""Clusters of class centres: PrivacyFace's Algorithm 1 as printed, and a mechanism whose guarantee holds end to end.
 
-Candidates are public directions, the same whatever the site's data are. For each of Q queries the exponential mechanism
-(F. McSherry and K. Talwar, "Mechanism design via differential privacy", FOCS 2007) picks a candidate c by the number of
-class centres within ρ of it; Gaussian noise goes on (Σ (w_i − c), κ|S|) together, each w_i − c being clipped to
-r = 2 sin(ρ/2). Everything that leaves is made of these two: the estimate c + sum / count, and whether the noisy count
-reaches T. A message has Q rows always; a row of zeros stands for a cluster that was too small.
+The second one, :func:`release`, is the default here. Candidates are public directions that do not depend on the site's
+data. For each of Q queries the exponential mechanism (F. McSherry and K. Talwar, "Mechanism design via differential
+privacy", FOCS 2007) selects a candidate c by the number of class centres within ρ of it; Gaussian noise is added to (Σ
+(w_i − c), κ|S|) as one vector, with each w_i − c clipped to r = 2 sin(ρ/2). Every output follows from these two: the
+estimate c + sum / count, and the comparison of the noisy count with T. A message always has Q rows; a row of zeros
+represents a cluster that was too small.
 
-What is protected is one class centre, the others given: an identity's images also shaped the network, which this
-does not cover. One class centre added or removed, or (``replace-one``) exchanged for another.
+The guarantee protects one class centre, given the others: an identity's images also trained the network, and the
+guarantee does not cover that. Neighbours differ by one class centre added or removed, or (``replace-one``) exchanged
+for another.
 """
 
 from __future__ import annotations
@@ -31,27 +33,25 @@ from fedvisage.federation.privacy.mechanisms import (
     standard_deviation,
 )
 
-# Spherical caps in PrivacyFace (Q. Meng et al., ICLR 2022): how large they are, what its theorems say of a cluster.
-#
-# A cluster is the part of the unit sphere within an angle ρ, 0 < ρ ≤ π/2, of its centre.
+# Spherical caps in PrivacyFace (Q. Meng et al., ICLR 2022): unit vectors within an angle ρ, 0 < ρ ≤ π/2, of a centre.
 
 
 def check_margin(margin: float) -> None:
-    """Refuse a margin for which Theorem 1 and Lemma 2 do not hold."""
+    """Raise an error for a margin for which Theorem 1 and Lemma 2 do not hold."""
     if not 0 < margin <= math.pi / 2:
         raise UserError("margin", f"must be an angle above 0 and at most π/2 = 1.5708, got {margin}")
 
 
 def occupancy(margin: float, dimension: int) -> float:
-    """Theorem 1: the share of the sphere's surface that a cap takes, ½ I_{sin²ρ}((d − 1)/2, ½)."""
-    from scipy.special import betainc  # half a second, which every process that trains would wait for
+    """Return the share of the sphere's surface in a cap, ½ I_{sin²ρ}((d − 1)/2, ½) (Theorem 1)."""
+    from scipy.special import betainc  # imported here because it takes half a second, in every training process
 
     check_margin(margin)
     return 0.5 * float(betainc((dimension - 1) / 2, 0.5, math.sin(margin) ** 2))
 
 
 def crowding(margin: float, dimension: int, clusters: int) -> str | None:
-    """Return a warning when so many clusters could fill the sphere, which leaves no room for other identities."""
+    """Return a warning if the clusters could fill the sphere and leave no room for other identities, or None."""
     share = occupancy(margin, dimension) * clusters
     if share < 1:
         return None
@@ -62,21 +62,21 @@ def crowding(margin: float, dimension: int, clusters: int) -> str | None:
 
 
 def claimed_sensitivity(margin: float, size: int) -> float:
-    """Theorem 2: how far the mean of a cluster moves when one of its members is replaced by another one."""
+    """Return the distance that replacing a member moves the mean of a cluster (Theorem 2)."""
     check_margin(margin)
     return 2 * math.sin(margin) / size
 
 
 def weak_sensitivity(margin: float, size: int) -> float:
-    """Theorem 3: the same by way of the cluster's centre, a looser bound."""
+    """Return the same distance bounded through the cluster's centre, which is looser (Theorem 3)."""
     check_margin(margin)
     return 4 * math.sin(margin / 2) / size
 
 
 def noise_within(radius: float, sigma: float, dimension: int) -> float:
-    """Property 3: how likely noise is no longer than a radius: ‖v‖²/σ² is χ² with d degrees of freedom.
+    """Return the probability that noise is within a radius: ‖v‖²/σ² is χ² with d degrees of freedom (Property 3).
 
-    The paper's d − 1 is a slip: the noise has d independent coordinates.
+    The paper's d − 1 is an error: the noise has d independent coordinates.
     """
     from scipy.special import gammainc
 
@@ -84,25 +84,24 @@ def noise_within(radius: float, sigma: float, dimension: int) -> float:
 
 
 def least_cosine(length: float, noise_length: float) -> float:
-    """Property 4: the least cosine between a mean of some length and the same with shorter noise added."""
+    """Return the smallest cosine between a mean of some length and the same mean plus shorter noise (Property 4)."""
     if noise_length > length:
         raise UserError("noise", f"of length {noise_length} is longer than the mean, {length}; nothing can be said")
     return math.sqrt(1 - (noise_length / length) ** 2)
 
 
-# How many unit vectors lie within an angle of each other: in blocks, so that no n × n matrix is ever in memory.
-#
-# The angle between unit vectors is at most ρ where their product is at least cos ρ; this spares the arc cosines.
-# Products
-# are symmetric, so half of them tell the counts of both sides.
-
+# Counts of unit vectors within an angle of each other.
 
 BLOCK = 512
-"""Rows and columns of a block: in float32 a megabyte, which stays in a processor's cache until it is counted."""
+"""Rows and columns of a block: a megabyte in float32, which stays in the processor's cache until it is counted."""
 
 
 def neighbour_counts(vectors: Tensor, cosine: float) -> Tensor:
-    """Return for each vector how many of all vectors, itself included, have at least this product with it."""
+    """Return for each vector the number of vectors, itself included, whose product with it is at least ``cosine``.
+
+    It works in blocks, so that no n × n matrix is in memory. An angle of at most ρ is a product of at least cos ρ,
+    which avoids arc cosines. Products are symmetric, so half of them give all counts.
+    """
     counts = torch.zeros(len(vectors), dtype=torch.int64)
     for top in range(0, len(vectors), BLOCK):
         rows = slice(top, top + BLOCK)
@@ -116,7 +115,7 @@ def neighbour_counts(vectors: Tensor, cosine: float) -> Tensor:
 
 
 def counts_within(points: Tensor, vectors: Tensor, cosine: float) -> Tensor:
-    """Return for each point how many of the vectors have at least this product with it."""
+    """Return for each point the number of vectors whose product with it is at least ``cosine``."""
     counts = torch.zeros(len(points), dtype=torch.int64)
     for top in range(0, len(points), BLOCK):
         rows = slice(top, top + BLOCK)
@@ -126,35 +125,21 @@ def counts_within(points: Tensor, vectors: Tensor, cosine: float) -> Tensor:
 
 
 def _near(rows: Tensor, columns: Tensor, cosine: float) -> Tensor:
-    """Return ones and zeros in place of the products; sums of a block of them are exact in any float."""
+    """Return 1 for products of at least ``cosine`` and 0 for others; sums of a block of them are exact in any float."""
     return (rows @ columns.T).ge_(cosine)
 
 
-# Clusters of class centres as PrivacyFace finds them: Algorithm 1, differentially private local clustering (DPLC).
-#
-# Q. Meng, F. Zhou, H. Ren, T. Feng, G. Liu, Y. Lin, "Improving federated learning face recognition via privacy-
-# agnostic
-# clusters", ICLR 2022. The densest cap around a class centre is found (lines 3 to 5), its mean gets Gaussian noise
-# (line 7), the class centres around the noise-free mean are set aside (line 8), and so on for Q queries.
-#
-# What the paper claims of it, (Qε, Qδ)-differential privacy, does not hold end to end: which cap is the densest
-# depends
-# on single records without any noise, and so does |S|, on which σ, the test against T and the number of clusters
-# depend.
-# Its costs are therefore entered under the relation ``paper``. :mod:`fedvisage.federation.privacy.clustering` is the
-# mechanism whose claim holds.
-#
-# Deviations from the paper: among caps of equal size that of the lowest index is taken (the paper does not say).
-
+# Algorithm 1 of PrivacyFace as printed, differentially private local clustering (DPLC).
 
 LENGTH_TOLERANCE = 1e-3
 
 
 @dataclass(frozen=True)
 class Clustering:
-    """What is asked for: caps of an angle ``margin`` (ρ), at most ``queries`` (Q), each of ``minimum`` members (T).
+    """Parameters: caps of an angle ``margin`` (ρ), at most ``queries`` (Q), each with ``minimum`` members (T).
 
-    ``budget``: of each query in Algorithm 1, as the paper has it; of all queries of a round in the private mechanism.
+    In Algorithm 1 ``budget`` is that of each query, as in the paper; in the private mechanism it is that of all queries
+    of a round.
     """
 
     margin: float
@@ -163,7 +148,7 @@ class Clustering:
     budget: Budget
 
     def __post_init__(self) -> None:
-        """Refuse what neither mechanism can do."""
+        """Raise an error for parameters that neither mechanism supports."""
         check_margin(self.margin)
         for name, value in (("queries", self.queries), ("minimum", self.minimum)):
             if value < 1:
@@ -171,31 +156,31 @@ class Clustering:
 
     @property
     def cosine(self) -> float:
-        """Return the least product of two unit vectors that are within the margin."""
+        """Return the smallest product of two unit vectors within the margin."""
         return math.cos(self.margin)
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """The noise-free mean p of a cap's members, in float64, and |S|: private to the site."""
+    """The noise-free mean p of a cap's members, in float64, and |S|; private to the site."""
 
     mean: Tensor
     size: int
 
 
 def check_centres(centres: Tensor, asked: Clustering) -> None:
-    """Refuse class centres for which no guarantee holds, and a size that no cluster of theirs can have."""
+    """Raise an error for class centres without a guarantee, and for a minimum above their number."""
     check_unit("class centres", centres)
     if asked.minimum > len(centres):
         raise UserError("minimum", f"{asked.minimum} is more than the {len(centres)} identities of this site; lower it")
 
 
 def check_unit(place: str, vectors: Tensor) -> None:
-    """Refuse what is not a table of finite vectors of length one."""
+    """Raise an error unless the vectors form a table of finite rows of length one."""
     if vectors.ndim != 2 or not len(vectors):
         raise UserError(place, f"must be a table with a row for each, got the shape {tuple(vectors.shape)}")
     lengths = torch.linalg.vector_norm(vectors, dim=1)
-    if not bool(lengths.isfinite().all()):  # one value that is not finite makes its row's length so
+    if not bool(lengths.isfinite().all()):  # a value that is not finite makes its row's length not finite
         raise UserError(place, "hold values that are not finite")
     worst = float(lengths[(lengths - 1).abs().argmax()])
     if abs(worst - 1) > LENGTH_TOLERANCE:
@@ -203,33 +188,45 @@ def check_unit(place: str, vectors: Tensor) -> None:
 
 
 def densest(centres: Tensor, asked: Clustering) -> tuple[Cluster, ...]:
-    """Find the clusters of Algorithm 1 without their noise, which no later query depends on."""
+    """Return the noise-free clusters of Algorithm 1; no later query depends on their noise.
+
+    Q. Meng, F. Zhou, H. Ren, T. Feng, G. Liu, Y. Lin, "Improving federated learning face recognition via
+    privacy-agnostic clusters", ICLR 2022. Each of Q queries finds the densest cap around a class centre (lines 3 to 5),
+    adds Gaussian noise to its mean (line 7), and removes the class centres around the noise-free mean (line 8).
+
+    The paper's claim of (Qε, Qδ)-differential privacy does not hold end to end. The densest cap depends on single
+    records without noise, and so does |S|, which determines σ, the test against T and the number of clusters. Its costs
+    are therefore recorded under the relation ``paper``. The claim of :func:`release` holds.
+
+    Deviation from the paper: of caps of equal size the one with the lowest index is used (the paper leaves this open).
+    """
     check_centres(centres, asked)
-    left, counts = centres, neighbour_counts(centres, asked.cosine)
+    remaining, counts = centres, neighbour_counts(centres, asked.cosine)
     clusters: list[Cluster] = []
-    while len(left):
-        around = left[int(counts.numpy().argmax())]  # the first of several: torch promises no order
-        members = left @ around >= asked.cosine
+    while len(remaining):
+        centre = remaining[int(counts.numpy().argmax())]  # NumPy returns the first of several; torch promises no order
+        members = remaining @ centre >= asked.cosine
         size = int(members.sum())
         if size < asked.minimum:
             break
-        mean = members.to(left.dtype) @ left / size
+        mean = members.to(remaining.dtype) @ remaining / size
         clusters.append(Cluster(mean.double(), size))
         if len(clusters) == asked.queries:
             break
-        covered = left @ (mean / mean.norm()) >= asked.cosine
-        left, gone = left[~covered], left[covered]
-        counts = counts[~covered] - counts_within(left, gone, asked.cosine)
+        covered = remaining @ (mean / mean.norm()) >= asked.cosine
+        remaining, covered_centres = remaining[~covered], remaining[covered]
+        # Subtract the removed class centres from the counts, which is cheaper than counting again.
+        counts = counts[~covered] - counts_within(remaining, covered_centres, asked.cosine)
     return tuple(clusters)
 
 
 def paper_sigma(cluster: Cluster, asked: Clustering) -> float:
-    """Line 7: the standard deviation by Theorem 2 and the classic formula."""
+    """Return the standard deviation by Theorem 2 and the classic formula (line 7)."""
     return classic_standard_deviation(asked.budget, claimed_sensitivity(asked.margin, cluster.size))
 
 
 def paper_charges(clusters: tuple[Cluster, ...], asked: Clustering, release: str) -> tuple[Charge, ...]:
-    """Return what the release of these clusters costs as the paper counts it, to be written down before the noise."""
+    """Return the cost of releasing these clusters by the paper's count; it must be written before any draw."""
     return tuple(
         Charge(
             release=f"{release}, cluster {number}",
@@ -245,22 +242,22 @@ def paper_charges(clusters: tuple[Cluster, ...], asked: Clustering, release: str
 
 
 def sanitised(clusters: tuple[Cluster, ...], asked: Clustering, dimension: int, draws: Draws) -> Tensor:
-    """Lines 7 and 8: noise on each mean, then its direction: one row per cluster, possibly none."""
+    """Add noise to each mean and return the directions, one row per cluster, possibly none (lines 7 and 8)."""
     rows = [cluster.mean + noise((dimension,), paper_sigma(cluster, asked), draws) for cluster in clusters]
     return directions(torch.stack(rows) if rows else torch.empty(0, dimension, dtype=torch.float64))
 
 
 def directions(rows: Tensor) -> Tensor:
-    """Return rows of length one, in the float32 in which they cross the wire."""
+    """Return rows of length one in float32, the type of the wire."""
     return torch.nn.functional.normalize(rows, dim=1).float()
 
 
 @dataclass(frozen=True)
 class Privately:
-    """How a round's budget is spent.
+    """The division of a round's budget.
 
-    ``selection``: the share of ε for the choice of candidates, nothing when there is no choice. ``count``: κ/r, how
-    loudly the number of members is told beside their sum.
+    ``selection`` is the share of ε for the choice of candidates; with a single candidate there is no choice and no
+    cost. ``count`` is κ/r, the weight of the number of members relative to their sum.
     """
 
     relation: Literal["add-remove", "replace-one"] = "add-remove"
@@ -268,7 +265,7 @@ class Privately:
     count: float = 0.5
 
     def __post_init__(self) -> None:
-        """Refuse shares that leave one of the two mechanisms without noise or without a voice."""
+        """Raise an error for shares that leave one of the two mechanisms without budget."""
         if not 0 < self.selection < 1:
             raise UserError("selection", f"must be a share of ε between 0 and 1, got {self.selection}")
         if not (math.isfinite(self.count) and self.count > 0):
@@ -277,25 +274,25 @@ class Privately:
 
 @dataclass(frozen=True)
 class Released:
-    """What may be sent: a direction a query, or zeros, in float32; and the noisy numbers of members."""
+    """The output that may be sent: one direction or zeros per query, in float32, and the noisy numbers of members."""
 
     centres: Tensor
     counts: Tensor
 
 
 def reach(asked: Clustering) -> float:
-    """Return r, how far a unit vector within the margin can lie from the centre of its cap."""
+    """Return r, the largest distance between the centre of a cap and a unit vector within the margin."""
     return 2 * math.sin(asked.margin / 2)
 
 
 def sensitivity(asked: Clustering, how: Privately) -> float:
-    """Return how far one class centre moves (Σ (w_i − c), κ|S|)."""
-    one = reach(asked) * math.hypot(1, how.count)
-    return one if how.relation == "add-remove" else max(2 * reach(asked), one)
+    """Return the largest distance that one class centre moves (Σ (w_i − c), κ|S|)."""
+    single = reach(asked) * math.hypot(1, how.count)
+    return single if how.relation == "add-remove" else max(2 * reach(asked), single)
 
 
 def private_charges(asked: Clustering, how: Privately, candidates: int, release: str) -> tuple[Charge, ...]:
-    """Return what a round costs, which depends on the settings only: to be written down before anything is drawn."""
+    """Return the cost of a round, which depends only on the settings; it must be written before any draw."""
     share = how.selection if candidates > 1 else 0.0
     sums = Charge(
         release=f"{release}, sums",
@@ -325,52 +322,53 @@ def private_charges(asked: Clustering, how: Privately, candidates: int, release:
 def release(
     centres: Tensor, candidates: Tensor, asked: Clustering, how: Privately, draws: Draws, basis: Tensor | None = None
 ) -> Released:
-    """Run the mechanism. Class centres in the cap of a chosen candidate take no part in later queries.
+    """Run the private mechanism. Class centres in the cap of a selected candidate take no part in later queries.
 
-    With a ``basis`` of public directions it works on what they span (:mod:`fedvisage.federation.privacy.mechanisms`).
+    With a ``basis`` of public directions it works in their span (:mod:`fedvisage.federation.privacy.mechanisms`).
     """
     check_centres(centres, asked)
     check_unit("candidates", candidates)
     if basis is not None:
-        within = release(projected(centres, basis), projected(candidates, basis), asked, how, draws)
-        return Released(lifted(within.centres, basis), within.counts)
+        projected_release = release(projected(centres, basis), projected(candidates, basis), asked, how, draws)
+        return Released(lifted(projected_release.centres, basis), projected_release.counts)
     if asked.queries > len(candidates):
         raise UserError("queries", f"{asked.queries} is more than the {len(candidates)} public candidates; lower it")
     share = how.selection if len(candidates) > 1 else 0.0
     candidates = candidates.to(centres.dtype)
-    left, counts = centres, counts_within(candidates, centres, asked.cosine)
-    open_ = torch.ones(len(candidates), dtype=torch.bool)
+    remaining, counts = centres, counts_within(candidates, centres, asked.cosine)
+    available = torch.ones(len(candidates), dtype=torch.bool)
     rows, numbers = [], []
+    # Each query selects an unused candidate, estimates its cluster with noise, and removes the cluster's members.
     for _ in range(asked.queries):
         scores = counts.double() * score_weight(asked, how, share)
-        chosen = exponential(scores.masked_fill(~open_, -math.inf), draws) if share else 0
-        open_[chosen] = False
-        members = left @ candidates[chosen] >= asked.cosine
-        row, number = _estimate(left[members], candidates[chosen], asked, how, _sigma(asked, how, share), draws)
+        chosen = exponential(scores.masked_fill(~available, -math.inf), draws) if share else 0
+        available[chosen] = False
+        members = remaining @ candidates[chosen] >= asked.cosine
+        row, number = _estimate(remaining[members], candidates[chosen], asked, how, _sigma(asked, how, share), draws)
         rows.append(row)
         numbers.append(number)
-        counts = counts - counts_within(candidates, left[members], asked.cosine)
-        left = left[~members]
+        counts = counts - counts_within(candidates, remaining[members], asked.cosine)
+        remaining = remaining[~members]
     return Released(directions(torch.stack(rows)), torch.tensor(numbers, dtype=torch.float64))
 
 
 def score_weight(asked: Clustering, how: Privately, share: float) -> float:
-    """Return what a member is worth to a candidate in one selection.
+    """Return the weight of one member in a candidate's score in one selection.
 
-    Adding an identity raises every count by 0 or 1, so weights e^{ε u} give ε. Exchanging one can raise one count and
-    lower another, which needs e^{ε u / 2}.
+    Adding an identity raises every count by 0 or 1, so weights e^{ε u} give ε. Exchanging an identity can raise one
+    count and lower another, which needs e^{ε u / 2}.
     """
     epsilon = asked.budget.epsilon * share / asked.queries
     return epsilon if how.relation == "add-remove" else epsilon / 2
 
 
 def exponential(scores: Tensor, draws: Draws) -> int:
-    """Draw an index with a probability in proportion to e^score: the largest score with Gumbel noise added."""
+    """Draw an index with a probability proportional to e^score: the largest score after adding Gumbel noise."""
     return int((scores - torch.log(-torch.log(draws.uniform(len(scores))))).argmax())
 
 
 def statistics(members: Tensor, centre: Tensor, asked: Clustering, how: Privately) -> Tensor:
-    """Return (Σ (w_i − c), κ|S|), each difference being clipped: the vector on which noise goes."""
+    """Return (Σ (w_i − c), κ|S|) with clipped differences, the vector that receives the noise."""
     differences = (members - centre).double()
     lengths = torch.linalg.vector_norm(differences, dim=1, keepdim=True)
     clipped = differences * (reach(asked) / lengths.clamp(min=1e-12)).clamp(max=1.0)
@@ -381,16 +379,16 @@ def statistics(members: Tensor, centre: Tensor, asked: Clustering, how: Privatel
 def _estimate(
     members: Tensor, centre: Tensor, asked: Clustering, how: Privately, sigma: float, draws: Draws
 ) -> tuple[Tensor, float]:
-    """Return a noisy mean (zeros when the noisy count is below the minimum) and the noisy count."""
-    told = statistics(members, centre, asked, how)
-    told = told + noise(tuple(told.shape), sigma, draws)
-    number = float(told[-1]) / (how.count * reach(asked))
+    """Return a noisy mean (zeros if the noisy count is below the minimum) and the noisy count."""
+    noisy = statistics(members, centre, asked, how)
+    noisy = noisy + noise(tuple(noisy.shape), sigma, draws)
+    number = float(noisy[-1]) / (how.count * reach(asked))
     if number < asked.minimum:
         return torch.zeros(len(centre), dtype=torch.float64), number
-    return centre.double() + told[:-1] / number, number
+    return centre.double() + noisy[:-1] / number, number
 
 
 def _sigma(asked: Clustering, how: Privately, share: float) -> float:
-    """Return the noise of each of Q releases that together cost what is left of ε: √Q times that of one release."""
+    """Return the noise of each of Q releases that together cost the rest of ε: √Q times that of one release."""
     budget = Budget(asked.budget.epsilon * (1 - share), asked.budget.delta)
     return standard_deviation(budget, sensitivity(asked, how)) * math.sqrt(asked.queries)

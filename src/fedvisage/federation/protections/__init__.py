@@ -1,1 +1,1 @@
-"""What stands between a site's training and the new model: one chain at the site, one at the server."""
+"""Protections between a site's training and the new model: one chain at the site, one at the server."""

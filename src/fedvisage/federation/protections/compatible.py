@@ -1,4 +1,4 @@
-"""Which protections a method can use, and which can be used together: settled before a run begins."""
+"""Checks before a run: protections that a method supports, and protections that exclude each other."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from fedvisage.recipe.federation import LEAST_SHARE
 
 
 def check_protection(recipe: Recipe, method: Declared) -> None:
-    """Refuse what this method, its way of weighing sites, or another protection would undo or ignore."""
+    """Raise an error for protections that the method, its weighting of sites, or another protection would defeat."""
     federation = recipe.federation
-    wanted = {
+    requested = {
         "combine": federation.combine.rule != "mean",
         "secure": federation.secure is not None,
         "dp": federation.dp is not None,
         "poisoned": federation.poisoned is not None,
     }
-    for key in (key for key, is_wanted in wanted.items() if is_wanted):
+    # Protections of uploads need a method that averages; noise may also have its own account with the method.
+    for key in (key for key, is_requested in requested.items() if is_requested):
         if not (method.averages or (key == "dp" and method.prices is not None)):
             raise UserError(
                 f"recipe.federation.{key}",
@@ -29,17 +30,17 @@ def check_protection(recipe: Recipe, method: Declared) -> None:
     if federation.wire != "fp32":
         _check_wire(recipe)
     if recipe.training.statistics == "exact":
-        _check_statistics(recipe, method, {key for key, is_wanted in wanted.items() if is_wanted})
+        _check_statistics(recipe, method, {key for key, is_requested in requested.items() if is_requested})
     if federation.secure is not None:
         _check_secure(recipe, federation.secure)
-    if wanted["combine"]:
+    if requested["combine"]:
         _check_rule(recipe)
-    if wanted["dp"]:
+    if requested["dp"]:
         _check_noise(recipe, method)
 
 
 def _check_wire(recipe: Recipe) -> None:
-    """Refuse bf16 for what is no number in bf16, or must not be rounded any more."""
+    """Raise an error for bf16 with masked integers, or with updates whose norm rounding must not change."""
     place = "recipe.federation.wire"
     if recipe.federation.secure is not None:
         raise UserError(place, "bf16 is for weights, and federation.secure sends masked whole numbers; leave it out")
@@ -48,8 +49,8 @@ def _check_wire(recipe: Recipe) -> None:
 
 
 def _check_secure(recipe: Recipe, secure: Secure) -> None:
-    """Refuse sums over changing groups of sites, and thresholds that are too low or out of reach."""
-    place, asked = "recipe.federation.secure", recipe.federation.asks(len(recipe.data.sites))
+    """Raise an error for secure sums over changing groups of sites, and for too low or unreachable thresholds."""
+    place, site_count = "recipe.federation.secure", recipe.federation.asks(len(recipe.data.sites))
     if recipe.federation.participation < 1:
         raise UserError(
             "recipe.federation.participation",
@@ -60,15 +61,15 @@ def _check_secure(recipe: Recipe, secure: Secure) -> None:
         raise UserError(
             f"{place}.threshold", f"{secure.threshold:g} is less than two thirds of the sites; leave it out"
         )
-    if secure.needed(asked) > asked:
+    if secure.needed(site_count) > site_count:
         raise UserError(
             f"{place}.colluders",
-            f"with {secure.colluders} of {asked} sites on the server's side a sum hides nothing; give fewer",
+            f"with {secure.colluders} of {site_count} sites on the server's side a sum hides nothing; give fewer",
         )
 
 
 def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -> None:
-    """Refuse to ask single sites for what secure sums and noise hide, or to believe what a robust rule would weigh."""
+    """Raise an error for exact statistics that bypass secure sums or noise, or that a robust rule would weigh."""
     place = "recipe.training.statistics"
     if protections:
         raise UserError(place, f"exact statistics are told by each site as they are, which federation."
@@ -79,7 +80,7 @@ def _check_statistics(recipe: Recipe, method: Declared, protections: set[str]) -
 
 
 def _check_rule(recipe: Recipe) -> None:
-    """Refuse what would keep a robust rule from seeing uploads, or let a claim outweigh it."""
+    """Raise an error for settings that hide uploads from a robust rule, or let a claimed weight outweigh it."""
     place, rule = "recipe.federation.combine", recipe.federation.combine.rule
     if recipe.federation.secure is not None:
         raise UserError(place, f"{rule} has to see single uploads, which federation.secure hides; use one of the two")
@@ -92,7 +93,7 @@ def _check_rule(recipe: Recipe) -> None:
 
 
 def _check_noise(recipe: Recipe, method: Declared) -> None:
-    """Refuse what would break the promise of noise, or make another one beside it."""
+    """Raise an error for settings that break the guarantee of noise, or add a second guarantee."""
     place = "recipe.federation.dp"
     lent = method.parts_at(Home.LENT)
     if recipe.federation.combine.rule != "mean":
@@ -102,20 +103,22 @@ def _check_noise(recipe: Recipe, method: Declared) -> None:
     if method.releases and method.prices is None:
         raise UserError(place, f"and what {method.name} releases by itself cannot be accounted together; leave it out")
     if (account := account_of(recipe, method)) is not None:
-        account.charges(1)  # which refuses settings that no joint account covers
+        account.charges(1)  # raises an error for settings that no joint account covers
     if recipe.evaluation.keep == "best" or recipe.training.early_stop is not None:
         raise UserError(place, "does not cover a choice among rounds by held-out images; use keep: last, no early_stop")
-    own = [part for one in method.calls[SUMMED].uploads for part in one.parts if part not in lent]
-    if own:
+    site_parts = [part for upload in method.calls[SUMMED].uploads for part in upload.parts if part not in lent]
+    if site_parts:
         raise UserError(
-            place, f"clips what a site changed of what it was lent, and {own[0]} is a site's own; leave it out"
+            place,
+            f"clips what a site changed of what it was lent, and {site_parts[0]} is a site's own; leave it out",
         )
 
 
 def check_real(recipe: Recipe) -> None:
-    """Refuse what only a simulation may do: attacks on purpose, and secrets or noise that follow from the seed.
+    """Raise an error for features of simulations: intended attacks, and secrets or noise derived from the seed.
 
-    Sites check it themselves, and with it what makes secure sums safe: an operator can leave out its own check.
+    Sites run this check themselves, with the conditions of safe secure sums, because an operator can omit its own
+    check.
     """
     federation = recipe.federation
     if federation.secure is not None:
@@ -142,5 +145,5 @@ def check_real(recipe: Recipe) -> None:
 
 
 def weighs_by_examples(recipe: Recipe) -> bool:
-    """Say whether the recipe's method lets sites count by their number of images."""
+    """Return whether the recipe's method weights sites by their number of images."""
     return getattr(recipe.method, "weight", "uniform") == "examples"

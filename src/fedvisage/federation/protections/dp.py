@@ -1,17 +1,19 @@
 """DP-FedAvg at the level of sites: updates are clipped at the site, noise is added to their sum at the server.
 
 H. B. McMahan, D. Ramage, K. Talwar, L. Zhang, "Learning Differentially Private Recurrent Language Models", ICLR 2018,
-Algorithm 1 with flat clipping. The update of a site is what it sends less what it was lent, over all floating-point
-tensors; its L2 norm is at most C. To the sum of a round's updates comes Gaussian noise of standard deviation zC, and
-the result is divided by the number of updates. Two runs are neighbours if they differ in all data of one site: its
-updates are there, or are zero in every round. So a sum has sensitivity C, and the number of updates is no secret.
+Algorithm 1 with flat clipping. A site's update is the difference between its upload and the lent weights, over all
+floating-point tensors; its L2 norm is at most C. Gaussian noise of standard deviation zC is added to the sum of a
+round's updates, and the result is divided by the number of updates. Two runs are neighbours if they differ in all data
+of one site: its updates are present, or are zero in every round. So a sum has sensitivity C, and the number of updates
+is public.
 
-BatchNorm's running means and variances are clipped and noised with the weights; a variance is kept above a tenth of
-what was lent, which uses the noisy value only. Counters of batches tell how many images a site has: they stay as lent.
+BatchNorm's running means and variances are clipped and noised with the weights; a variance is kept above a tenth of the
+lent one, which uses the noisy value only. Batch counters reveal a site's number of images, so they stay as lent.
 
-Deviations from the paper: sites count alike. Who takes part in a round follows from the recipe and is no secret, so no
-privacy is claimed from it: a site pays for each round that asks it, and the site that is asked most is reported. Noise
-multipliers come from the analytic Gaussian mechanism, which composes exactly, instead of the moments accountant.
+Deviations from the paper: all sites have the same weight. The recipe determines the participants of a round publicly,
+so sampling gives no privacy: a site pays for each round that selects it, and the account reports the site selected most
+often. Noise multipliers come from the analytic Gaussian mechanism, which composes exactly, instead of the moments
+accountant.
 """
 
 from __future__ import annotations
@@ -38,37 +40,37 @@ from fedvisage.federation.wire.schema import VARIANCE
 from fedvisage.recipe import Recipe
 
 LEAST_VARIANCE = 0.1
-"""Of the lent one: noise can push a variance below zero, where a network computes nothing."""
+"""Smallest variance relative to the lent one: noise can make a variance negative, and a network cannot use that."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run's noise is, and what each of its releases costs; it does not change with how the run goes."""
+    """The noise of a run and the cost of its releases, which do not depend on the course of the run."""
 
     clip: float
     multiplier: float
     delta: float
     paid: tuple[int, ...]
-    """After each round, how many releases the site has paid for that was asked most."""
+    """For each round, the number of releases so far of the site selected most often."""
 
     @property
     def sigma(self) -> float:
-        """The standard deviation of the noise on a sum."""
+        """Return the standard deviation of the noise on a sum."""
         return self.multiplier * self.clip
 
     def charge(self, name: str, times: int = 1) -> Charge:
-        """Return what releases cost; the ε of one is at an even share of δ, so that their sum is a guarantee, too."""
+        """Return the cost of releases; each has the ε at an even share of δ, so that their sum is a guarantee, too."""
         share = self.delta / max(1, self.paid[-1])
-        one = Charge(name, "gaussian", 0.0, 0.0, "site", self.clip, self.sigma)
-        return replace(one, epsilon=times * tight_epsilon([one], share), delta=times * share, times=times)
+        single = Charge(name, "gaussian", 0.0, 0.0, "site", self.clip, self.sigma)
+        return replace(single, epsilon=times * tight_epsilon([single], share), delta=times * share, times=times)
 
     def allowance(self) -> Allowance:
-        """Return what all rounds may cost in the site's log: what they do cost if one site is asked in each."""
-        whole = tight_epsilon([self.charge("all rounds", len(self.paid))], self.delta)
-        return Allowance(Budget(whole * (1 + 1e-6), self.delta), "tight")
+        """Return the budget of the site's log: the cost of all rounds for a site that every round selects."""
+        epsilon = tight_epsilon([self.charge("all rounds", len(self.paid))], self.delta)
+        return Allowance(Budget(epsilon * (1 + 1e-6), self.delta), "tight")
 
     def figures(self, rounds: int, entropy: str) -> dict[str, Any]:
-        """Return what so many rounds have cost, for ``metrics.json``."""
+        """Return the cost of ``rounds`` rounds, for ``metrics.json``."""
         times = self.paid[rounds - 1] if rounds else 0
         tight = tight_epsilon([self.charge("so far", times)], self.delta) if times else 0.0
         return {
@@ -78,7 +80,7 @@ class Plan:
         }  # fmt: skip
 
     def guarantee(self, rounds: int, entropy: str) -> str:
-        """Return the text that stands in the ledger beside weights that so many rounds went into."""
+        """Return the ledger's text about weights to which ``rounds`` rounds contributed."""
         figures = self.figures(rounds, entropy)
         source = "" if entropy == "system" else "; noise from the run's seed, which protects nobody"
         return (
@@ -88,7 +90,7 @@ class Plan:
 
 
 def plan_of(recipe: Recipe) -> Plan | None:
-    """Return the plan of a recipe that asks for noise."""
+    """Return the plan of a recipe with noise, or None."""
     dp = recipe.federation.dp
     if dp is None or dp.noise == 0:
         return None
@@ -102,7 +104,7 @@ def plan_of(recipe: Recipe) -> Plan | None:
 
 
 def payments(recipe: Recipe) -> tuple[int, ...]:
-    """Return for each round how often by then the site has been asked that was asked most."""
+    """Return for each round the largest number of rounds so far in which one site was selected."""
     names, counts, most = sorted(recipe.data.sites), Counter[str](), []
     for number in range(1, recipe.training.rounds + 1):
         counts.update(asked(names, recipe.federation, recipe.runtime.seed, number))
@@ -113,10 +115,10 @@ def payments(recipe: Recipe) -> tuple[int, ...]:
 def released(
     mean: Message, lent: Mapping[str, Tensor], count: int, recipe: Recipe, plan: Plan, round_number: int, log: Releases
 ) -> Message:
-    """Return a round's mean with noise: charged, drawn and stored once, before anybody sees it.
+    """Return a round's mean with noise: charged, drawn and stored once, before any site sees it.
 
-    A run that is killed goes back to a checkpoint, and then to the same noise: sites may have seen the first one.
-    Values older than any checkpoint to go back to are dropped; the log of charges is not.
+    A killed run returns to a checkpoint and then uses the same noise, because sites may have seen the first release.
+    Values that no checkpoint can reach again are dropped; the log of charges is kept.
     """
     assert recipe.federation.dp is not None
     generator = torch_rng(recipe.runtime.seed, "server", round_number, "noise")
@@ -130,7 +132,7 @@ def released(
 
 
 def noisy(mean: Message, lent: Mapping[str, Tensor], count: int, plan: Plan, draws: Draws) -> Message:
-    """Return the mean of ``count`` clipped uploads with noise on their sum, in the types of what was lent."""
+    """Return the mean of ``count`` clipped uploads with noise on their sum, in the types of the lent tensors."""
     noised = {}
     for name, value in mean.items():
         before = lent[name]
@@ -144,62 +146,60 @@ def noisy(mean: Message, lent: Mapping[str, Tensor], count: int, plan: Plan, dra
     return noised
 
 
-# Noise on the models and what sites release by themselves, in one account (PrivacyFace, A.3, 4).
-#
-# The two protect different things: ``federation.dp`` what a site's data did to the models that go down, a release
-# one
-# class centre. What they share is a person. Two runs are neighbours if a site has all images of one person or none
-# of
-# them (or, with ``replace-one``, another person's): then one class centre differs, if each is made of its own
-# person's
-# images and of the lent model alone, and the update of one site, by 2C at most, both updates being within C. Every
-# model
-# that is lent has noise on it or is the first one, so releases may depend on it. All that is told is a sequence of
-# mechanisms under one relation, and composes: summed, and tightly.
-#
-# The promise holds against whoever sees the models and what sites told each other: users and other sites, not the
-# server,
-# which adds the noise and sees clipped updates. With Algorithm 1 as printed the sum is what the paper would count.
-
+# A joint account for noise on the models and for releases of the sites.
 
 OF_A_PERSON: dict[Relation, Relation] = {"add-remove": "person", "replace-one": "person-exchanged", "paper": "paper"}
-"""What neighbours are that differ in a person, by what they are where they differ in one class centre."""
+"""Relation between runs that differ in a person, by the relation between runs that differ in one class centre."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """The account of a recipe with both; it does not change with how the run goes, like the plan of its noise."""
+    """The joint account of noise on the models and of the sites' releases (PrivacyFace, A.3, 4).
+
+    It does not depend on the course of the run. The two protect different things: ``federation.dp`` the effect of a
+    site's data on the lent models, a release one class centre. Both concern persons. Two runs are neighbours if a site
+    has all images of one person or none (or, with ``replace-one``, another person's). Then one class centre differs, if
+    each depends on its own person's images and the lent model only, and the update of one site differs by 2C at most,
+    because both updates are within C. Every lent model is noisy or the initial one, so releases may depend on it. All
+    outputs form a sequence of mechanisms under one relation, which composes by sum and tightly.
+
+    The guarantee holds against parties that see the models and the releases, namely targets and other sites. It does
+    not hold against the server, which adds the noise and sees clipped updates. With Algorithm 1 as printed, the sum is
+    the paper's count.
+    """
 
     plan: Plan
     prices: Callable[[int], tuple[Charge, ...]]
-    """What so many releases of a site cost."""
+    """Returns the cost of a number of releases of a site."""
     delta: float
     entropy: str
 
     def charges(self, rounds: int) -> tuple[Charge, ...]:
-        """Return what so many rounds cost the site that is asked most, under one relation."""
+        """Return the cost of ``rounds`` rounds for the site selected most often, under one relation."""
         times = self.plan.paid[rounds - 1] if rounds else 0
         if not times:
             return ()
-        told = self.prices(times)
-        relation = OF_A_PERSON[told[0].relation]
+        releases = self.prices(times)
+        relation = OF_A_PERSON[releases[0].relation]
         between = replace(self.plan, clip=2 * self.plan.clip, multiplier=self.plan.multiplier / 2)
-        return tuple(replace(one, relation=relation) for one in (*told, between.charge("noise on the models", times)))
+        return tuple(
+            replace(charge, relation=relation) for charge in (*releases, between.charge("noise on the models", times))
+        )
 
     def spent(self, rounds: int) -> Spent:
-        """Return what so many rounds have cost."""
+        """Return the composed cost of ``rounds`` rounds."""
         return _spent(self.charges(rounds), self.delta)
 
     def figures(self, rounds: int) -> dict[str, Any]:
         """Return the account for ``metrics.json``."""
         charges = self.charges(rounds)
         return {
-            **asdict(self.spent(rounds)), "site": "each", "relation": sorted({one.relation for one in charges}),
-            "noise": self.entropy, "account": [one.as_json() for one in charges],
+            **asdict(self.spent(rounds)), "site": "each", "relation": sorted({charge.relation for charge in charges}),
+            "noise": self.entropy, "account": [charge.as_json() for charge in charges],
         }  # fmt: skip
 
     def guarantee(self, rounds: int) -> str:
-        """Return the text for the ledger, beside weights that so many rounds went into."""
+        """Return the ledger's text about weights to which ``rounds`` rounds contributed."""
         total, relation = self.spent(rounds), self.charges(rounds)[0].relation
         return (
             f"together with what sites released, {relation} level: ε {total.epsilon:.4g}, δ {total.delta:.3g} by their "
@@ -209,24 +209,24 @@ class Account:
 
 @lru_cache(maxsize=256)
 def _spent(charges: tuple[Charge, ...], delta: float) -> Spent:
-    """Compose charges once: each order that goes out asks again."""
+    """Compose charges, with a cache because every outgoing order needs the result."""
     return spent(charges, delta) if charges else Spent(0.0, 0.0, 0.0, delta)
 
 
 def account_of(recipe: Recipe, method: Declared) -> Account | None:
-    """Return the account of a recipe that puts noise on the models of a method whose sites release something, too."""
-    plan, dp, own = plan_of(recipe), recipe.federation.dp, recipe.privacy
+    """Return the account of a recipe with noise on the models of a method whose sites also release values, or None."""
+    plan, dp, budget = plan_of(recipe), recipe.federation.dp, recipe.privacy
     prices = method.prices
     if plan is None or dp is None or prices is None:
         return None
-    if own.delta is None:
+    if budget.delta is None:
         raise UserError("recipe.privacy", "names no budget; give epsilon and delta for all releases of the run")
-    entropy = "derived" if "derived" in (dp.entropy, own.noise) else "system"
-    return Account(plan, lambda times: prices(recipe, times), plan.delta + own.delta, entropy)
+    entropy = "derived" if "derived" in (dp.entropy, budget.noise) else "system"
+    return Account(plan, lambda times: prices(recipe, times), plan.delta + budget.delta, entropy)
 
 
 def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
-    """Return what is promised of weights that so many rounds went into: nothing, without noise on them."""
+    """Return the guarantee for weights as a function of the rounds; without noise on them it is empty."""
     plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
 
     def promise(rounds: int) -> str:
@@ -239,7 +239,7 @@ def promise_of(recipe: Recipe, method: Declared) -> Callable[[int], str]:
 
 
 def figures_of(recipe: Recipe, method: Declared, rounds: int, told: dict[str, Any]) -> dict[str, Any]:
-    """Return what ``metrics.json`` says of differential privacy; ``told`` is what the site that released most spent."""
+    """Return the privacy section of ``metrics.json``; ``told`` is the cost of the site that released most."""
     plan, dp, account = plan_of(recipe), recipe.federation.dp, account_of(recipe, method)
     if plan is None or dp is None:
         return told

@@ -1,10 +1,9 @@
-"""The two chains of protections, in the order in which they are taken.
+"""The two chains of protections, in the order of their steps.
 
-At the site: an update is clipped; a simulated hostile site spoils what it sends after that, as one would; and last the
-masks of secure aggregation go over what is left, since nothing can be done to numbers under masks. At the server: each
-upload is admitted against its declaration, clipped once more, combined with the others by the recipe's rule, and noise
-is added to what they came to. Under secure aggregation the server sees no single upload: it admits masked numbers, adds
-them up, and only the noise is left for it to do.
+At the site, the update is clipped, then a simulated hostile site modifies its upload, and the masks of secure
+aggregation come last, because masked numbers cannot be processed further. At the server, each upload is checked against
+its declaration, clipped once more and combined with the others by the recipe's rule, and noise is added to the result.
+Under secure aggregation the server sees no single upload: it admits masked numbers, sums them, and adds noise.
 """
 
 from __future__ import annotations
@@ -32,29 +31,27 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import ABSURD, SUMMED, VARIANCE, Schema, check, schema_of
 from fedvisage.recipe import Dp, Federation, Poisoned, Recipe
 
-# What a protection is: one step of the site's chain, or one of the server's.
-
 
 class Outgoing(Protocol):
-    """A step at the site: it stands around the calls of a method, and may change what they declare."""
+    """A step at the site: it wraps the calls of a method, and may change their declarations."""
 
     @property
     def name(self) -> str:
-        """The word for it."""
+        """Return the step's name."""
         ...
 
     def wanted(self, federation: Federation) -> bool:
-        """Tell whether a recipe asks for it."""
+        """Return whether a recipe requests the step."""
         ...
 
     def around(self, calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> dict[str, Call]:
-        """Return the calls with this step taken after what they did before."""
+        """Return the calls with this step added after their own."""
         ...
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """A mean of so many uploads of a round, and what the server's weights are meanwhile."""
+    """A mean of ``count`` uploads of a round, and access to the server's current weights."""
 
     mean: Message
     count: int
@@ -64,69 +61,61 @@ class Mixed:
 
 
 class Incoming:
-    """A step at the server: on each upload, or on what they came to. Unless said, it changes nothing."""
+    """A step at the server, on each upload or on their combination; the default changes nothing."""
 
     name: str = ""
 
     def wanted(self, federation: Federation) -> bool:
-        """Tell whether a recipe asks for it."""
+        """Return whether a recipe requests the step."""
         raise NotImplementedError
 
     def each(self, upload: Message, lent: Callable[[], Message], federation: Federation) -> Message:
-        """Return one site's upload as it goes into the mean; ``lent`` returns what the sites of this round got."""
+        """Return one site's upload for the mean; ``lent`` returns the weights that this round's sites received."""
         return upload
 
     def whole(self, mixed: Mixed, recipe: Recipe) -> Message:
-        """Return the mean as it goes into the model."""
+        """Return the mean for the model."""
         return mixed.mean
-
-
-# Admission: nothing that differs from its declaration goes any further.
 
 
 @dataclass(frozen=True)
 class Admit(Incoming):
-    """Every reply, whatever the call, is checked by name, type, shape and value, and so is what it says it cost."""
+    """Checks every reply of any call by name, type, shape and value, and its stated privacy cost."""
 
     name: str = "admit"
 
     def wanted(self, federation: Federation) -> bool:
-        """Always."""
+        """Return True: every recipe needs the check."""
         return True
 
     def reply(self, message: Message, schema: Schema, recipe: Recipe) -> Told | None:
-        """Refuse a reply that does not fit; return what a release in it is said to have cost."""
+        """Raise an error for a reply that differs from its declaration; return the stated cost of a release in it."""
         check(message, schema)
         return told(message, recipe.privacy.noise)
 
 
-# Clipping of updates: at the site before anything leaves it, and at the server, which takes nothing on trust.
-#
-# The update of a site is what it sends less what it was lent; its L2 norm is cut to a bound. At the site that is a
-# part of DP-FedAvg (see :mod:`fedvisage.federation.protections.dp`), at the server also a robust rule with a bound
-# of its own.
-
+# Clipping of updates, the differences between uploads and lent weights, to an L2 norm.
 
 SHRINK = 1 - 2**-14
-"""What is left of a target that rounding overshot, beside the overshoot itself."""
+"""Factor on a clipping target that rounding exceeded, besides the correction of the excess itself."""
 
 
 @dataclass(frozen=True)
 class ClipAtSite:
-    """The summed update is clipped before it leaves the site."""
+    """Clips the summed update before it leaves the site, for :mod:`fedvisage.federation.protections.dp`."""
 
     name: str = "clip"
 
     def wanted(self, federation: Federation) -> bool:
-        """With differential privacy of sites."""
+        """Return whether the recipe has differential privacy of sites."""
         return federation.dp is not None
 
     def around(self, calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> dict[str, Call]:
-        """Return the calls with the summed one's update clipped."""
+        """Return the calls; the summed one clips its update."""
         dp, plain = recipe.federation.dp, calls[SUMMED]
         assert dp is not None
         promise = f"update clipped to {dp.clip:g} at the site, no noise yet"
-        parts = {part for one in plain.uploads if one.kind == "weights" for part in one.parts}
+        parts = {part for upload in plain.uploads if upload.kind == "weights" for part in upload.parts}
 
         def run(site: Site, message: Message) -> Message:
             reply = {name: value.detach().cpu() for name, value in plain.run(site, message).items()}
@@ -134,18 +123,20 @@ class ClipAtSite:
             weights = {name: value for name, value in reply.items() if name.split(".")[0] in parts}
             return reply | within(weights, lent, _bound(dp, weights, in_secret=recipe.federation.secure is not None))
 
-        uploads = tuple(replace(one, guarantee=promise) if one.kind == "weights" else one for one in plain.uploads)
+        uploads = tuple(
+            replace(upload, guarantee=promise) if upload.kind == "weights" else upload for upload in plain.uploads
+        )
         return {**calls, SUMMED: replace(plain, run=run, uploads=uploads)}
 
 
 @dataclass(frozen=True)
 class ClipAtServer(Incoming):
-    """Each upload is clipped again at the server, to the bound that the recipe gives."""
+    """Clips each upload again at the server, which trusts no site: for DP-FedAvg, or as a rule with a fixed bound."""
 
     name: str = "clip"
 
     def wanted(self, federation: Federation) -> bool:
-        """With differential privacy of sites, or norm clipping to a given bound."""
+        """Return whether the recipe has differential privacy of sites, or norm clipping with a fixed bound."""
         return _given(federation) is not None
 
     def each(self, upload: Message, lent: Callable[[], Message], federation: Federation) -> Message:
@@ -156,14 +147,14 @@ class ClipAtServer(Incoming):
 
 
 def _given(federation: Federation) -> float | None:
-    """Return the bound that is known before the uploads are."""
+    """Return the fixed bound of a recipe, which does not depend on the uploads."""
     if federation.dp is not None:
         return federation.dp.clip
     return federation.combine.bound if federation.combine.rule == "norm-clip" else None
 
 
 def within(upload: Message, base: Mapping[str, Tensor], bound: float) -> Message:
-    """Return an upload in its own types whose update is no longer than the bound, also after rounding to them."""
+    """Return an upload in its own types whose update stays within the bound after rounding to these types."""
     types, target = {name: value.dtype for name, value in upload.items()}, bound
     scaled = upload
     while (norm := norm_of_update(scaled, base)) > bound:
@@ -173,7 +164,7 @@ def within(upload: Message, base: Mapping[str, Tensor], bound: float) -> Message
 
 
 def _bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
-    """Return the norm that is left of ``clip`` when fixed point may still round each number."""
+    """Return ``clip`` less the largest norm that fixed-point rounding can add under secure aggregation."""
     if not in_secret:
         return dp.clip
     rounding = 2.0**-protocol.FRACTION * math.sqrt(sum(value.numel() for value in weights.values()))
@@ -182,95 +173,88 @@ def _bound(dp: Dp, weights: Message, *, in_secret: bool) -> float:
     return dp.clip - rounding
 
 
-# Combining: the sites' uploads become one, by the recipe's rule or in a sum that shows no single one.
-
-
 @dataclass(frozen=True)
 class Combine(Incoming):
-    """The mean, a robust rule (``federation/robust``) or a secure sum (``federation/secure``)."""
+    """Combines the uploads: by the mean, a robust rule, or a secure sum that reveals no single upload."""
 
     name: str = "combine"
 
     def wanted(self, federation: Federation) -> bool:
-        """Always."""
+        """Return True: every recipe combines uploads."""
         return True
 
     def begin(self, federation: Federation, lent: Callable[[], Message]) -> Combination:
-        """Return what uploads that are seen are folded into; ``lent`` returns what the sites of this round got."""
+        """Return an empty combination for visible uploads; ``lent`` returns the weights that the sites received."""
         return combination_of(federation, lent)
-
-
-# Masks of secure aggregation over what a site sends: the server learns the sum and nothing else.
 
 
 @dataclass(frozen=True)
 class Mask:
-    """The summed upload goes under masks that cancel in the sum."""
+    """Masks the summed upload; the masks cancel in the sum, so the server learns only the sum."""
 
     name: str = "mask"
 
     def wanted(self, federation: Federation) -> bool:
-        """With secure aggregation."""
+        """Return whether the recipe has secure aggregation."""
         return federation.secure is not None
 
     def around(self, calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> dict[str, Call]:
-        """Return the calls with the summed one masked, and those that exchange keys and shares."""
+        """Return the calls with the summed one masked, and the calls that exchange keys and shares."""
         return secured(calls, schema_of(calls[SUMMED].uploads, recipe, net), recipe)
-
-
-# Noise on the mean of clipped updates: differential privacy of sites (see :mod:`fedvisage.federation.protections.dp`).
 
 
 @dataclass(frozen=True)
 class Noise(Incoming):
-    """Gaussian noise, charged and stored before anybody sees the result."""
+    """Adds Gaussian noise to the mean of clipped updates, charged and stored before any site sees the result."""
 
     name: str = "noise"
 
     def wanted(self, federation: Federation) -> bool:
-        """With differential privacy of sites, unless it is clipping alone."""
+        """Return whether the recipe has differential privacy of sites with noise, not clipping alone."""
         return federation.dp is not None and federation.dp.noise != 0
 
     def whole(self, mixed: Mixed, recipe: Recipe) -> Message:
-        """Return the mean with noise on it."""
+        """Return the mean with noise."""
         plan = plan_of(recipe)
         assert plan is not None
         assert mixed.releases is not None, "a server without a disk releases nothing"
         return released(mixed.mean, mixed.present(), mixed.count, recipe, plan, mixed.round, mixed.releases)
 
 
-# Simulated hostile sites: what they send is well formed and passes admission, and is meant to spoil the model.
-#
-# - ``sign-flip``: what was lent less the site's own update, times a factor: the others' progress is undone.
-# - ``scaling``: what was lent plus the update times a factor: the site's own model outweighs the others'.
-# - ``label-flip``: the site trains honestly on data whose bona fide images are called attacks and the reverse.
-#
-# The first two change all floating-point tensors. Variances are kept from falling below zero and values from leaving
-# the
-# range that admission allows, as an attacker would who knows it.
+# Simulated hostile sites.
 
 
 class Flipped(View):
-    """A view that calls attacks bona fide, and bona fide images attacks."""
+    """A view with exchanged labels: attacks count as bona fide, bona fide images as attacks."""
 
     @cached_property
     def labels(self) -> npt.NDArray[np.uint8]:
-        """Labels, exchanged."""
+        """Return the exchanged labels."""
         return np.asarray(1 - View(self.slices).labels, dtype=np.uint8)
 
 
 @dataclass(frozen=True)
 class Poison:
-    """Hostile sites of a simulation spoil what they send; the others do as ever."""
+    """Makes hostile sites of a simulation spoil their uploads; the other sites are unchanged.
+
+    Spoiled uploads are well formed and pass admission. The attacks:
+
+    - ``sign-flip``: the lent weights minus the site's own update times a factor, which undoes the others' progress.
+    - ``scaling``: the lent weights plus the update times a factor, so that the site's model outweighs the others'.
+    - ``label-flip``: the site trains honestly on exchanged labels.
+
+    The first two change all floating-point tensors. They keep variances non-negative and values within the range that
+    admission allows, like an attacker who knows this range.
+    """
 
     name: str = "poison"
 
     def wanted(self, federation: Federation) -> bool:
-        """Where the recipe names hostile sites."""
+        """Return whether the recipe names hostile sites."""
         return federation.poisoned is not None
 
     def around(self, calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> dict[str, Call]:
-        """Return the calls as hostile sites carry them out."""
+        """Return the calls with the attacks of hostile sites."""
         settings, honest = recipe.federation.poisoned, calls[SUMMED].run
         assert settings is not None
         hostile = label_flip(honest) if settings.how == "label-flip" else moved(honest, settings)
@@ -282,7 +266,7 @@ class Poison:
 
 
 def label_flip(honest: Callable[[Site, Message], Message]) -> Callable[[Site, Message], Message]:
-    """Return the turn of a site that trains on exchanged labels."""
+    """Return the call of a site that trains on exchanged labels."""
 
     def run(site: Site, message: Message) -> Message:
         data = site.data
@@ -296,7 +280,7 @@ def label_flip(honest: Callable[[Site, Message], Message]) -> Callable[[Site, Me
 
 
 def moved(honest: Callable[[Site, Message], Message], settings: Poisoned) -> Callable[[Site, Message], Message]:
-    """Return the turn of a site that turns its update round, or makes more of it."""
+    """Return the call of a site that reverses or scales its update."""
     factor = -settings.factor if settings.how == "sign-flip" else settings.factor
 
     def run(site: Site, message: Message) -> Message:
@@ -317,7 +301,7 @@ INCOMING: tuple[Incoming, ...] = (ADMIT, ClipAtServer(), COMBINE, Noise())
 
 
 def protected(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> Mapping[str, Call]:
-    """Return a method's calls with the site's chain around them."""
+    """Return a method's calls wrapped in the site's chain."""
     for step in OUTGOING:
         if step.wanted(recipe.federation):
             calls = step.around(calls, recipe, net)
@@ -325,12 +309,12 @@ def protected(calls: Mapping[str, Call], recipe: Recipe, net: nn.ModuleDict) -> 
 
 
 def incoming(federation: Federation) -> tuple[Incoming, ...]:
-    """Return the steps that the server takes under a recipe."""
+    """Return the server's steps for a recipe."""
     return tuple(step for step in INCOMING if step.wanted(federation))
 
 
 def names(federation: Federation) -> dict[str, list[str]]:
-    """Return the steps that a recipe asks for, at the site and at the server, in their order."""
+    """Return the names of a recipe's steps at the site and at the server, in order."""
     return {
         "site": [step.name for step in OUTGOING if step.wanted(federation)],
         "server": [step.name for step in incoming(federation)],

@@ -1,1 +1,1 @@
-"""What is written down for good: the ledger, checkpoints, sites' private state, and releases."""
+"""Persistent records: the ledger, checkpoints, and the private state and releases of sites."""

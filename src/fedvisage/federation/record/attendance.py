@@ -1,4 +1,4 @@
-"""Which sites a run was trained by: told from the lines of its rounds, of which each names who was asked and failed."""
+"""Attendance: the draw of a round's sites, and the sites that trained a run, from the lines of ``rounds.jsonl``."""
 
 from __future__ import annotations
 
@@ -9,24 +9,22 @@ from typing import Any
 from fedvisage.base.streams import numpy_rng
 from fedvisage.recipe import Federation
 
-# Who takes part in a round: a drawn fraction of the sites, less those that are (in a simulation) offline.
-
 
 def asked(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> tuple[str, ...]:
-    """Draw the sites that the server asks in a round, in sorted order; at least one of those that have joined."""
+    """Draw the sites of a round, in sorted order: a share of those that have joined, at least one."""
     names = [name for name in names if settings.joins.get(name, 1) <= round_number]
     count = settings.asks(len(names))
     if count == len(names):
         return tuple(names)
-    chosen = numpy_rng(seed, round_number, "participation").choice(len(names), size=count, replace=False)
-    return tuple(names[index] for index in sorted(chosen))
+    indices = numpy_rng(seed, round_number, "participation").choice(len(names), size=count, replace=False)
+    return tuple(names[index] for index in sorted(indices))
 
 
 def offline(names: Sequence[str], settings: Federation, seed: int, round_number: int) -> frozenset[str]:
-    """Draw the sites that are unreachable in a round.
+    """Draw the sites that are unreachable in a round of a simulation.
 
-    ``any-site``: each on its own with the given probability. ``one-site``: with that probability a single site, drawn
-    anew each round (PrivacyFace, A.2.7).
+    ``any-site``: each site drops out independently with the configured probability. ``one-site``: with that probability
+    a single site drops out, drawn per round (PrivacyFace, A.2.7).
     """
     if not settings.offline:
         return frozenset()
@@ -34,39 +32,39 @@ def offline(names: Sequence[str], settings: Federation, seed: int, round_number:
         drawn = {name: numpy_rng(seed, name, round_number, "offline").random() for name in names}
         return frozenset(name for name, value in drawn.items() if value < settings.offline)
     rng = numpy_rng(seed, round_number, "offline")
-    lost = rng.random() < settings.offline
-    return frozenset([names[int(rng.integers(len(names)))]] if lost else [])
+    one_lost = rng.random() < settings.offline
+    return frozenset([names[int(rng.integers(len(names)))]] if one_lost else [])
 
 
 NO_QUORUM = "no quorum"
-"""Under this name a round's failures say that nothing was combined in it."""
+"""The name under which a round's failures record that nothing was combined."""
 
 
 @dataclass(frozen=True)
 class Attendance:
-    """Which rounds counted which sites."""
+    """The rounds of a run, with the sites that they counted."""
 
     counted: Mapping[int, tuple[str, ...]]
-    """The sites whose training a round counted, by round; without any: nobody was asked, the server trained alone."""
+    """The sites whose training a round counted, by round; empty if the server trained alone."""
     missed: Mapping[str, tuple[int, ...]]
-    """The rounds that asked a site, counted others, and not it."""
+    """By site, the rounds that selected it and counted other sites but not this one."""
     lost: tuple[int, ...]
-    """The rounds in which nothing was combined."""
+    """The rounds that combined nothing."""
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites that some round counted, sorted."""
+        """Return the sites that at least one round counted, sorted."""
         return tuple(sorted({name for names in self.counted.values() for name in names}))
 
     def as_json(self) -> dict[str, Any]:
-        """Return it for ``metrics.json``: how many rounds counted each site, and which did not."""
+        """Return the section for ``metrics.json``: the number of rounds that counted a site, and missed rounds."""
         rounds = {name: sum(name in names for names in self.counted.values()) for name in self.sites}
-        return {"rounds": rounds, "missed": {name: list(which) for name, which in self.missed.items()},
+        return {"rounds": rounds, "missed": {name: list(numbers) for name, numbers in self.missed.items()},
                 "lost": list(self.lost)}  # fmt: skip
 
 
 def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
-    """Read the lines of ``rounds.jsonl``."""
+    """Return the attendance in the lines of ``rounds.jsonl``."""
     counted: dict[int, tuple[str, ...]] = {}
     missed: dict[str, list[int]] = {}
     lost = []
@@ -83,7 +81,7 @@ def attendance_of(rows: Iterable[Mapping[str, Any]]) -> Attendance:
 
 
 def _counted(row: Mapping[str, Any]) -> list[str] | None:
-    """Return whom a round counted, None where nothing was combined; older lines say it by who replied and failed."""
+    """Return the sites that a round counted, or None without a result; older lines list replies and failures."""
     if "counted" in row:
         return row["counted"]  # type: ignore[no-any-return]
     failed = row.get("failed") or {}
@@ -92,7 +90,7 @@ def _counted(row: Mapping[str, Any]) -> list[str] | None:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Write numbers in short: ``2, 4 to 6``."""
+    """Return a short text for numbers: ``2, 4 to 6``."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:
@@ -103,23 +101,23 @@ def spans(numbers: Sequence[int]) -> str:
 
 
 def exceptions(metrics: Mapping[str, Any]) -> list[str]:
-    """Say of a run's figures who was not there: sites that never delivered, rounds without some, rounds in vain."""
+    """Return notes on a run's absences: sites that never delivered, rounds without a site, rounds without a result."""
     attendance = metrics.get("attendance")
     if not attendance:
         return []
-    there = attendance["rounds"]
-    never = [name for name in metrics["sites"] if name not in there] if set(there) & set(metrics["sites"]) else []
-    said = [f"{', '.join(never)} never delivered"] if never else []
-    said += [f"{_rounds(which)} without {name}" for name, which in attendance["missed"].items() if name not in never]
-    return said + ([f"nothing was combined in {_rounds(lost)}"] if (lost := attendance["lost"]) else [])
+    counts = attendance["rounds"]
+    never = [name for name in metrics["sites"] if name not in counts] if set(counts) & set(metrics["sites"]) else []
+    notes = [f"{', '.join(never)} never delivered"] if never else []
+    notes += [f"{_rounds(rounds)} without {name}" for name, rounds in attendance["missed"].items() if name not in never]
+    return notes + ([f"nothing was combined in {_rounds(lost)}"] if (lost := attendance["lost"]) else [])
 
 
 def trained_by(metrics: Mapping[str, Any], most: int = 12) -> str:
-    """Say of a run's figures whose data trained its model, in how many rounds, and who was not there."""
-    attendance, sites, rounds = metrics.get("attendance"), [str(one) for one in metrics.get("sites") or ()], ""
+    """Return a text about the training of a run's model: its sites, its number of rounds, and absences."""
+    attendance, sites, rounds = metrics.get("attendance"), [str(name) for name in metrics.get("sites") or ()], ""
     if attendance and not attendance["rounds"]:
         return "trained at the server, by no site"
-    if attendance and set(attendance["rounds"]) & set(sites):  # else all data were merged into one site
+    if attendance and set(attendance["rounds"]) & set(sites):  # false if all data were merged into one site
         sites = [name for name in sites if name in attendance["rounds"]]
     if metrics.get("rounds") is not None:
         number = int(metrics["rounds"]) - len(attendance["lost"] if attendance else ())

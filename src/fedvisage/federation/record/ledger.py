@@ -1,8 +1,8 @@
-"""The ledger: one line for every field that crossed the wire.
+"""The ledger: one line per field that crossed the wire.
 
-A line that was written stays. When an interrupted run is resumed from a checkpoint, it repeats the exchanges after
-that checkpoint. The lines of the earlier attempt are marked ``"repeated": true`` and kept, because their fields left a
-site all the same. The unmarked lines are those of an uninterrupted run.
+Its lines are never removed. A run that resumes from a checkpoint repeats the exchanges after that checkpoint. The lines
+of the earlier attempt are kept and marked ``"repeated": true``, because their fields left a site. The unmarked lines
+are those of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from fedvisage.base.errors import UserError
 from fedvisage.base.files import json_line, parse_json, read_plain, read_text, write_atomically
 
 LEDGER, ROUNDS = "ledger.jsonl", "rounds.jsonl"
-"""What crossed between sites and server, a line a field; what happened, a line a round."""
+"""File names of the ledger, with one line per field that crossed the wire, and of the rounds, with one line each."""
 REPEATED = "repeated"
-"""The key that marks a line of the ledger whose exchange an interruption undid, so that it was repeated."""
+"""The key that marks a ledger line whose exchange an interruption undid."""
 
 
 class JsonLines:
-    """A file of JSON lines that remembers its length, so that a resumed run continues exactly at its checkpoint."""
+    """A file of JSON lines that tracks its length, so that a resumed run continues exactly at its checkpoint."""
 
     def __init__(self, path: Path) -> None:
-        """Open for appending; the file is created when it is absent."""
+        """Open the file for appending, and create it if it does not exist."""
         self.path = path
         self._file = path.open("ab")
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Write one line; the operating system has it when this returns, so it survives the end of this process."""
+        """Write one line and pass it to the operating system, so that it survives the end of this process."""
         self._file.write(json_line(row).encode())
         self._file.flush()
 
@@ -42,18 +42,18 @@ class JsonLines:
         return self._file.tell()
 
     def cut(self, length: int) -> None:
-        """Drop what was written after a checkpoint."""
+        """Remove the lines after a checkpoint."""
         self._file.flush()
         self._check_length(self._file.seek(0, os.SEEK_END), length)
         os.truncate(self.path, length)
         self._file.seek(0, os.SEEK_END)
 
     def mark_repeated(self, length: int) -> None:
-        """Mark every line after a checkpoint as repeated: its exchange left a site and is about to happen again.
+        """Mark every line after a checkpoint as repeated: its exchange took place and is about to happen again.
 
-        The file is replaced as a whole, and its bytes up to the checkpoint do not change. An interruption at any
-        moment, also a second or third one, leaves a file to which this applies again. A torn last line, which the
-        process was writing when it ended, is dropped.
+        The file is replaced as a whole, and its bytes up to the checkpoint do not change. After an interruption at any
+        moment, also a second or third one, this function can run again. A torn last line, from a process that ended
+        while writing it, is dropped.
         """
         self._file.flush()
         data = read_plain(self.path)
@@ -70,22 +70,22 @@ class JsonLines:
             raise UserError(str(self.path), "is shorter than it was at the last checkpoint; put it back to resume")
 
     def close(self) -> None:
-        """Flush and close."""
+        """Close the file."""
         self._file.close()
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """Read all whole lines of a file of JSON lines; a last one that was cut off is left out."""
+    """Return all complete lines of a file of JSON lines, without a torn last one."""
     return lines_and_rest(path)[0]
 
 
 def lines_and_rest(path: Path) -> tuple[list[dict[str, Any]], str]:
-    """Read all whole lines of a file of JSON lines, and what is left of a last one that was cut off."""
+    """Return all complete lines of a file of JSON lines, and the text of a torn last one."""
     return _rows_of(read_text(path), path)
 
 
 def _rows_of(text: str, path: Path, before: int = 0) -> tuple[list[dict[str, Any]], str]:
-    """Read the lines of a file's text, which begins after a number of lines."""
+    """Return the rows of a text and its torn last line; ``before`` lines precede the text in the file."""
     lines = text.split("\n")
     rows: list[dict[str, Any]] = []
     for number, line in enumerate(lines, 1):
@@ -96,27 +96,29 @@ def _rows_of(text: str, path: Path, before: int = 0) -> tuple[list[dict[str, Any
             if not isinstance(row, dict):
                 raise ValueError("is no mapping")
         except ValueError as error:
-            if number == len(lines):  # behind the last end of line
+            if number == len(lines):  # text after the last end of line: a torn line
                 return rows, line
-            what = f"line {before + number} is not as it was written ({str(error)[:200]}); put the file back as it was"
-            raise UserError(str(path), what) from None
+            message = (
+                f"line {before + number} is not as it was written ({str(error)[:200]}); put the file back as it was"
+            )
+            raise UserError(str(path), message) from None
         rows.append(row)
     return rows, ""
 
 
 def privacy_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return what the site that released most has spent, by the sum and tightly; empty when none released anything."""
+    """Return the costs of the site that released most, by sum and tightly; empty without releases."""
     costs = [(row["site"], row["cost"]) for row in rows if row.get("cost")]
     if not costs:
         return {}
-    site, most = max(costs, key=lambda one: float(one[1]["total"]["epsilon"]))
+    site, most = max(costs, key=lambda site_cost: float(site_cost[1]["total"]["epsilon"]))
     relations = {release["relation"] for _, cost in costs for release in cost["releases"]}
     return {**most["total"], "site": site, "relation": sorted(relations), "noise": most["noise"]}
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One field of one message, as the ledger records it."""
+    """One field of one message in the ledger."""
 
     round: int
     site: str
@@ -128,8 +130,8 @@ class Entry:
     digest: str
     guarantee: str = ""
     cost: Mapping[str, Any] | None = None
-    """Of a release under differential privacy: what it cost and what its site has spent so far."""
+    """For a release under differential privacy: its cost, and the site's total so far."""
 
     def row(self) -> dict[str, Any]:
-        """Return the line as plain values; the cost only where there is one."""
+        """Return the line as plain values, without an absent cost."""
         return {name: value for name, value in asdict(self).items() if name != "cost" or value is not None}

@@ -1,11 +1,12 @@
-"""What a site has released under differential privacy: what it cost, and the very values that were sent.
+"""The log of a site's differentially private releases: their costs and their values.
 
-A release is charged durably, then its noise is drawn, then the value is stored durably, and only then may it be sent.
-Asked for again under the same name, after an interruption or because the server went back to an older checkpoint, the
-stored value is sent again: a second draw of noise on the same data would tell more than was paid for.
+A release is charged durably, then its noise is drawn, then its value is stored durably, and only then is it sent. A
+repeated request for the same name, after an interruption or because the server returned to an older checkpoint, gets
+the stored value: a second draw of noise on the same data would reveal more than the site has paid for.
 
-The log lies outside of a site's generations and only ever grows: private state can go back, what has been told cannot
-be taken back. Each release reads it anew under a lock, so a process that outlived its run cannot spend beside another.
+The log is outside the site's generations and only grows, because private state can go back but a release cannot be
+undone. Each release reads the log again under a lock, so a process that outlived its run cannot spend the budget in
+parallel.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ DAMAGED = "put it back; without it nobody knows what this site has told, and a n
 
 @dataclass(frozen=True)
 class Told:
-    """What a reply says that its release cost, as a sentence and as figures, for the ledger."""
+    """The cost of a release as its reply states it: text and figures for the ledger."""
 
     guarantee: str
     figures: Mapping[str, Any]
 
 
 def told(message: Message, noise: str) -> Told | None:
-    """Read the cost in a site's reply; what is no table of costs is refused."""
+    """Return the cost in a site's reply, or None; raise an error for an invalid table of costs."""
     if COST.name not in message:
         return None
     try:
@@ -59,17 +60,17 @@ def told(message: Message, noise: str) -> Told | None:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What all releases of a site may cost together, and by which figure that is counted."""
+    """The total budget of a site's releases, and the figure that must stay within it."""
 
     total: Budget
     count: Count
 
 
 class Releases:
-    """The log of one site, in a directory of its own."""
+    """The log of one site, in its own directory."""
 
     def __init__(self, directory: Path) -> None:
-        """Remember where; nothing is created before there is something to release."""
+        """Take the log's directory, which the first release creates."""
         self.directory = directory
 
     def release(
@@ -80,39 +81,40 @@ class Releases:
         allowance: Allowance,
         draws: Draws,
     ) -> Message:
-        """Return what was released under this name, or charge for it, draw it and store it.
+        """Return the stored value of a name, or charge, draw and store a new one.
 
-        The field ``cost`` beside it says what it cost and what the site has spent by then.
+        The field ``cost`` of the value has its cost and the site's total so far.
         """
         if not NAME.fullmatch(name):
             raise ValueError(f"{name!r} is no name of a release")
         with self._locked() as file:
-            written = self._read(file)
+            charges = self._read(file)
             if self._path(name).exists():
-                return self._stored(name, written)
-            fresh = due(written, cost, allowance.total, allowance.count)
-            if cost and not fresh and written[-1] != cost[-1]:
+                return self._stored(name, charges)
+            fresh = due(charges, cost, allowance.total, allowance.count)
+            # All charges exist but the value is missing: another draw would release a second value for one charge.
+            if cost and not fresh and charges[-1] != cost[-1]:
                 raise RunFailed(f"{self._path(name)}: was released before, and is gone; start anew")
             self._append(file, fresh)
-            total = spent([*written, *fresh], allowance.total.delta)
+            total = spent([*charges, *fresh], allowance.total.delta)
             value = {key: plain(tensor) for key, tensor in mechanism(draws).items()}
             value |= {COST.name: torch.tensor(table_of(cost, total), dtype=torch.float64)}
-            store.write(self._path(name), value, {"release": name, "charges": [one.release for one in cost]})
+            store.write(self._path(name), value, {"release": name, "charges": [charge.release for charge in cost]})
             return value
 
     def drop(self, name: str) -> None:
-        """Forget a value that nobody can ask for again; its charge stays."""
+        """Remove a value that no order can request again; its charge stays."""
         self._path(name).unlink(missing_ok=True)
 
     def stored(self, name: str) -> Message | None:
-        """Return what was released under a name, if anything was."""
+        """Return the stored value of a name, or None."""
         if not self._path(name).exists():
             return None
         with self._locked() as file:
             return self._stored(name, self._read(file))
 
     def charges(self) -> tuple[Charge, ...]:
-        """Return all that has been charged."""
+        """Return all charges."""
         if not (self.directory / CHARGES).exists():
             return ()
         with self._locked() as file:
@@ -126,28 +128,28 @@ class Releases:
             yield file
 
     def _read(self, file: BinaryIO) -> list[Charge]:
-        """Read the charges. A last line without an end was cut off before anything was drawn for it, and is dropped."""
+        """Return the charges, and remove a torn last line, whose release was not drawn yet."""
         file.seek(0)
-        whole, end, rest = file.read().rpartition(b"\n")
+        lines, end, rest = file.read().rpartition(b"\n")
         if rest:
-            file.truncate(len(whole) + len(end))
+            file.truncate(len(lines) + len(end))
         try:
-            return [Charge.from_json(parse_json(line)) for line in whole.splitlines()]
+            return [Charge.from_json(parse_json(line)) for line in lines.splitlines()]
         except (ValueError, TypeError) as error:
             raise RunFailed(f"{self.directory / CHARGES}: is damaged; {DAMAGED}") from error
 
     def _append(self, file: BinaryIO, charges: Sequence[Charge]) -> None:
-        """Make charges durable."""
+        """Append charges durably."""
         file.seek(0, os.SEEK_END)
-        file.write("".join(json_line(one.as_json()) for one in charges).encode())
+        file.write("".join(json_line(charge.as_json()) for charge in charges).encode())
         file.flush()
         os.fsync(file.fileno())
         sync_directory(self.directory)
         sync_directory(self.directory.parent)
 
     def _stored(self, name: str, written: Sequence[Charge]) -> Message:
-        value, about = store.read(self._path(name), "what was released there cannot be sent again: start anew")
-        missing = set(about["charges"]) - {charge.release for charge in written}
+        value, details = store.read(self._path(name), "what was released there cannot be sent again: start anew")
+        missing = set(details["charges"]) - {charge.release for charge in written}
         if missing:
             raise RunFailed(f"{self.directory / CHARGES}: lacks the charge for {min(missing)}; {DAMAGED}")
         return value

@@ -1,13 +1,13 @@
-"""A site's private state on the site's own disk, in generations.
+"""Checkpoints of the server and private state of sites, in files with a digest.
 
-The server's checkpoint names the generation that each site had reached. A server killed after a site had trained finds
-that site one step ahead; it then sends the generation back, and the site continues from there. So a site always keeps
-its last two generations. A site without private state writes nothing.
+A checkpoint of the server names the generation of private state that each site had reached. A server killed after a
+site had trained finds that site one step ahead; it then sends the generation back, and the site continues from there.
+So a site always keeps its last two generations. A site without private state writes no file.
 
-Between two turns state lies in memory too, as long as the sites of a process have room for it together: split learning
-visits every site every few batches, and FedGPAD after each one. There is room for a few sites, however large, where the
-machine has it; a site without room puts its state into a file, and a thousand sites need not fit. Only a commit has to
-outlive the process.
+Between visits state also stays in memory, as long as there is room for all sites of a process: split learning visits
+every site every few batches, and FedGPAD after each batch. If the machine has enough memory, a few sites of any size
+fit; a site without room writes its state to a file, so a thousand sites need not fit. Only a commit has to outlive the
+process.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from fedvisage.base.processes import free_memory
 from fedvisage.federation.wire.message import digest_of, plain, size_of
 from fedvisage.recipe import Recipe
 
-# Tensors with some plain values beside them, in a file that tells when a single bit of it has changed.
+# Files of tensors and plain values with a digest that reveals the change of a single bit.
 
 
 def write(path: Path, tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> None:
-    """Write a file atomically, with the digest of all that it holds."""
+    """Write a file atomically, with the digest of its content."""
     write_tensors(path, tensors, _told(tensors, values))
 
 
 def sealed_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Return the bytes of such a file that holds no values."""
+    """Return the bytes of such a file without plain values."""
     return tensor_bytes(tensors, _told(tensors, {}))
 
 
 def read(path: Path, advice: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file back; when it is damaged, refuse it with some advice."""
+    """Return the content of a file; the error for a damaged file ends with ``advice``."""
     try:
         tensors, text = read_tensors(path)
     except UserError as error:
@@ -72,8 +72,7 @@ def _seal(tensors: Mapping[str, Tensor], values: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-# The server's checkpoints: one safetensors file each, written whole or not at all; the last two are kept.
-
+# The server's checkpoints: one safetensors file each, written atomically; the last two are kept.
 
 KEPT_CHECKPOINTS = 2
 CHECKPOINTS = "checkpoints"
@@ -81,7 +80,7 @@ CHECKPOINTS = "checkpoints"
 
 @dataclass(frozen=True)
 class Progress:
-    """What a checkpoint holds besides tensors; file lengths let a resumed run cut back what came after."""
+    """The plain values of a checkpoint; with the files' lengths a resumed run removes later lines."""
 
     round: int = 0
     generations: Mapping[str, int] = field(default_factory=dict)
@@ -94,19 +93,19 @@ class Checkpoints:
     """The directory of a run's checkpoints."""
 
     def __init__(self, directory: Path, recipe_digest: str) -> None:
-        """Remember where, and for which recipe."""
+        """Take the directory, and the digest of the recipe."""
         self.directory = directory
         self.recipe_digest = recipe_digest
 
     def write(self, tensors: Mapping[str, Tensor], progress: Progress) -> None:
-        """Write the checkpoint of a round, then forget those before the last two."""
+        """Write the checkpoint of a round, then delete all but the last two."""
         self.directory.mkdir(parents=True, exist_ok=True)
         write(self._path(progress.round), tensors, {"recipe": self.recipe_digest, **asdict(progress)})
-        for old in sorted(self.directory.glob("*.safetensors"))[:-KEPT_CHECKPOINTS]:
-            old.unlink()
+        for path in sorted(self.directory.glob("*.safetensors"))[:-KEPT_CHECKPOINTS]:
+            path.unlink()
 
     def latest(self) -> tuple[dict[str, Tensor], Progress] | None:
-        """Return the newest checkpoint, or None when there is none; a damaged one is refused, not skipped."""
+        """Return the newest checkpoint, or None; a damaged one is an error and is not skipped."""
         paths = sorted(self.directory.glob("*.safetensors"))
         return self._read(paths[-1]) if paths else None
 
@@ -122,12 +121,12 @@ class Checkpoints:
 
 
 def out_of_reach(recipe: Recipe) -> int:
-    """Return after how many rounds no checkpoint can lead back to one: what only it could ask for again may go."""
+    """Return the age in rounds beyond which no checkpoint can lead back to a round, so its releases can be deleted."""
     return (KEPT_CHECKPOINTS + 1) * recipe.runtime.checkpoint_every
 
 
 def generations_of(run: Path) -> dict[str, int]:
-    """Return the generation of private state that each site of a finished run had reached."""
+    """Return the generation of private state that each site of a finished run reached."""
     paths = sorted((run / CHECKPOINTS).glob("*.safetensors"))
     if not paths:
         raise UserError(str(run), "has no checkpoint, which says what its sites had reached; train it anew")
@@ -135,30 +134,30 @@ def generations_of(run: Path) -> dict[str, int]:
 
 
 def recipe_digest(text: str) -> str:
-    """Return a short name for a resolved recipe."""
+    """Return a short digest of a resolved recipe."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 KEPT_GENERATIONS = 2
 ROOM = 1 << 27
-"""Bytes of memory for the state of all sites of a process, between their turns, on any machine."""
+"""Bytes of memory for the state of all sites of a process between visits, on any machine."""
 SITES = 4
-"""Sites for whose state there is room however large it is: as many as the papers' federations have."""
+"""Number of sites whose state may exceed ``ROOM``: as many as the papers' federations have."""
 SHARE = 4
-"""And that takes no more than one part in so many of the memory that is free."""
+"""Such a state takes at most one part in ``SHARE`` of the free memory."""
 
 
 @dataclass
 class Shelf:
-    """Where the sites of a process share memory for their state; a site without a place on it uses its disk."""
+    """Memory that the sites of a process share for their state; a site without room uses its disk."""
 
     room: int | None = None
-    """Bytes; unless given, what the machine has for a few sites."""
+    """Limit in bytes; unset, the limit depends on the machine's free memory."""
     free: Callable[[], int] = free_memory
     _states: dict[Path, dict[str, Tensor]] = field(default_factory=dict)
 
     def put(self, owner: Path, state: dict[str, Tensor]) -> bool:
-        """Keep copies in the place of what the owner had here, if there is room."""
+        """Replace the owner's state by copies of these tensors if there is room; return whether there was."""
         self.clear(owner)
         if not self._fits(size_of(state.values())):
             return False
@@ -166,26 +165,26 @@ class Shelf:
         return True
 
     def _fits(self, wanted: int) -> bool:
-        together = wanted + sum(size_of(other.values()) for other in self._states.values())
+        total = wanted + sum(size_of(state.values()) for state in self._states.values())
         if self.room is not None:
-            return together <= self.room
-        return together <= ROOM or (together <= SITES * wanted and wanted <= self.free() // SHARE)
+            return total <= self.room
+        return total <= ROOM or (total <= SITES * wanted and wanted <= self.free() // SHARE)
 
     def get(self, owner: Path) -> dict[str, Tensor] | None:
-        """Return copies, which the owner may change: a visit that fails must find them as they were."""
+        """Return copies, because the owner may change them, and a failed visit must find the old values."""
         state = self._states.get(owner)
         return None if state is None else {name: plain(value) for name, value in state.items()}
 
     def clear(self, owner: Path) -> None:
-        """Forget what the owner had here."""
+        """Remove the owner's state."""
         self._states.pop(owner, None)
 
 
 class SiteStore:
-    """Private tensors by name: in memory while the site is at work, on its shelf or on disk between its turns."""
+    """Private tensors by name: in the site's memory during a visit, on a ``Shelf`` or on disk between visits."""
 
     def __init__(self, directory: Path, shelf: Shelf | None = None) -> None:
-        """Remember the site's own directory; nothing is created before there is something to keep."""
+        """Take the site's own directory, which is created only when there is state to keep."""
         self.directory = directory
         self.shelf = Shelf() if shelf is None else shelf
         self.generation = 0
@@ -193,23 +192,23 @@ class SiteStore:
 
     @property
     def uncommitted(self) -> bool:
-        """Whether there is state that no generation holds yet."""
+        """Return whether there is state outside any generation."""
         return self._dirty
 
     def load(self) -> dict[str, Tensor]:
-        """Return the state as the site left it."""
-        shelved = self.shelf.get(self.directory)
-        if shelved is not None:
-            return shelved
+        """Return the state at the end of the last visit."""
+        state = self.shelf.get(self.directory)
+        if state is not None:
+            return state
         if self._dirty:
             return read_tensors(self._working)[0]
         return self._read(self._path(self.generation)) if self.generation else {}
 
     def save(self, kept: dict[str, Tensor]) -> None:
-        """Put the state away until the next turn.
+        """Store the state until the next visit.
 
-        It need not outlive this process: before it is committed, a killed run goes back anyway. But a file has the
-        bytes that a commit makes durable, so that what no memory has room for is written once.
+        It need not outlive this process: a killed run returns to a committed generation anyway. But a file has the same
+        bytes as a commit, so a state that does not fit in memory is written once.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
         if self.shelf.put(self.directory, kept):
@@ -219,19 +218,19 @@ class SiteStore:
         self._dirty = True
 
     def commit(self, generation: int) -> int:
-        """Make the present state durable under a generation's number, and return the number in force."""
+        """Make the current state durable under a generation's number, and return the current generation."""
         if self._dirty:
             if self._working.exists():
                 settle(self._working, self._path(generation))
             else:
                 write(self._path(generation), self.load(), {})
             self.generation, self._dirty = generation, False
-            for old in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT_GENERATIONS]:
-                old.unlink()
+            for path in sorted(self.directory.glob("generation-*.safetensors"))[:-KEPT_GENERATIONS]:
+                path.unlink()
         return self.generation
 
     def restore(self, generation: int) -> None:
-        """Go back to a generation that the server's checkpoint names, and forget what came later."""
+        """Return to a generation that the server's checkpoint names, and delete later ones."""
         self._working.unlink(missing_ok=True)
         self.shelf.clear(self.directory)
         self.generation, self._dirty = generation, False
@@ -244,7 +243,7 @@ class SiteStore:
                 path.unlink()
 
     def take_over(self, directory: Path, generation: int) -> None:
-        """Begin with what the site had reached in another run, in whose directory it lies; 0 is nothing."""
+        """Start from the state that the site had reached in another run's directory; generation 0 has no state."""
         if generation:
             self.directory.mkdir(parents=True, exist_ok=True)
             write_atomically(self._path(generation), SiteStore(directory)._path(generation).read_bytes())

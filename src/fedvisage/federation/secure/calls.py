@@ -1,8 +1,8 @@
-"""The site's end of a secure sum: five calls, declared, checked and recorded like any other.
+"""The site's end of a secure sum: five calls, declared, checked and recorded like all others.
 
-``secure-keys`` and ``secure-shares`` come before training, ``train`` answers with masked numbers in place of weights,
-``secure-consistency`` signs the list of survivors, and ``secure-unmask`` reveals what takes the masks off their sum.
-A site carries out each call once per sum, in this order. Secrets live in its memory until the round is over.
+``secure-keys`` and ``secure-shares`` precede training, ``train`` returns masked numbers instead of weights,
+``secure-consistency`` signs the list of survivors, and ``secure-unmask`` reveals the shares that unmask their sum. A
+site executes each call once per sum, in this order. Its secrets stay in memory until the end of the round.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ AT_THE_DESK = (KEYS, SHARES, CONSISTENCY, UNMASK)
 """The calls that need no network."""
 
 PLACE = "secure"
-"""Where a site's secrets stand in its scratch."""
+"""Key of a site's secrets in its scratch."""
 
 DONE = "summed"
-"""Stands there after the sum of a round: there is one per round."""
+"""Value under that key after the sum of a round, because a round has one sum."""
 
 
 @dataclass
 class State:
-    """What a site remembers from call to call of one sum."""
+    """A site's state between the calls of one sum."""
 
     secrets: Secrets
     names: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class State:
     envelopes: dict[int, bytes] = field(default_factory=dict)
     survivors: tuple[int, ...] = ()
     last: str = KEYS
-    """The last call that was carried out."""
+    """The last executed call."""
 
     def named(self, indices: Sequence[int]) -> tuple[str, ...]:
         """Return the names of sites of the roster."""
@@ -57,11 +57,11 @@ class State:
 
 
 Layout = Mapping[str, Tensor]
-"""The tensors that are summed, in order, as empty examples of their types and shapes."""
+"""The summed tensors, in order, as empty examples of their types and shapes."""
 
 
 def layout_of(schema: Schema) -> Layout:
-    """Return what of an averaging method's upload is summed: the weights, without the statistics beside them."""
+    """Return the part of an averaging method's upload that is summed: the weights without the statistics."""
     return {
         name: torch.empty(expected.shape, dtype=expected.dtype)
         for name, expected in schema.tensors.items()
@@ -70,10 +70,11 @@ def layout_of(schema: Schema) -> Layout:
 
 
 def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[str, Call]:
-    """Return a method's calls, the summed one securely aggregated; ``schema`` is what that one would have uploaded."""
+    """Return a method's calls with secure aggregation of the summed one, whose plain upload has this ``schema``."""
     derived = recipe.federation.secure is not None and recipe.federation.secure.entropy == "derived"
     promise = "in a sum only" + (", but masks follow from the run's seed" if derived else "")
     most = protocol.MOST_SITES
+    # The fields of keys, shares and lists in both directions.
     public = Upload("public", "key", shape=(3, KEY), dtype="uint8")
     signature = Upload("signature", "key", shape=(CREDENTIAL,), dtype="uint8")
     sealed = Upload("sealed", "share", shape=(-1, protocol.ENVELOPE), dtype="uint8", most=most * protocol.ENVELOPE)
@@ -101,19 +102,19 @@ def secured(calls: Mapping[str, Call], schema: Schema, recipe: Recipe) -> dict[s
 
 
 def settings_of(recipe: Recipe) -> Secure:
-    """Return the section of a recipe that has one."""
+    """Return the section ``federation.secure`` of a recipe that has one."""
     assert recipe.federation.secure is not None
     return recipe.federation.secure
 
 
 def threshold_of(recipe: Recipe, round_number: int) -> int:
-    """Return how many of the sites that a round asks must take part to the end."""
+    """Return the number of a round's selected sites that must finish."""
     names = asked(sorted(recipe.data.sites), recipe.federation, recipe.runtime.seed, round_number)
     return settings_of(recipe).needed(len(names))
 
 
 def _weight(examples: int, recipe: Recipe) -> float:
-    """Return what a site counts: 1, or its share of the most examples that may count."""
+    """Return a site's weight: 1, or its number of images relative to the largest number that counts."""
     most = settings_of(recipe).most_examples
     return min(examples, most) / most if weighs_by_examples(recipe) else 1.0
 
@@ -140,7 +141,7 @@ def _keys(site: Site, message: Message) -> Message:
 
 
 def _shares(site: Site, message: Message) -> Message:
-    """Check the roster and its signatures, and share this site's secrets among it."""
+    """Check the roster and its signatures, and share this site's secrets among its members."""
     state, roster = _state(site, KEYS), roster_of(message["roster"])
     names, signatures = _names(site, message["members"]), rows_to_bytes(message["signatures"])
     state.last = SHARES
@@ -148,24 +149,24 @@ def _shares(site: Site, message: Message) -> Message:
         raise Refused("roster", f"names {len(roster)} sites, {threshold_of(site.recipe, site.round)} needed for a sum")
     if not len(names) == len(roster) == len(signatures):
         raise Refused("roster", "does not have one name and one signature per site")
-    own = names.index(site.name) if site.name in names else -1
-    if own < 0 or roster[own] != state.secrets.public():
+    position = names.index(site.name) if site.name in names else -1
+    if position < 0 or roster[position] != state.secrets.public():
         raise Refused("roster", "does not hold this site's keys in its place")
     if len({public.masking for public in roster}) < len(roster):
         raise Refused("roster", "names a key twice")
     for name, public, signature in zip(names, roster, signatures, strict=True):
         site.trust.verify(name, keys_statement(site.round, name, public), signature)
-    state.names, state.roster, state.own = names, roster, own
+    state.names, state.roster, state.own = names, roster, position
     try:
         draw = _draw(site, SHARES)
-        envelopes = protocol.shares_of(state.secrets, roster, own, threshold_of(site.recipe, site.round), draw)
+        envelopes = protocol.shares_of(state.secrets, roster, position, threshold_of(site.recipe, site.round), draw)
     except ValueError as error:
         raise Refused("roster", f"holds a key with which none can be agreed ({error})") from error
     return {"sealed": bytes_to_rows(envelopes)}
 
 
 def _names(site: Site, members: Tensor) -> tuple[str, ...]:
-    """Return the names of a roster, which come as positions among the recipe's sites, in ascending order."""
+    """Return the names of a roster from its positions among the recipe's sites, in ascending order."""
     names, positions = sorted(site.recipe.data.sites), members.tolist()
     if positions != sorted(set(positions)) or not set(positions) <= set(range(len(names))):
         raise Refused("roster", "names a site twice, or one that is not among the recipe's")
@@ -173,9 +174,9 @@ def _names(site: Site, members: Tensor) -> tuple[str, ...]:
 
 
 def _masked(site: Site, message: Message, plain: Call, schema: Schema) -> Message:
-    """Train, check the values here, as the server no longer can, and send them under masks.
+    """Train, check the values here because the server cannot, and return them masked.
 
-    Once per sum: two uploads under the same masks would show their difference.
+    Once per sum, because two uploads under the same masks would reveal their difference.
     """
     state = _state(site, SHARES)
     state.last = SUMMED
@@ -213,10 +214,10 @@ def _agree(site: Site, message: Message) -> Message:
 
 
 def _unmask(site: Site, message: Message) -> Message:
-    """Reveal one share for each site, once, if enough survivors have signed the list that this site signed.
+    """Reveal one share per site, once, if enough survivors have signed the list that this site signed.
 
-    Any two groups of so many sites share an honest one, and an honest site signs one list: so nobody can have different
-    honest sites reveal different shares of one site.
+    Any two groups of the required size share an honest site, and an honest site signs one list. So no party can make
+    different honest sites reveal different shares of one site.
     """
     state = _state(site, CONSISTENCY)
     site.scratch[PLACE] = DONE
@@ -236,7 +237,7 @@ def _unmask(site: Site, message: Message) -> Message:
 
 
 def _state(site: Site, last: str) -> State:
-    """Return the state of a sum whose last call was this one."""
+    """Return the state of a sum whose last call was ``last``."""
     state = site.scratch.get(PLACE)
     if not isinstance(state, State) or state.last != last:
         raise Refused(PLACE, "was asked out of turn; the sum has to start anew")
@@ -244,7 +245,7 @@ def _state(site: Site, last: str) -> State:
 
 
 def bytes_to_rows(rows: list[bytes]) -> Tensor:
-    """Return byte strings of one length as a tensor."""
+    """Return byte strings of equal length as a tensor."""
     return torch.from_numpy(np.frombuffer(b"".join(rows), dtype=np.uint8).reshape(len(rows), -1).copy())
 
 

@@ -1,11 +1,11 @@
-"""A site's memory of its secure sums: which data took part with which roster, and who survived each round.
+"""A site's memory of its secure sums: the roster of each data set, and the survivors of each round.
 
-Two sums over the same data whose members differ show, by their difference, the uploads of the members that differ. So a
-data set belongs to one roster: any later roster on it is refused, and so is a round that was already summed with other
-survivors, in this run or another. Data are the same if they share an image, by content. Only the site's administrator
-can allow another roster.
+The difference between two sums over the same data with different members reveals the uploads of the members that
+differ. So a data set belongs to one roster: the site refuses any later roster for it, and any round that was already
+summed with other survivors, in this run or another. Data are the same if they share an image, by content. Only the
+site's administrator can allow another roster.
 
-Each pair of a roster and a set of images has two files: its images' digests, which never change, and a record. Records
+Each pair of a roster and a set of images has two files: the images' digests, which never change, and a record. Records
 are written under a lock, because several runs of one site share the directory.
 """
 
@@ -23,7 +23,7 @@ from fedvisage.base.files import json_key, locked, read_json, read_plain, write_
 from fedvisage.federation.wire.schema import Refused
 
 PATIENCE = 30.0
-"""Seconds to wait for another run of this site that is writing its record."""
+"""Seconds to wait for another run of this site that writes its record."""
 
 FIELD = "secure"
 ALLOW = "--allow-roster"
@@ -33,10 +33,10 @@ Digests = NDArray[np.uint64]
 
 
 class RosterMemory:
-    """The records of one site, as one run sees them."""
+    """The records of one site in one run."""
 
     def __init__(self, directory: Path, run: str, images: Digests, allowed: Collection[frozenset[str]] = ()) -> None:
-        """Open the memory in a directory for a run on these images; ``allowed`` rosters are never refused."""
+        """Open the memory in a directory for a run on these images; ``allowed`` rosters are always accepted."""
         self._directory, self._run, self._allowed = directory, run, frozenset(allowed)
         self._images = np.unique(images).astype("<u8")
         self._shares_images: dict[str, bool] = {}
@@ -78,11 +78,11 @@ class RosterMemory:
         return self._directory / f"{hashlib.sha256(content).hexdigest()[:32]}.json"
 
     def _overlapping(self) -> Iterator[dict[str, Any]]:
-        """Yield the records of data that share an image with this run's."""
+        """Yield the records of data that share an image with this run's data."""
         for path in sorted(self._directory.glob("*.json")):
             if path.stem not in self._shares_images:
-                theirs = np.frombuffer(read_plain(path.with_suffix(".images")), dtype="<u8")
-                self._shares_images[path.stem] = bool(np.isin(self._images, theirs).any())
+                other_images = np.frombuffer(read_plain(path.with_suffix(".images")), dtype="<u8")
+                self._shares_images[path.stem] = bool(np.isin(self._images, other_images).any())
             if self._shares_images[path.stem]:
                 yield read_json(path, "without it this site cannot tell which sums would show its uploads")
 

@@ -1,8 +1,8 @@
-"""The protocol, as functions of bytes and whole numbers: who draws what, who masks with what, who opens what.
+"""The secure aggregation protocol as functions of bytes and integers: secrets, masks, shares and the opened sum.
 
-Sites stand in a roster, in the order of their names. In the paper's words (Fig. 4): ``Secrets`` holds the private keys
-c and s and the seed b; ``shares_of`` is round 1, ``mask`` round 2, ``revealed`` round 4, ``opened_sum`` what the
-server makes of it. Beside the paper each site publishes the hash of its seed, so that wrong shares are noticed.
+Sites form a roster, in the order of their names. In the paper's terms (Fig. 4): ``Secrets`` has the private keys c and
+s and the seed b; ``shares_of`` is round 1, ``mask`` round 2, ``revealed`` round 4, and ``opened_sum`` the server's
+result. Unlike in the paper, each site also publishes the hash of its seed, so that wrong shares are detected.
 """
 
 from __future__ import annotations
@@ -25,27 +25,26 @@ from torch import Tensor
 
 from fedvisage.federation.wire.schema import ABSURD, VARIANCE, Refused
 
-# Tensors as whole numbers modulo 2^64, in which a sum is exact and a mask hides everything.
-#
-# A value v that counts w becomes round(w·v·2^32). Admission allows |v| ≤ 10^6 < 2^20, and w is at most 1, so a
-# site's
-# number stays below 2^52 and the sum of 2,048 sites below 2^63: nothing can overflow. Counters get 8 bits behind the
-# point and must stay below 2^44. Rounding moves each site's number by at most 2^-33, and so does it the mean of
-# sites
-# that count alike.
+# Tensors as integers modulo 2^64, in which sums are exact and masks hide everything.
 
 
 Words = NDArray[np.uint64]
 
 FRACTION, COUNT_FRACTION = 32, 8
-"""Bits behind the point, of values and of counters."""
+"""Fractional bits of values and of counters."""
 
 MOST_SITES = 2048
 MOST_COUNT = 2**44
 
 
 def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
-    """Return a tensor's numbers, multiplied by what the site counts."""
+    """Return a tensor's numbers as integers, multiplied by the site's weight.
+
+    A value v with weight w becomes round(w·v·2^32). Admission allows |v| ≤ 10^6 < 2^20, and w is at most 1, so a site's
+    number stays below 2^52 and the sum of 2,048 sites below 2^63: no overflow is possible. Counters get 8 fractional
+    bits and must stay below 2^44. Rounding changes each site's number, and the mean of sites with equal weight, by at
+    most 2^-33.
+    """
     if not value.is_floating_point() and value.numel() and int(value.max()) >= MOST_COUNT:
         raise Refused(name, f"is a count beyond {MOST_COUNT}, the most that a secure sum can hold")
     scaled = value.to(torch.float64, copy=True).mul_(weight * 2.0 ** _fraction(value.dtype)).round_()
@@ -53,13 +52,13 @@ def encode(name: str, value: Tensor, weight: float = 1.0) -> Words:
 
 
 def decode(total: Words, like: Tensor) -> Tensor:
-    """Return what a sum of encoded tensors is worth, in float64 and in a tensor's shape."""
+    """Return the value of a sum of encoded tensors, in float64 and in the shape of ``like``."""
     numbers = torch.from_numpy(total.view(np.int64).copy()).double()
     return (numbers * 2.0 ** -_fraction(like.dtype)).reshape(like.shape)
 
 
 def encode_all(tensors: Mapping[str, Tensor], weight: float, loss: Tensor) -> Words:
-    """Return a whole upload: its tensors, what the site counts, and its loss, which does not count by examples."""
+    """Return a complete upload: the tensors, the site's weight, and its loss, which is not weighted by examples."""
     words, start = np.empty(size_of(tensors), dtype=np.uint64), 0
     for name, value in tensors.items():
         words[start : start + value.numel()] = encode(name, value, weight)
@@ -69,7 +68,7 @@ def encode_all(tensors: Mapping[str, Tensor], weight: float, loss: Tensor) -> Wo
 
 
 def size_of(like: Mapping[str, Tensor]) -> int:
-    """Return how many numbers an upload has."""
+    """Return the number of integers in an upload."""
     return sum(value.numel() for value in like.values()) + 2
 
 
@@ -85,10 +84,10 @@ def decode_mean(total: Words, like: Mapping[str, Tensor], count: int) -> tuple[d
 
 
 def absurd(total: Words, like: Mapping[str, Tensor], count: int) -> str | None:
-    """Return what of an opened sum cannot come of so many sites that checked their numbers before they masked them.
+    """Return the first part of an opened sum that ``count`` sites with checked numbers cannot produce, or None.
 
-    Single uploads cannot be looked at, but what they came to can: what a site puts under its masks instead of numbers
-    is nearly always far outside.
+    The server cannot check single uploads, but it can check their sum: masked data other than valid numbers nearly
+    always give sums far outside the bounds.
     """
     scalar = torch.zeros((), dtype=torch.float64)
     weight, slack = float(decode(total[-2:-1], scalar)), count * 2.0**-FRACTION
@@ -114,33 +113,33 @@ def _fraction(dtype: torch.dtype) -> int:
     return FRACTION if dtype.is_floating_point else COUNT_FRACTION
 
 
-# Keys that two sites agree on, streams of masks drawn from them, and envelopes that only the other can open.
-#
-# Key agreement is X25519 (RFC 7748), keys are derived by HKDF-SHA-256 (RFC 5869), streams are ChaCha20's and
-# envelopes
-# ChaCha20-Poly1305's (RFC 8439). Every key is used for one stream or one envelope only, so no nonce is needed.
+# Key agreement of two sites, mask streams from the agreed keys, and envelopes that only the other site can open.
 
 
 KEY, TAG = 32, 16
-"""Bytes of a key, and of what an envelope is longer than its content."""
+"""Bytes of a key, and the bytes that an envelope adds to its content."""
 
 STRETCH = 1 << 15
-"""Numbers of a mask that are in memory at a time: few enough to stay in a processor's cache until they are added."""
+"""Number of a mask's integers in memory at a time, few enough to stay in the processor's cache until they are added."""
 
 
 def public_of(private: bytes) -> bytes:
-    """Return the public half of a key."""
+    """Return the public half of a private key."""
     return X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
 def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
-    """Return the key that both sides derive for a purpose; a public key of low order is a ``ValueError``."""
+    """Return the key that both sides derive for a purpose; a public key of low order raises ``ValueError``.
+
+    Key agreement is X25519 (RFC 7748), key derivation HKDF-SHA-256 (RFC 5869), streams are ChaCha20 and envelopes
+    ChaCha20-Poly1305 (RFC 8439). Every key is used for one stream or one envelope only, so no nonce is needed.
+    """
     shared = X25519PrivateKey.from_private_bytes(private).exchange(X25519PublicKey.from_public_bytes(public))
     return HKDF(algorithm=SHA256(), length=KEY, salt=None, info=b"fedvisage " + purpose).derive(shared)
 
 
 def add_stream(total: Words, key: bytes, *, subtract: bool = False) -> None:
-    """Add a key's stream of numbers to an array in place, modulo 2^64, or subtract it."""
+    """Add a key's stream of integers to an array in place, modulo 2^64, or subtract it."""
     start = 0
     for stretch in _stream(key, len(total)):
         part = total[start : start + len(stretch)]
@@ -152,12 +151,12 @@ def add_stream(total: Words, key: bytes, *, subtract: bool = False) -> None:
 
 
 def seal(key: bytes, content: bytes) -> bytes:
-    """Return an envelope."""
+    """Return an envelope with this content."""
     return ChaCha20Poly1305(key).encrypt(bytes(12), content, None)
 
 
 def opened(key: bytes, envelope: bytes) -> bytes | None:
-    """Return an envelope's content, or None when it was not sealed with this key."""
+    """Return an envelope's content, or None if it was not sealed with this key."""
     try:
         return ChaCha20Poly1305(key).decrypt(bytes(12), envelope, None)
     except InvalidTag:
@@ -165,7 +164,7 @@ def opened(key: bytes, envelope: bytes) -> bytes | None:
 
 
 def _stream(key: bytes, count: int) -> Iterator[Words]:
-    """Yield a key's numbers, a stretch at a time; each is gone when the next is drawn."""
+    """Yield a key's integers in stretches; each stretch is valid until the next one."""
     encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
     zeros, drawn = memoryview(bytes(8 * STRETCH)), memoryview(bytearray(8 * STRETCH))
     for start in range(0, count, STRETCH):
@@ -174,13 +173,7 @@ def _stream(key: bytes, count: int) -> Iterator[Words]:
         yield np.frombuffer(drawn[:size], dtype="<u8").astype(np.uint64, copy=False)
 
 
-# Shamir's secret sharing: a secret in n shares of which any t give it back, and fewer say nothing about it.
-#
-# A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979. A secret of 32 bytes is the constant term
-# of a
-# random polynomial of degree t − 1 over the integers modulo the Mersenne prime 2^521 − 1; the share of holder i is
-# its
-# value at i + 1.
+# Shamir's secret sharing: any t of n shares give the secret, and fewer shares contain no information about it.
 
 
 PRIME = 2**521 - 1
@@ -188,11 +181,16 @@ SECRET, SHARE = 32, 66
 """Bytes of a secret and of a share."""
 
 Draw = Callable[[int], bytes]
-"""Returns so many random bytes."""
+"""Returns the requested number of random bytes."""
 
 
 def split(secret: bytes, threshold: int, count: int, draw: Draw) -> list[bytes]:
-    """Return one share for each of ``count`` holders, any ``threshold`` of which give the secret back."""
+    """Return one share for each of ``count`` holders; any ``threshold`` of them give the secret.
+
+    A. Shamir, "How to Share a Secret", Communications of the ACM 22, 1979. A secret of 32 bytes is the constant term of
+    a random polynomial of degree t − 1 over the integers modulo the Mersenne prime 2^521 − 1; the share of holder i is
+    its value at i + 1.
+    """
     if not 1 <= threshold <= count:
         raise ValueError(f"{count} holders cannot need {threshold} of their shares")
     terms = [int.from_bytes(secret, "little"), *(_element(draw) for _ in range(threshold - 1))]
@@ -212,12 +210,12 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
                 above = above * other % PRIME
                 below = below * (other - x) % PRIME
         total += y * above * pow(below, -1, PRIME)
-    # Wrong shares give a number that no secret is; what is left of it fails the check of whoever uses it.
+    # Wrong shares give a number that is no secret; the truncated result fails the check of the caller.
     return int(total % PRIME % 2 ** (8 * SECRET)).to_bytes(SECRET, "little")
 
 
 def _element(draw: Draw) -> int:
-    """Return a number below the prime; modulo would favour small ones by less than 2^-128."""
+    """Return a random number below the prime; the modulo favours small ones by less than 2^-128."""
     return int.from_bytes(draw(SHARE + 16), "little") % PRIME
 
 
@@ -229,19 +227,19 @@ def _value(terms: list[int], x: int) -> int:
 
 
 ENVELOPE = 2 * SHARE + TAG
-"""Bytes of an envelope: a share of the mask key, a share of the seed."""
+"""Bytes of an envelope with a share of the mask key and a share of the seed."""
 
 NOTHING = bytes(SHARE)
-"""Stands for a share that its holder cannot give."""
+"""Represents a share that its holder cannot reveal."""
 
 
 class CannotOpen(Exception):
-    """The masks of a sum cannot be taken off: too few shares, or wrong ones."""
+    """The masks of a sum cannot be removed, because shares are missing or wrong."""
 
 
 @dataclass(frozen=True)
 class Secrets:
-    """What a site draws for one sum: its key for envelopes, its key for masks, and the seed of its own mask."""
+    """A site's secrets for one sum: its key for envelopes, its key for masks, and the seed of its own mask."""
 
     sealing: bytes
     masking: bytes
@@ -253,7 +251,7 @@ class Secrets:
         return Secrets(draw(KEY), draw(KEY), draw(KEY))
 
     def public(self) -> Public:
-        """Return what the others may see."""
+        """Return the public keys and the hash of the seed."""
         return Public(public_of(self.sealing), public_of(self.masking), hashlib.sha256(self.seed).digest())
 
 
@@ -270,7 +268,7 @@ Roster = Sequence[Public]
 
 
 def shares_of(secrets: Secrets, roster: Roster, own: int, threshold: int, draw: Draw) -> list[bytes]:
-    """Return an envelope for each site of the roster, with its shares of the mask key and of the seed."""
+    """Return one envelope per site of the roster, with its shares of the mask key and of the seed."""
     pairs = zip(
         split(secrets.masking, threshold, len(roster), draw),
         split(secrets.seed, threshold, len(roster), draw),
@@ -280,7 +278,7 @@ def shares_of(secrets: Secrets, roster: Roster, own: int, threshold: int, draw: 
 
 
 def mask(numbers: Words, secrets: Secrets, roster: Roster, own: int, present: Collection[int]) -> None:
-    """Put numbers, where they stand, under the site's own mask and one mask for each other site that shared."""
+    """Mask numbers in place, with the site's own mask and one mask for each other site that shared its keys."""
     add_stream(numbers, secrets.seed)
     for other in present:
         if other != own:
@@ -290,9 +288,9 @@ def mask(numbers: Words, secrets: Secrets, roster: Roster, own: int, present: Co
 def revealed(
     secrets: Secrets, roster: Roster, own: int, envelopes: Mapping[int, bytes], survivors: Collection[int]
 ) -> list[bytes]:
-    """Return for each site one share: of its seed if its numbers are in the sum, of its mask key if they are not.
+    """Return one share per site: of its seed if its numbers are in the sum, of its mask key otherwise.
 
-    Never both: with both, the server could take the masks off a single upload.
+    Never both: with both, the server could unmask a single upload.
     """
     shares = [NOTHING] * len(roster)
     for sender, envelope in envelopes.items():
@@ -310,10 +308,11 @@ def opened_sum(
     shares: Mapping[int, Sequence[bytes]],
     threshold: int,
 ) -> Words:
-    """Take the masks off the survivors' sum; ``shares`` are the revealed ones, by who revealed them."""
+    """Return the unmasked sum of the survivors; ``shares`` has the revealed shares by the site that revealed them."""
     result = total.copy()
+    # A survivor's own mask follows from its seed. A lost site's pairwise masks follow from its mask key.
     for site in sorted(present):
-        secret = _joined({holder: given[site] for holder, given in shares.items()}, site, threshold)
+        secret = _joined({holder: rows[site] for holder, rows in shares.items()}, site, threshold)
         if site in survivors:
             if hashlib.sha256(secret).digest() != roster[site].seed_hash:
                 raise CannotOpen(f"the shares of the seed of site {site + 1} in the roster are wrong")

@@ -1,4 +1,4 @@
-"""The server's end of a secure sum: it carries keys and envelopes between sites, adds, and takes the masks off."""
+"""The server's end of a secure sum: it forwards keys and envelopes, adds masked uploads, and unmasks their sum."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.federation.wire.schema import SUMMED
 
 ALL = "all sites"
-"""Under what the mean loss of a sum stands in a round's record; no site can be called so."""
+"""Name of a sum's mean loss in a round's record; no site can have this name."""
 
 
 class NoSum(RunFailed):
-    """Too few sites took part to the end: nothing was learnt, of the sum as little as of single uploads."""
+    """Too few sites finished: the server learned neither the sum nor single uploads."""
 
 
 @dataclass(frozen=True)
 class Summed:
-    """A mean out of a secure sum, in float64, and whose uploads are in it."""
+    """The mean from a secure sum, in float64, with the sites that contributed."""
 
     value: Message
     replied: tuple[str, ...]
@@ -35,19 +35,23 @@ class Summed:
 
 
 def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -> Summed:
-    """Have the sites add their uploads up by secure aggregation, and return the mean."""
+    """Sum the sites' uploads by secure aggregation, and return the mean."""
+    # Round 0 of the protocol: keys. Only sites that published keys take part in the following steps.
     keys = _ask(exchange, KEYS, {}, {})
     names = tuple(keys)
     _need(len(names), threshold, "published keys")
     roster = torch.stack([reply["public"] for reply in keys.values()])
     signed = _signed_roster(exchange, keys) | {"roster": roster}
+    # Round 1: shares of the secrets, as envelopes that the server forwards but cannot open.
     sealed = _tables(exchange, _ask(exchange, SHARES, signed, {name: {} for name in names}), "sealed", len(names))
     _need(len(sealed), threshold, "shared their keys")
     present = [index for index, name in enumerate(names) if name in sealed]
     envelopes = {names[to]: _addressed(sealed, names, present, to) for to in present}
+    # Round 2: masked uploads.
     total, survivors, failed = _sum(exchange, message, envelopes, protocol.size_of(like))
     _need(len(survivors), threshold, "sent their numbers")
     kept = [index for index in present if names[index] in survivors]
+    # Round 3: the survivors sign their list. Round 4: the signers reveal shares.
     agreed = _agreed(exchange, names, kept)
     _need(len(agreed["signers"]), threshold, "signed the list of survivors")
     answers = _ask(exchange, UNMASK, agreed, {names[index]: {} for index in agreed["signers"].tolist()}, late=True)
@@ -65,7 +69,7 @@ def summed(exchange: Exchange, message: Message, like: Layout, threshold: int) -
 
 
 def _signed_roster(exchange: Exchange, keys: Mapping[str, Message]) -> Message:
-    """Return who published keys, as positions among all sites, and the signatures of the keys."""
+    """Return the sites with keys, as positions among all sites, and their signatures."""
     names = sorted(exchange.transport.names)
     positions = [names.index(name) for name in keys]
     signatures = torch.stack([reply["signature"] for reply in keys.values()])
@@ -73,7 +77,7 @@ def _signed_roster(exchange: Exchange, keys: Mapping[str, Message]) -> Message:
 
 
 def _agreed(exchange: Exchange, names: tuple[str, ...], survivors: list[int]) -> Message:
-    """Have the survivors sign their list; a site that does not sign reveals no share, and its numbers stay in."""
+    """Let the survivors sign their list; a site that does not sign reveals no share, and its numbers remain."""
     to: dict[str, Message] = {names[index]: {} for index in survivors}
     replies = _ask(exchange, CONSISTENCY, {"survivors": torch.tensor(survivors)}, to, late=True)
     signatures = [reply["signature"] for reply in replies.values()]
@@ -87,7 +91,7 @@ def _agreed(exchange: Exchange, names: tuple[str, ...], survivors: list[int]) ->
 def _ask(
     exchange: Exchange, call: str, message: Message, each: Mapping[str, Message], *, late: bool = False
 ) -> dict[str, Message]:
-    """Return replies by site; who is lost after its numbers are in the sum is still part of it, and recorded so."""
+    """Return replies by site; a site lost after its upload (``late``) stays in the sum, and the record says so."""
     replies = {}
     for reply in exchange.run(call, message, each=each, to=tuple(each) or None):
         if reply.message is not None:
@@ -98,7 +102,7 @@ def _ask(
 
 
 def _tables(exchange: Exchange, replies: Mapping[str, Message], field: str, rows: int) -> dict[str, Tensor]:
-    """Return a field of the replies; refuse those that have not one row for each site of the roster."""
+    """Return a field of the replies, without those that lack one row per site of the roster."""
     tables = {}
     for name, reply in replies.items():
         if len(reply[field]) == rows:
@@ -109,7 +113,7 @@ def _tables(exchange: Exchange, replies: Mapping[str, Message], field: str, rows
 
 
 def _addressed(sealed: Mapping[str, Tensor], names: tuple[str, ...], present: list[int], to: int) -> Message:
-    """Return the envelopes that are addressed to a site, in the order of those who are present."""
+    """Return the envelopes for a site, in the order of the present sites."""
     rows = torch.stack([sealed[names[sender]][to] for sender in present])
     return {"present": torch.tensor(present), "sealed": rows}
 
@@ -117,7 +121,7 @@ def _addressed(sealed: Mapping[str, Tensor], names: tuple[str, ...], present: li
 def _sum(
     exchange: Exchange, message: Message, envelopes: Mapping[str, Message], size: int
 ) -> tuple[Words, tuple[str, ...], dict[str, str]]:
-    """Add the masked uploads up as they come; only the sum is in memory."""
+    """Return the sum of the masked uploads, added as they arrive, so that only the sum is in memory."""
     total, survivors, failed = np.zeros(size, dtype=np.uint64), [], {}
     for reply in exchange.run(SUMMED, message, each=envelopes, to=tuple(envelopes)):
         if reply.message is None:

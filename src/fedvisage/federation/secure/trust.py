@@ -1,7 +1,7 @@
-"""What a site signs, verifies and remembers in a secure sum because the server may lie.
+"""A site's signatures, their verification, and its memory of secure sums, as protection from a lying server.
 
 ``Trust`` is the interface. Between organisations ``nvflare/trust.py`` implements it with the kit's certificate and a
-memory on the site's disk. In a simulation all sites are one process of one user, so ``SIMULATED`` does nothing; it
+memory on the site's disk. In a simulation one process of one user runs all sites, so ``SIMULATED`` does nothing; it
 signs with zeros, so that messages have the same fields and sizes.
 """
 
@@ -19,7 +19,7 @@ CREDENTIAL = 2048
 
 
 class Trust(Protocol):
-    """A site's means against a lying server."""
+    """A site's protection from a lying server."""
 
     def sign(self, statement: bytes) -> bytes:
         """Return a credential of ``CREDENTIAL`` bytes: this site's signature of a statement about this run."""
@@ -38,7 +38,7 @@ class Trust(Protocol):
 
 
 class Simulated:
-    """The trust of a simulation in one place: nothing is signed, verified or remembered."""
+    """The trust of a simulation in one process: it signs, verifies and remembers nothing."""
 
     def sign(self, statement: bytes) -> bytes:
         """Return zeros."""
@@ -61,14 +61,14 @@ SIMULATED: Trust = Simulated()
 
 
 def keys_statement(round_number: int, site: str, public: Public) -> bytes:
-    """Return what a site signs about its public keys."""
+    """Return the statement that a site signs about its public keys."""
     return _statement({"about": "keys", "round": round_number, "site": site, "keys": _written(public)})
 
 
 def survivors_statement(
     round_number: int, roster: Sequence[str], publics: Sequence[Public], survivors: Sequence[str]
 ) -> bytes:
-    """Return what a site signs about the sites whose numbers are in the sum; the roster stands in it as a digest."""
+    """Return the statement that a site signs about the survivors of a sum; it contains a digest of the roster."""
     keys = _statement([[name, _written(public)] for name, public in zip(roster, publics, strict=True)])
     digest = hashlib.sha256(keys).hexdigest()
     return _statement({"about": "survivors", "round": round_number, "roster": digest, "survivors": list(survivors)})

@@ -1,1 +1,1 @@
-"""What crosses between server and sites: messages, declared fields, their check, and how they travel."""
+"""Messages between server and sites: their declaration, check, encoding and transport."""

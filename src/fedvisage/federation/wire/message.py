@@ -1,4 +1,4 @@
-"""Messages as bytes, and the digest that the ledger records of them."""
+"""Messages: named tensors, their safetensors encoding, and the digest that the ledger records."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -10,28 +10,28 @@ from safetensors.torch import save as write_tensors
 from torch import Tensor, nn
 
 Message = dict[str, Tensor]
-"""Named tensors. A number is a tensor without dimensions, so that one set of checks covers all."""
+"""Named tensors. A number is a tensor without dimensions, so one set of checks covers all values."""
 
 
 class Malformed(Exception):
-    """Bytes that are no message: truncated, oversized header, unknown type."""
+    """Bytes that do not form a message: truncated, with an oversized header, or of an unknown type."""
 
 
 def plain(tensor: Tensor) -> Tensor:
-    """Return a detached, contiguous copy on the CPU: the only form in which a tensor enters a message."""
+    """Return a detached, contiguous copy on the CPU, the only form of tensors in messages."""
     return tensor.detach().to("cpu", copy=True).contiguous(memory_format=torch.contiguous_format)
 
 
 def is_plain(value: object) -> bool:
-    """Return whether a value has the form in which a tensor enters a message, or another that is read as easily."""
+    """Return whether a value has the form of tensors in messages, or one that is read as easily."""
     if type(value) is not Tensor or value.layout != torch.strided or value.device.type != "cpu":
         return False
-    lazy = value.is_neg() or value.is_conj()  # a sign that is not in the memory yet
+    lazy = value.is_neg() or value.is_conj()  # the memory does not contain the sign yet
     return not (lazy or value.is_nested or value.is_quantized or value.requires_grad)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> Message:
-    """Return the tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names begin with a prefix, with the prefix removed."""
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
@@ -41,7 +41,7 @@ def state_of(net: nn.ModuleDict, *parts: str) -> Message:
 
 
 def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
-    """Put what a message holds of a network's parts into them; a part must come whole."""
+    """Load a message's tensors into the parts of a network; a part in the message must be complete."""
     for name, part in net.items():
         state = under(f"{name}.", message)
         if state:
@@ -49,12 +49,12 @@ def load_parts(net: nn.ModuleDict, message: Mapping[str, Tensor]) -> None:
 
 
 def encode(message: Message) -> bytes:
-    """Write a message in the safetensors format."""
+    """Return a message in the safetensors format."""
     return write_tensors({name: tensor.contiguous() for name, tensor in message.items()})
 
 
 def decode(data: bytes) -> Message:
-    """Read a message back; anything that is not whole and well formed raises :class:`Malformed`."""
+    """Return the message in these bytes; incomplete or invalid bytes raise :class:`Malformed`."""
     try:
         return read_tensors(data)
     except (SafetensorError, KeyError, ValueError, OverflowError, RuntimeError) as error:
@@ -62,22 +62,22 @@ def decode(data: bytes) -> Message:
 
 
 def size_of(tensors: Iterable[Tensor]) -> int:
-    """Count the bytes of the values."""
+    """Return the number of bytes of the values."""
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class Digests:
-    """Remembers the digest of the last message that it was asked about: many sites are asked about the same model.
+    """A cache of the last message's digest, because many sites ask about the same model.
 
-    A message is the same if it has the same tensors, which nothing has changed in their place since.
+    A message is the same if it has the same tensor objects and no in-place change has happened since.
     """
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start with an empty cache."""
         self._digest, self._seen = "", dict[str, tuple[Tensor, int]]()
 
     def of(self, message: Message) -> str:
-        """Return a message's digest, worked out unless it is known."""
+        """Return a message's digest, from the cache if possible."""
         if not self._knows(message):
             self._digest = digest_of(message)
             self._seen = {name: (value, _changes(value)) for name, value in message.items()}
@@ -91,7 +91,7 @@ class Digests:
 
 
 def _changes(value: Tensor) -> int:
-    """Count how often a tensor was changed in its place; torch does not count for those made to infer with."""
+    """Return the number of a tensor's in-place changes; torch does not count them for inference tensors."""
     return 0 if value.is_inference() else value._version
 
 
@@ -102,7 +102,7 @@ def digest_of(message: Message) -> str:
         tensor = message[name].detach().cpu().contiguous()
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|".encode())
         flat = tensor.reshape(-1)
-        if flat.stride() != (1,):  # a tensor of one element counts as contiguous whatever its stride
+        if flat.stride() != (1,):  # a tensor of one element is contiguous with any stride
             flat = flat.clone(memory_format=torch.contiguous_format)
         total.update(flat.view(torch.uint8).numpy().data)
     return total.hexdigest()

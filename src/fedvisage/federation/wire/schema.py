@@ -1,7 +1,8 @@
-"""The declared fields of a call, worked out for a network: what a site may send, the server accepts, nothing else.
+"""Schemas: the declared fields of a call for a given network, and the check of messages against them.
 
-The same check runs twice. At the site it is the exit: a method cannot emit what it did not declare. At the server it is
-the entrance: a field that is missing, extra, of another type or shape, not finite or absurdly large is refused by name.
+The same check runs twice. At the site it controls output: a method cannot emit an undeclared field. At the server it
+controls input: the error for a field that is missing, extra, of another type or shape, not finite or extremely large
+names the field.
 """
 
 from __future__ import annotations
@@ -18,51 +19,49 @@ from fedvisage.federation.wire.message import Message, is_plain
 from fedvisage.federation.wire.precision import LARGEST, SCALE, Form, fields, wide
 from fedvisage.recipe import Recipe
 
-# One declared field of what a site uploads, and the fields that many methods share.
-
-
 Kind = Literal["weights", "statistic", "activation", "gradient", "dp", "masked", "key", "share"]
-"""What an uploaded field is, for the ledger and for whoever reads it."""
+"""Kind of an uploaded field, for the ledger and its readers."""
 
 
 @dataclass(frozen=True)
 class Upload:
     """One declared field of a site's reply.
 
-    With ``parts`` the field is the whole state of these parts (weights and buffers) and its tensors are named
-    ``part.tensor``. Otherwise it is one tensor named like the field, whose shape is given, or follows from the recipe;
-    -1 stands for a dimension that varies, bounded by ``most`` elements in all. With ``form`` the recipe says in which
-    numbers it travels (``wire``).
+    With ``parts`` the field is the complete state of these parts (weights and buffers), and its tensors are named
+    ``part.tensor``. Otherwise it is one tensor with the field's name, whose shape is fixed or follows from the recipe;
+    -1 is a variable dimension, limited by ``most`` elements in total. With ``form`` the recipe selects its number
+    format (``wire``).
     """
 
     name: str
-    """The field's name, in the ledger; without ``parts`` the tensor's name as well."""
+    """The field's name in the ledger; without ``parts`` also the tensor's name."""
     kind: Kind
-    """What it is, for the ledger."""
+    """The field's kind in the ledger."""
     parts: tuple[str, ...] = ()
-    """The parts whose state it is."""
+    """The parts whose state the field contains."""
     prefix: str = ""
-    """What stands before the names of the parts' tensors, where it is not the parts' state that they hold."""
+    """Prefix of the parts' tensor names, if the values are not the parts' state."""
     trained: bool = False
-    """Of the parts, only the tensors that a gradient trains."""
+    """The field contains only those tensors of the parts that a gradient trains."""
     shape: tuple[int, ...] | Callable[[Recipe], tuple[int, ...]] = ()
-    """The shape of a single tensor; -1 for a dimension that varies."""
+    """The shape of a single tensor; -1 for a variable dimension."""
     dtype: str = "float32"
     """The type of a single tensor."""
     most: int = 1 << 24
-    """The most elements of a tensor whose shape varies."""
+    """The largest number of elements of a tensor with a variable dimension."""
     guarantee: str = ""
-    """What the ledger says of it in words."""
+    """The ledger's description of the field."""
     form: Callable[[Recipe], Form] | None = None
-    """In which numbers the recipe has it travel."""
+    """Returns the number format that the recipe selects."""
     noised: Callable[[Recipe], bool] | None = None
-    """Whether the recipe has it released under differential privacy: of kind ``dp``, with its ``cost`` beside it."""
+    """Returns whether the recipe releases the field under differential privacy: with kind ``dp`` and a field
+    ``cost``."""
     left_out: Callable[[Recipe], bool] | None = None
-    """Whether the recipe has it not sent at all."""
+    """Returns whether the recipe omits the field."""
 
 
 SUMMED = "train"
-"""The call of averaging methods whose uploads meet in one mean."""
+"""The call of averaging methods whose uploads form one mean."""
 
 EXAMPLES = Upload("examples", "statistic", dtype="int64", guarantee="number of training images")
 COST = Upload(
@@ -77,36 +76,36 @@ LOSS = Upload("loss", "statistic", dtype="float64", guarantee="mean training los
 
 
 ABSURD = 1e6
-"""No weight, statistic or gradient of a sound model comes near this magnitude; one that does would swamp a mean."""
+"""No weight, statistic or gradient of a valid model comes near this magnitude; larger ones would dominate a mean."""
 
 
 MOST_EXAMPLES = 100_000_000
-"""No site has more images; a weight beyond would leave nothing of the other sites in a mean."""
+"""No site has more images; a larger weight would suppress the other sites in a mean."""
 
 VARIANCE = "running_var"
-"""How BatchNorm calls what it divides by the root of: below zero, a network computes nothing."""
+"""BatchNorm's name of its running variance: a network cannot use a negative one."""
 
 EXACT = 2**53
-"""Whole numbers beyond are not exact in the float64 of a mean."""
+"""Larger integers are not exact in the float64 of a mean."""
 
 
 class Refused(Exception):
-    """A reply that does not fit its declaration, with the field and the reason."""
+    """A message that differs from its declaration, with the field and the reason."""
 
     def __init__(self, field: str, reason: str) -> None:
-        """Remember both, for the report."""
+        """Store both for the report."""
         super().__init__(field, reason)
         self.field = field
         self.reason = reason
 
     def __str__(self) -> str:
-        """Say field and reason."""
+        """Return field and reason as one text."""
         return f"{self.field}: {self.reason}"
 
 
 @dataclass(frozen=True)
 class Expected:
-    """One tensor that a reply must hold."""
+    """One tensor that a reply must contain."""
 
     field: str
     kind: Kind
@@ -117,22 +116,22 @@ class Expected:
 
 @dataclass(frozen=True)
 class Schema:
-    """All tensors of one call's reply, by name, and the uploads that they belong to."""
+    """All tensors of one call's reply, by name, with their declared uploads."""
 
     tensors: Mapping[str, Expected]
     uploads: tuple[Upload, ...]
     narrow: bool = False
-    """Whether the weights of its orders and replies travel as bf16."""
+    """True if the weights of orders and replies travel as bf16."""
     exact: bool = False
-    """Whether it is about a model that a round has made already."""
+    """True if the call concerns a finished model."""
 
     @property
     def releases(self) -> bool:
-        """Whether its replies tell something under differential privacy."""
+        """Return whether the replies contain a release under differential privacy."""
         return any(upload.kind == "dp" for upload in self.uploads)
 
     def group(self, message: Message) -> dict[str, Message]:
-        """Return the message's tensors under the upload that declared them."""
+        """Return the message's tensors grouped by the upload that declares them."""
         groups: dict[str, Message] = {upload.name: {} for upload in self.uploads}
         for name, tensor in message.items():
             groups[self.tensors[name].field][name] = tensor
@@ -141,7 +140,7 @@ class Schema:
 
 @dataclass(frozen=True)
 class Extent:
-    """How much one message may hold: tensors, bytes of all of them, bytes of the largest."""
+    """Size limits of one message: number of tensors, bytes in total, bytes of the largest tensor."""
 
     tensors: int = 0
     size: int = 0
@@ -149,15 +148,16 @@ class Extent:
 
 
 def extent_of(tensors: Iterable[Expected]) -> Extent:
-    """Return how much a message may hold that has all these tensors, each as large as it may be."""
+    """Return the size of a message with all these tensors at their largest size."""
     sizes = [
-        (one.most if -1 in one.shape else torch.Size(one.shape).numel()) * wide(one.dtype).itemsize for one in tensors
+        (expected.most if -1 in expected.shape else torch.Size(expected.shape).numel()) * wide(expected.dtype).itemsize
+        for expected in tensors
     ]
     return Extent(len(sizes), sum(sizes), max(sizes, default=0))
 
 
 def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, *, exact: bool = False) -> Schema:
-    """Work out the tensors that a call with these uploads may send."""
+    """Return the tensors that a call with these uploads may send."""
     tensors: dict[str, Expected] = {}
     uploads, narrow = _uploads(declared, recipe), recipe.federation.wire == "bf16" and not exact
     for upload in uploads:
@@ -175,7 +175,7 @@ def schema_of(declared: tuple[Upload, ...], recipe: Recipe, net: nn.ModuleDict, 
 
 
 def _uploads(declared: tuple[Upload, ...], recipe: Recipe) -> tuple[Upload, ...]:
-    """Return what a call declares under a recipe: what is released with noise has its cost beside it."""
+    """Return a call's uploads under a recipe; a release with noise adds its cost."""
     sent = tuple(upload for upload in declared if upload.left_out is None or not upload.left_out(recipe))
     noised = [upload for upload in sent if upload.noised is not None and upload.noised(recipe)]
     if not noised:
@@ -188,7 +188,7 @@ def _expected(upload: Upload, shape: tuple[int, ...], dtype: torch.dtype) -> Exp
 
 
 def check(message: Message, schema: Schema) -> None:
-    """Refuse a reply that differs from its declaration in any way."""
+    """Raise an error for a reply that differs from its declaration in any way."""
     for name in sorted(set(message) - set(schema.tensors)):
         raise Refused(name, "is not declared")
     for name, expected in schema.tensors.items():
@@ -234,7 +234,7 @@ def _check_values(name: str, tensor: Tensor) -> None:
 
 
 def _check_encoding(name: str, message: Message) -> None:
-    """Refuse codes whose values would not be what the same field may hold in fp32."""
+    """Raise an error for codes whose values would not be valid for the same field in fp32."""
     codes, scale = message[name], message.get(f"{name}{SCALE}")
     if scale is None:
         raise Refused(f"{name}{SCALE}", "is missing")

@@ -1,4 +1,4 @@
-"""What a transport is: it brings orders to sites and their replies back."""
+"""The interface of transports, which carry orders to sites and replies back, and messages in files."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedvisage.federation.wire.message import Message, encode, plain
 
 @dataclass(frozen=True)
 class Order:
-    """What the server asks for, in which round, as part of which visit; the answer carries the ticket back."""
+    """An order of the server for a call, with its round and visit; the answer returns the ticket."""
 
     call: str
     round: int
@@ -25,52 +25,53 @@ class Order:
 
 @dataclass(frozen=True)
 class Reply:
-    """A site's answer, or the reason why there is none."""
+    """A site's answer, or the reason for its absence."""
 
     site: str
     message: Message | None
     failure: str = ""
     ticket: str = ""
     spent: bool = False
-    """It failed because the site's budget for releases does not allow another one: that is for the method to decide."""
+    """The failure is a spent budget for releases; the method decides about its consequences."""
 
 
 class Transport(Protocol):
-    """Brings orders to sites. Replies come one at a time, in sorted order of sites; a lost site is a failed reply."""
+    """Carries orders to sites. Replies come one by one, in sorted order of sites; a lost site gives a failed reply."""
 
     names: tuple[str, ...]
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Have sites carry out their orders."""
+        """Let the sites execute their orders, and yield their replies."""
         ...
 
     def commit(self, generation: int) -> dict[str, int]:
-        """Make the sites' private state durable, and return the generation that each is at."""
+        """Make the sites' private state durable, and return the current generation of each site."""
         ...
 
     def restore(self, generations: Mapping[str, int]) -> None:
-        """Send the sites back to the generations that a checkpoint names."""
+        """Return the sites to the generations that a checkpoint names."""
         ...
 
 
-# Messages that go from process to process of one machine: tensors in a file that both map, names beside it.
-#
-# A file outlives whoever was to read it, so what was asked can be asked again. It need not outlive the machine.
+# Messages between processes of one machine, as files of tensors that both map.
 
 
 @dataclass(frozen=True)
 class Parcel:
-    """The tensors of a message: their names in order, and the files that hold them together."""
+    """The tensors of a message: their names in order, and the files that contain them.
+
+    A file outlives its reader, so a request can be repeated; it need not outlive the machine.
+    """
 
     names: tuple[str, ...]
     paths: tuple[Path, ...]
 
     def opened(self) -> Message:
-        """Map the files; what is read of them is in memory once, whatever the number of readers."""
-        held: Message = {}
+        """Return the message by mapping its files; all readers share the same memory."""
+        tensors: Message = {}
         for path in self.paths:
-            held |= load_file(path)
-        return {name: held[name] for name in self.names}
+            tensors |= load_file(path)
+        return {name: tensors[name] for name in self.names}
 
 
 def pack(message: Message, path: Path) -> Parcel:
@@ -80,14 +81,14 @@ def pack(message: Message, path: Path) -> Parcel:
 
 
 def pack_all(orders: Mapping[str, Order], folder: Path, number: int) -> dict[str, Parcel]:
-    """Write the messages of orders that go out together; what all of them hold is written once."""
+    """Write the messages of simultaneous orders; tensors that all of them contain are written once."""
     messages = [order.message for order in orders.values()]
     first = messages[0] if messages else {}
-    common = {key: value for key, value in first.items() if all(other.get(key) is value for other in messages)}
+    common = {key: value for key, value in first.items() if all(message.get(key) is value for message in messages)}
     shared = pack(common, folder / f"{number}.safetensors").paths if common else ()
     parcels = {}
-    for place, (name, order) in enumerate(orders.items()):
-        own = {key: value for key, value in order.message.items() if key not in common}
-        paths = pack(own, folder / f"{number}-{place}.safetensors").paths if own else ()
+    for index, (name, order) in enumerate(orders.items()):
+        separate = {key: value for key, value in order.message.items() if key not in common}
+        paths = pack(separate, folder / f"{number}-{index}.safetensors").paths if separate else ()
         parcels[name] = Parcel(tuple(order.message), (*shared, *paths))
     return parcels
