@@ -151,7 +151,7 @@ class Claimed:
 
     @property
     def exchanged(self) -> Budget:
-        """Return the claim for replacing one identity: a removal plus an addition, unless the relation is replace-one."""
+        """Return the claim for replacing an identity: removal plus addition, unless ``relation`` is replace-one."""
         if self.how.relation == "replace-one":
             return self.claim
         return Budget(2 * self.claim.epsilon, self.claim.delta * (1 + math.exp(self.claim.epsilon)))

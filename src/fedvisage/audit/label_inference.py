@@ -39,7 +39,7 @@ def obstacle(subject: Subject) -> str:
 
 
 def attack(subject: Subject) -> Finding:
-    """Guess the labels of a few batches of every site, and compare the guesses with the true labels."""
+    """Guess the labels of some batches of every site, and compare the guesses with the truth."""
     recording = overhear(subject, rounds_for(subject, IMAGES))
     head = subject.saved.finished["head.weight"].float()
     with_head, without_head, labels = [], [], []
@@ -51,16 +51,16 @@ def attack(subject: Subject) -> Finding:
         # Without the head the classes of the two groups are unknown; the better assignment counts.
         without_head.append(groups if groups.float().mean() >= 0.5 else ~groups)
         labels.append(truth)
-    correct, separated, share = (
+    right, separated, share = (
         float(torch.cat(batches).float().mean()) for batches in (with_head, without_head, labels)
     )
     count = sum(map(len, labels))
     says = (
-        f"A server that knows the head's average reads {100 * correct:.1f} % of {count} labels off the gradients of the "
+        f"A server that knows the head's average reads {100 * right:.1f} % of {count} labels off the gradients of the "
         f"sites' heads; by guessing the larger class it would be right on {100 * max(share, 1 - share):.1f} %."
     )
     numbers = {
-        "labels_right": correct,
+        "labels_right": right,
         "classes_told_apart_without_head": separated,
         "share_of_larger_class": max(share, 1 - share),
         "images": float(count),

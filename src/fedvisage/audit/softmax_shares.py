@@ -69,7 +69,7 @@ def _held(subject: Subject) -> tuple[dict[str, Held], float]:
 
 def _row(sites: Mapping[str, Held], margin: float, scale: float) -> dict[str, str | float]:
     measured = [
-        shares(held, torch.cat([other.clusters for name, other in sites.items() if name != site]), margin, scale)
+        shares(held, torch.cat([remote.clusters for name, remote in sites.items() if name != site]), margin, scale)
         for site, held in sites.items()
     ]
     return {"ρ of the loss": margin, **{name: float(np.mean([row[name] for row in measured])) for name in measured[0]}}
@@ -88,11 +88,11 @@ def shares(held: Held, clusters: Tensor, margin: float, scale: float) -> dict[st
 def where_they_lie(sites: Mapping[str, Held], edge: float) -> dict[str, float]:
     """Return the mean cosine of two sites' clusters, and the shares of a site's own and of other people in its caps."""
     samples: dict[str, list[float]] = {}
-    for (name, site), (other, held) in product(sites.items(), sites.items()):
-        whose = "own people in a cap" if name == other else "other sites' people in a cap"
+    for (name, site), (held_name, held) in product(sites.items(), sites.items()):
+        whose = "own people in a cap" if name == held_name else "other sites' people in a cap"
         if len(site.clusters):
             samples.setdefault(whose, []).append(float((held.centres @ site.clusters.T >= edge).float().mean()))
-        if name < other and len(site.clusters) and len(held.clusters):
+        if name < held_name and len(site.clusters) and len(held.clusters):
             cosine = float((site.clusters @ held.clusters.T).mean())
             samples.setdefault("cosine of two sites' clusters", []).append(cosine)
     return {name: float(np.mean(values)) for name, values in samples.items()}
