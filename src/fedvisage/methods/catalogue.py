@@ -205,7 +205,7 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
         tree |= {} if named in face.MODELS else {"model": named}
     elif tree.get("model") in MODELS and named not in (None, tree["model"]):
         raise _twice("name", named, "method.model", tree["model"])
-    # A network repeats the name of its model only if the model is a backbone.
+    # Only the network of a backbone repeats the model's name.
     model = tree.get("model")
     if named is not None and named == model:
         del network["name"]
