@@ -149,7 +149,7 @@ def network_with_public_centres(recipe: Recipe) -> nn.ModuleDict:
 
 
 def user(member: Member) -> Tensor:
-    """Return features; with ``evaluation.people.flip``, add the features of the mirrored images."""
+    """Return features; with ``evaluation.recognition.flip``, add the features of the mirrored images."""
     features: Tensor = member.net["model"](member.images)
     if member.recipe.evaluation.people.flip:
         features = features.float() + member.net["model"](member.images.flip(-1)).float()
