@@ -43,7 +43,7 @@ class AveragingOptions(MethodOptions):
     """The options of all averaging methods: uniform weights of sites, or weights by their number of images."""
 
     weight: Literal["uniform", "examples"] = "uniform"
-    """Sites count alike, or by their number of images."""
+    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
 
 
 class OnModel(MethodOptions):

@@ -68,7 +68,7 @@ class Options(leakage.Options):
     unify_every: int = Field(10, ge=1)
     """Number of rounds between averages of tokenizers and heads."""
     weight: Literal["uniform", "examples"] = "examples"
-    """Sites count alike, or by their number of images."""
+    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
     encoder_update: Literal["gradient", "average"] = "gradient"
     """Update of the blocks: a step along the round's mean gradient, or training in each visit and averaging the results
     (``average``)."""
