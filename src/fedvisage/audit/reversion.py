@@ -102,12 +102,14 @@ def attack(subject: Subject) -> Finding:
     assert people is not None
     assert people.public is not None
     model, size = seen(subject), side_of(subject.recipe.input.size)
+    # The attacker has the finished model and the public images, and learns to invert the model on these.
     public = torch.from_numpy(model.faces(people.public).features)
     net = train_reversion(public, resized(images_of(people.public), size), SCHOOLING)
     threshold = next((threshold.value for threshold in subject.saved.thresholds.values()), 1.0)
     photos, rows, drawn = model.faces(gallery(subject)), [], []
     first = min(people.apart)
     persons = people_of(subject, model, first)
+    # Pictures show the first site only; the table covers all sites.
     for released in told(subject, model):
         faces = rebuilt(net, torch.from_numpy(released.vectors))
         features = embedded(subject, model.scorer.net["model"], faces)

@@ -1,4 +1,4 @@
-"""AFL: agnostic federated learning, which optimises the worst mixture of the sites instead of their mean.
+"""AFL: agnostic federated learning, which optimises the worst mixture of sites instead of their mean.
 
 M. Mohri, G. Sivek, A. T. Suresh, "Agnostic Federated Learning", ICML 2019, algorithm Stochastic-AFL. The server keeps a
 mixture λ over the sites. Weights descend on the mixture's loss Σ λₖ Lₖ(w); λ ascends on it, along the sites' losses,

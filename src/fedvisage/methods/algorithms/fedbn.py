@@ -10,7 +10,7 @@ For such targets its authors suggest the mean of the sites' BatchNorm layers, or
 (issue 9 of their code; ``evaluation.adapt`` does the latter). Here the layers therefore do leave the sites: sites
 upload them with the body; the server delivers their mean to targets and never lends it to sites. Thresholds, too, are
 chosen with the mean layers. Initial weights are rejected, because they reach only the server: ``training.start`` with
-private layers, and the others always.
+private layers, ``training.pretrain`` and ``network.weights`` always.
 """
 
 from collections.abc import Callable, Iterator

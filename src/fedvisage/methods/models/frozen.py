@@ -29,7 +29,7 @@ class Frozen:
     images: int
     """Number of images in the view."""
     known: Tensor | None = None
-    """Features of the view's first images in their original form, if the caller has them already."""
+    """Features of the view's first images, not mirrored, if the caller has them already."""
 
     def __post_init__(self) -> None:
         """Start with an empty cache."""

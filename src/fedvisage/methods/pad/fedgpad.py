@@ -61,7 +61,7 @@ class Weights(Section):
 
 
 class Options(fedavg.AveragingOptions):
-    """FedGPAD's options; a weight of zero is a switch of Tables VI and VII.
+    """FedGPAD's options; the switches of Tables VI and VII are weights of zero.
 
     ``without_depth`` names species, such as ``mask``, that the depth loss leaves out because their shape is real.
     """

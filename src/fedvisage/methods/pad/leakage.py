@@ -141,10 +141,10 @@ def release(site: Site, kind: str, rows: Tensor, pack: Callable[[Tensor], Messag
     guard = guard_of(limits, kind, Budget(privacy.epsilon, privacy.delta), passes, privacy.count)
     if guard.length + FAR * guard.sigma > ABSURD:
         raise TrainingBroke(f"the budget asks for noise of σ {guard.sigma:.3g} on {kind}, more than a reply may hold")
-    # A resumed run must receive the stored reply; releases that no checkpoint can request again are deleted.
     number = (site.round - 1) * site.batches_per_round + site.taken
     cost = guard.charges(named(number, kind), (number - 1) // site.batches_per_epoch + 1)
     reply = site.release(named(number, kind), lambda draws: pack(guard.noised(rows, draws).float()), cost)
+    # A resumed run receives the stored reply again; replies that no checkpoint can request any more are deleted.
     site.forget(named(number - out_of_reach(recipe) * site.batches_per_round, kind))
     return reply
 

@@ -179,6 +179,7 @@ def calls(*, class_token: bool) -> dict[str, Call]:
     def gradient_shape(recipe: Recipe) -> tuple[int, ...]:
         return (-1, recipe.options(vit.Options).network.width)
 
+    # Fields of the server's orders; the replies' fields are declared with each call.
     back = Upload("gradient", "gradient", shape=token_shape, most=MOST, form=form_of)
     average = Upload(HAS, "statistic", dtype="int64")
     pseudo = Upload("pseudo", "activation", shape=gradient_shape, form=form_of)

@@ -151,9 +151,10 @@ def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
         transformed = transformed + shift(site)
     branches = face.own_centres(site, BRANCHES)
     if options.loss == "cosface":
+        # Public identities have higher numbers than the site's own.
         local = (batch.at_hand < len(branches)).nonzero()[:, 0]
         if not len(local):
-            return transformed.sum() * 0
+            return transformed.sum() * 0  # a zero loss that still has a gradient
         rows = site.compute.bring(local)
         return cosface(transformed[rows], branches, batch.identities[rows], scale=options.scale, margin=options.margin)
     return margin_binary(

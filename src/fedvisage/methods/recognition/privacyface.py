@@ -63,7 +63,7 @@ from fedvisage.recipe import Recipe, Section
 
 # Clusters of a site's class centres, their release and its cost (Algorithm 2, lines 2 and 3).
 CANDIDATE_IMAGES = 4
-"""Number of images per public person that determine its direction."""
+"""Number of images per public person in the computation of that person's direction."""
 SEVERAL = 2
 """Minimum number of public candidates, so that there is a choice; more candidates have no extra cost."""
 
