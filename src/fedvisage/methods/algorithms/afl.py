@@ -4,12 +4,12 @@ M. Mohri, G. Sivek, A. T. Suresh, "Agnostic Federated Learning", ICML 2019, algo
 mixture λ over the sites. Weights descend on the mixture's loss Σ λₖ Lₖ(w); λ ascends on it, along the sites' losses,
 and is projected back onto the simplex. With a step of 0, λ stays uniform and this is FedAvg.
 
-Deviations from the paper: sites train locally, as in FedAvg, and λ weights the mean of their models; with ``local:
-{batches: 1}`` and SGD that is the paper's step. The gradient with respect to λₖ is Lₖ at the lent weights; here it is
-the mean training loss of the site's local work, which is uploaded anyway. With one local batch that is the paper's
-stochastic estimate; with more it also includes what the site has learnt meanwhile. A site that does not reply keeps its
-λ, and the other sites redistribute theirs. The step of 0.1 is a choice. The server trusts the reported losses: a site
-that overstates its loss gains weight in the mixture.
+Deviations from the paper: sites train locally, as in FedAvg, and λ weights the mean of their models; with
+``local: {batches: 1}`` and SGD that is the paper's step. The gradient with respect to λₖ is Lₖ at the lent weights;
+here it is the mean training loss of the site's local work, which is uploaded anyway. With one local batch that is the
+paper's stochastic estimate; with more it also includes what the site has learnt meanwhile. A site that does not reply
+keeps its λ, and the other sites redistribute theirs. The step of 0.1 is a choice. The server trusts the reported
+losses: a site that overstates its loss gains weight in the mixture.
 """
 
 from collections.abc import Iterator, Mapping

@@ -9,10 +9,10 @@ step after every backward pass, the blocks once per round; tokenizers and heads 
 
 Deviations from the paper: predictions average several draws (see ViT-H-IS). A round is a pass over each site's data
 (``training.local: {epochs: 1}``) in recipes of paper size; ``batches: 1`` follows §3.3 literally, and causes a warning
-if it cannot train anything. The authors' code is ``encoder_update: average``, ``weight: uniform``, ``adapter:
-residual``, ``head: normed`` and blocks 1 to 6 (the recipe fedsis-released), without its error of overwriting the
-sampled representation. A site's Adam starts anew at every visit unless ``training.optimizer.state`` is ``kept``, which
-is the right setting here: the paper has one Adam for all rounds.
+if it cannot train anything. The authors' code is ``encoder_update: average``, ``weight: uniform``,
+``adapter: residual``, ``head: normed`` and blocks 1 to 6 (the recipe fedsis-released), without its error of overwriting
+the sampled representation. A site's Adam starts anew at every visit unless ``training.optimizer.state`` is ``kept``,
+which is the right setting here: the paper has one Adam for all rounds.
 """
 
 from dataclasses import replace
