@@ -7,7 +7,7 @@ tokens and returns the loss's gradient with respect to it. ``tokens`` delivers t
 returns the next ones.
 
 - The head, the tokenizer and the server's ``every_batch`` parts step after every backward pass. The ``encoder`` steps
-  at the end of a round, along the mean gradient of all batches of the round (``encoder_update: gradient``, the text).
+  at the end of a round, down the mean gradient of all batches of the round (``encoder_update: gradient``, the text).
   Alternatively it steps within a visit like the rest, starting from the round's weights for each site, and the results
   of the visits are averaged (``average``, the authors' code). ``training.local`` defines a round: ``epochs: 1``, a pass
   over each site's data, as in §4.2 and the authors' code, or ``batches: 1`` per site, the literal reading of §3.3.
@@ -70,7 +70,7 @@ class Options(leakage.Options):
     weight: Literal["uniform", "examples"] = "examples"
     """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
     encoder_update: Literal["gradient", "average"] = "gradient"
-    """Update of the blocks: a step along the round's mean gradient, or training in each visit and averaging the results
+    """Update of the blocks: a step down the round's mean gradient, or training in each visit and averaging the results
     (``average``)."""
     wire: Form = "fp32"
     """Wire format of tokens, pseudo-class tokens and their gradients: ``fp32``, ``bf16`` or ``int8`` (one scale per
@@ -119,7 +119,7 @@ def sent(site: Site, kind: str, rows: Tensor) -> Message:
 
 
 def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
-    """Take the head's step along the gradient of Eq. 4, and return the gradient with respect to the head's input."""
+    """Take the head's step down the loss of Eq. 4, and return the gradient with respect to the head's input."""
     pseudo.requires_grad_()
     with site.autocast():
         logits = site.net["head"](pseudo)
@@ -246,7 +246,7 @@ def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:
 
 
 def by_gradient(s: Server, side: ServerSide) -> Visits:
-    """Visit all sites, then step the encoder once, along the mean gradient of their batches."""
+    """Visit all sites, then step the encoder once, down the mean gradient of their batches."""
     visits = Visits()
     for name in s.present:
         with s.visit(name) as site:
