@@ -1,4 +1,4 @@
-"""Running all audits that apply to a run, and writing what they found where its report looks for it."""
+"""Run every audit that applies to a finished run, and write the findings to the place where the report reads them."""
 
 from __future__ import annotations
 
@@ -41,41 +41,42 @@ FOLDER, FILE = AUDIT.parts
 
 
 def audit_run(run: Path, out: Path | None, cache: Path, say: Say, course: Say = unheard) -> list[dict[str, Any]]:
-    """Attack a finished run in every way that applies to it; its report shows the result, unless it goes elsewhere.
+    """Attack a finished run in every way that applies to it, and add the findings to its report.
 
-    ``say`` takes what was found, ``course`` what is done meanwhile.
+    With ``out``, the findings go to that directory and the report stays unchanged. ``say`` prints findings, ``course``
+    prints progress.
     """
-    read_run(run)  # refuses what is no finished run
+    read_run(run)  # rejects an unfinished run
     subject = _subject(run, cache, course)
-    where = out or run / FOLDER
-    where.mkdir(parents=True, exist_ok=True)
+    folder = out or run / FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
     records = []
     for audit in AUDITS:
-        records.append(_record(audit, subject, where))
+        records.append(_record(audit, subject, folder))
         say(_line(records[-1]))
-    write_json(where / FILE, {"run": run.name, "seal": chain_of(run), "audits": records})
+    write_json(folder / FILE, {"run": run.name, "seal": chain_of(run), "audits": records})
     if out is None:
         write_report(run, cache)
-    say(f"audit: {where / FILE}")
+    say(f"audit: {folder / FILE}")
     return records
 
 
 def _subject(run: Path, cache: Path, say: Say) -> Subject:
-    """Open the model and the data of all sites: an attack is judged by the truth, which only a simulation has."""
+    """Open the model and the data of all sites; attacks are compared with this data, which only a simulation has."""
     model = open_model(run)
     data = model.setup.task.open(model.recipe, model.setup.method, cache, say)
     return Subject(run, model.setup, model.saved, data, cache)
 
 
 def _record(audit: Audit, subject: Subject, where: Path) -> dict[str, Any]:
-    """Carry one audit out, write its pictures, and return its record."""
-    about = {"name": audit.name, "title": audit.title}
-    why = audit.obstacle(subject)
-    if why:
-        return about | {"applies": False, "why": why}
+    """Run one audit, write its pictures, and return its record."""
+    heading = {"name": audit.name, "title": audit.title}
+    reason = audit.obstacle(subject)
+    if reason:
+        return heading | {"applies": False, "why": reason}
     finding = audit.attack(subject)
     pictures = [_written(audit, name, caption, picture, where) for name, (caption, picture) in finding.pictures.items()]
-    return about | {"applies": True, **_plain(finding), "pictures": pictures}
+    return heading | {"applies": True, **_plain(finding), "pictures": pictures}
 
 
 def _plain(finding: Finding) -> dict[str, Any]:

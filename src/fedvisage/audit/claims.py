@@ -1,4 +1,19 @@
-"""The claim of ε, tried: lower bounds for the run's mechanism, for Algorithm 1 as printed and for broken ones."""
+"""Test the claimed ε: lower bounds for the run's mechanism, for Algorithm 1 as printed and for broken mechanisms.
+
+An observer of an (ε, δ)-private mechanism cannot distinguish two neighbouring data sets well by an output: for every
+set of outputs, P[output of X] ≤ e^ε P[output of X'] + δ. The audit draws releases of both data sets. On the first half
+it chooses the set that separates them best; on the second half it counts the outputs in that set. Exact binomial bounds
+(C. Clopper and E. Pearson, 1934) on the two probabilities make ln((P − δ) / P') a lower bound that holds with the given
+confidence for any mechanism (M. Jagielski, J. Ullman, A. Oprea, "Auditing differentially private machine learning",
+NeurIPS 2020).
+
+A bound above the claim proves the claim wrong. A bound below it proves nothing: another pair or another set might show
+a larger ε.
+
+The broken mechanisms show that the audit detects faults: less noise than the claim needs, sums of unclipped vectors,
+and a release that is drawn again each time a run resumes. Algorithm 1 as printed is not broken on purpose. Its claim
+fails on two groups of equal size, because a single identity decides which of them is the densest.
+"""
 
 from __future__ import annotations
 
@@ -27,40 +42,27 @@ from fedvisage.federation.privacy.clustering import (
 from fedvisage.federation.privacy.mechanisms import Budget, DerivedDraws, Draws, noise
 from fedvisage.methods.recognition.privacyface import Options
 
-# What a mechanism's outputs betray: a lower bound on its ε, from releases on two data sets that are neighbours.
-#
-# An observer of an (ε, δ)-private mechanism cannot tell two neighbouring data sets apart well by an output: for
-# every set
-# of outputs, P[output of X] ≤ e^ε P[output of X'] + δ. Releases of both are drawn; on the first half the set is
-# chosen
-# that tells them apart best, on the second it is counted. Exact binomial bounds (C. Clopper and E. Pearson, 1934) on
-# the two chances make ln((P − δ) / P') a lower bound that holds with the given confidence, whatever the mechanism is
-# (M. Jagielski, J. Ullman, A. Oprea, "Auditing differentially private machine learning", NeurIPS 2020).
-#
-# A bound above the claim proves the claim wrong. One below proves nothing: another pair or set might tell more.
-
-
 CONFIDENCE = 0.999
 Values = NDArray[np.float64]
 Release = Callable[[Draws], Tensor]
-"""A mechanism on one data set: from a source of noise to what leaves the site."""
+"""A mechanism on one data set: a function from a source of noise to the values that leave the site."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A claim, and the mechanism of which it is made on two data sets that are neighbours."""
+    """A claim, and the mechanism that makes it, applied to two neighbouring data sets."""
 
     name: str
     claim: Budget
     one: Release
     other: Release
     releases: int = 1000
-    """So many of each data set make a good try."""
+    """Number of releases per data set that makes a meaningful test."""
 
 
 @dataclass(frozen=True)
 class Bound:
-    """How often outputs of either data set fell into the chosen set, and the ε that follows."""
+    """A lower bound on ε, and the number of outputs of each data set in the chosen set."""
 
     epsilon: float
     claim: float
@@ -69,34 +71,35 @@ class Bound:
 
     @property
     def exceeds(self) -> bool:
-        """Whether the claim is proved wrong."""
+        """Return True if the bound proves the claim wrong."""
         return self.epsilon > self.claim
 
 
 def lower_bound(trial: Trial, releases: int, draws: Draws, confidence: float = CONFIDENCE) -> Bound:
-    """Return a lower bound on ε from so many releases of each data set."""
+    """Return a lower bound on ε from this number of releases of each data set."""
     half = releases // 2
     outputs = [
         torch.stack([release(draws).double().flatten() for _ in range(2 * half)])
         for release in (trial.one, trial.other)
     ]
-    towards = outputs[0][:half].mean(dim=0) - outputs[1][:half].mean(dim=0)
-    one, other = ((values @ towards).numpy() for values in outputs)
-    chosen = best_set(one[:half], other[:half], trial.claim.delta, confidence)
-    hits = chosen.hits(one[half:], other[half:])
+    direction = outputs[0][:half].mean(dim=0) - outputs[1][:half].mean(dim=0)
+    # One number per output: its projection onto the difference of the two means.
+    first, second = ((values @ direction).numpy() for values in outputs)
+    chosen = best_set(first[:half], second[:half], trial.claim.delta, confidence)
+    hits = chosen.hits(first[half:], second[half:])
     return Bound(epsilon_of(hits[0], hits[1], half, trial.claim.delta, confidence), trial.claim.epsilon, hits, half)
 
 
 @dataclass(frozen=True)
 class Above:
-    """The outputs whose number is at least a threshold, or those whose number is not; and whose are meant to be in."""
+    """The outputs whose number is at least a threshold, or their complement, and the data set expected in it."""
 
     threshold: float
     inside: bool
     swapped: bool
 
     def hits(self, one: Values, other: Values) -> tuple[int, int]:
-        """Count the outputs in this set, those of the data set that is meant to be in first."""
+        """Count the outputs of each data set in this set; the data set that is expected in it comes first."""
         first, second = (other, one) if self.swapped else (one, other)
         counts = [int((values >= self.threshold).sum()) for values in (first, second)]
         if not self.inside:
@@ -105,44 +108,37 @@ class Above:
 
 
 def best_set(one: Values, other: Values, delta: float, confidence: float) -> Above:
-    """Return the set that tells the two apart best."""
+    """Return the set of outputs that separates the two data sets best."""
     thresholds = np.quantile(np.concatenate([one, other]), np.linspace(0.01, 0.99, 99))
-    kinds = itertools.product(thresholds.tolist(), (True, False), (False, True))
-    sets = [Above(threshold, inside, swapped) for threshold, inside, swapped in kinds]
+    variants = itertools.product(thresholds.tolist(), (True, False), (False, True))
+    sets = [Above(threshold, inside, swapped) for threshold, inside, swapped in variants]
 
     def epsilon(choice: Above) -> float:
-        inside, others = choice.hits(one, other)
-        return epsilon_of(inside, others, len(one), delta, confidence)
+        inside, others_inside = choice.hits(one, other)
+        return epsilon_of(inside, others_inside, len(one), delta, confidence)
 
     return max(sets, key=epsilon)
 
 
 def epsilon_of(hits: int, others: int, releases: int, delta: float, confidence: float = CONFIDENCE) -> float:
-    """Return ln((P − δ) / P') for the least P and the largest P' that such counts allow; at least 0."""
-    tail = (1 - confidence) / 2  # either bound may fail
+    """Return ln((P − δ) / P') for the smallest P and the largest P' that these counts allow; at least 0."""
+    tail = (1 - confidence) / 2  # half per bound, because either may fail
     least = float(stats.beta.ppf(tail, hits, releases - hits + 1)) if hits else 0.0
     most = float(stats.beta.ppf(1 - tail, others + 1, releases - others)) if others < releases else 1.0
     return max(0.0, math.log((least - delta) / most)) if least > delta else 0.0
 
 
-# The mechanisms of PrivacyFace on data sets that try their claims, and three that are broken on purpose.
-#
-# The broken ones show that the audit can see: less noise than the claim needs, sums of vectors that nobody clipped,
-# and
-# a release that is drawn anew each time a run is resumed. Algorithm 1 as printed is not broken on purpose; its claim
-# fails on two groups of equal size, because which of them is the densest depends on a single identity.
-
-
+# The mechanisms of PrivacyFace on data sets that test their claims, and three mechanisms that are broken on purpose.
 CLAIM = Budget(1.0, 1e-5)
 MARGIN = 1.3
 PRIVATELY = Privately()
 RESUMED = 256
-"""So many times the run of the last broken mechanism was killed and went on."""
+"""Number of times that the run of the last broken mechanism was killed and resumed."""
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """The settings whose claim is tried: a margin, a way to spend, and what one release is said to cost."""
+    """The settings under test: a margin, a way to spend the budget, and the claimed cost of one release."""
 
     margin: float = MARGIN
     how: Privately = PRIVATELY
@@ -150,34 +146,34 @@ class Claimed:
 
     @property
     def asked(self) -> Clustering:
-        """Return what one query asks for, of groups of any size."""
+        """Return the parameters of one query that accepts groups of any size."""
         return Clustering(self.margin, queries=1, minimum=1, budget=self.claim)
 
     @property
     def exchanged(self) -> Budget:
-        """Return the claim when an identity is exchanged for another: one removed and one added, unless it says so."""
+        """Return the claim for replacing an identity: removal plus addition, unless ``relation`` is replace-one."""
         if self.how.relation == "replace-one":
             return self.claim
         return Budget(2 * self.claim.epsilon, self.claim.delta * (1 + math.exp(self.claim.epsilon)))
 
 
 def trials(claimed: Claimed) -> Iterator[Trial]:
-    """Return the claims to try: Algorithm 1, the mechanism of a deployment on two pairs, and the broken ones."""
+    """Yield the claims to test: Algorithm 1, the mechanism of a deployment on two pairs, and the broken ones."""
     yield Trial("Algorithm 1 as printed", CLAIM, printed(two_groups(0)), printed(two_groups(1)))
-    one, other = (released(two_groups(extra), claimed) for extra in (0, 1))
-    yield Trial("private, one of two groups is larger", claimed.exchanged, one, other, releases=200)
-    few, more = one_more(claimed)
-    yield Trial("private, one identity more", claimed.claim, sums(few, claimed), sums(more, claimed))
+    first_larger, second_larger = (released(two_groups(extra), claimed) for extra in (0, 1))
+    yield Trial("private, one of two groups is larger", claimed.exchanged, first_larger, second_larger, releases=200)
+    base, extended = one_more(claimed)
+    yield Trial("private, one identity more", claimed.claim, sums(base, claimed), sums(extended, claimed))
     weak = replace(claimed, claim=Budget(20 * claimed.claim.epsilon, claimed.claim.delta))
-    yield Trial("broken: noise for an ε 20 times as large", claimed.claim, sums(few, weak), sums(more, weak))
-    wild = torch.cat([few, 40 * more[-1:]])
-    yield Trial("broken: nothing is clipped", claimed.claim, unclipped(few, claimed), unclipped(wild, claimed))
+    yield Trial("broken: noise for an ε 20 times as large", claimed.claim, sums(base, weak), sums(extended, weak))
+    outlying = torch.cat([base, 40 * extended[-1:]])
+    yield Trial("broken: nothing is clipped", claimed.claim, unclipped(base, claimed), unclipped(outlying, claimed))
     name = f"broken: drawn anew, resumed {RESUMED} times"
-    yield Trial(name, claimed.claim, drawn_anew(few, claimed), drawn_anew(more, claimed))
+    yield Trial(name, claimed.claim, drawn_anew(base, claimed), drawn_anew(extended, claimed))
 
 
 def two_groups(extra: int) -> Tensor:
-    """Return 512 vectors at 0.2 rad around e₁, 512 around e₂, and one more of the group that ``extra`` names."""
+    """Return 512 vectors at 0.2 rad around e₁, 512 around e₂, and one more in the group that ``extra`` names."""
     axes = torch.eye(512, dtype=torch.float64)
     aside = math.sin(0.2) * torch.cat([axes[2:258], -axes[2:258]])
     groups = [math.cos(0.2) * axes[number] + aside for number in (0, 1)]
@@ -185,41 +181,41 @@ def two_groups(extra: int) -> Tensor:
 
 
 def one_more(claimed: Claimed) -> tuple[Tensor, Tensor]:
-    """Return a small cap around e₁ and the same with one identity more, at its edge, where it counts most."""
+    """Return a small cap around e₁, and the cap with one more identity at its edge, where its effect is largest."""
     angles = torch.tensor([0.3, -0.3, claimed.margin], dtype=torch.float64)
     members = torch.stack([angles.cos(), angles.sin(), torch.zeros(3, dtype=torch.float64)], dim=1)
     return members[:2], members
 
 
 def printed(centres: Tensor) -> Release:
-    """Algorithm 1 with the settings on which its claim fails."""
-    asked = Clustering(MARGIN, queries=1, minimum=512, budget=CLAIM)
-    clusters = densest(centres, asked)
-    return lambda draws: sanitised(clusters, asked, centres.shape[1], draws)
+    """Return Algorithm 1 as a release, with the settings under which its claim fails."""
+    query = Clustering(MARGIN, queries=1, minimum=512, budget=CLAIM)
+    clusters = densest(centres, query)
+    return lambda draws: sanitised(clusters, query, centres.shape[1], draws)
 
 
 def released(centres: Tensor, claimed: Claimed) -> Release:
-    """All that leaves the site, with the axes of the groups as candidates."""
+    """Return the complete release of a site, with the axes of the groups as candidates."""
     candidates = torch.eye(centres.shape[1], dtype=centres.dtype)[:2]
     return lambda draws: release(centres, candidates, claimed.asked, claimed.how, draws).centres
 
 
 def sums(centres: Tensor, claimed: Claimed) -> Release:
-    """What the release is made of: it tells at least as much as the direction that leaves the site."""
-    told, sigma = _told(centres, claimed), _sigma(claimed)
-    return lambda draws: told + noise(tuple(told.shape), sigma, draws)
+    """Return the noisy sums behind the release, which reveal at least as much as the released direction."""
+    statistic, sigma = _told(centres, claimed), _sigma(claimed)
+    return lambda draws: statistic + noise(tuple(statistic.shape), sigma, draws)
 
 
 def unclipped(centres: Tensor, claimed: Claimed) -> Release:
-    """Sums to which one record may add anything."""
-    told, sigma = centres.sum(dim=0), _sigma(claimed)
-    return lambda draws: told + noise(tuple(told.shape), sigma, draws)
+    """Return noisy sums to which one record may add any value."""
+    statistic, sigma = centres.sum(dim=0), _sigma(claimed)
+    return lambda draws: statistic + noise(tuple(statistic.shape), sigma, draws)
 
 
 def drawn_anew(centres: Tensor, claimed: Claimed) -> Release:
-    """The mean of what a site tells that draws its release again each time it is resumed."""
-    told, sigma = _told(centres, claimed), _sigma(claimed)
-    return lambda draws: (told + noise((RESUMED, len(told)), sigma, draws)).mean(dim=0)
+    """Return the mean over the releases of a site that draws its noise again each time the run resumes."""
+    statistic, sigma = _told(centres, claimed), _sigma(claimed)
+    return lambda draws: (statistic + noise((RESUMED, len(statistic)), sigma, draws)).mean(dim=0)
 
 
 def _told(centres: Tensor, claimed: Claimed) -> Tensor:
@@ -231,12 +227,12 @@ def _sigma(claimed: Claimed) -> float:
 
 
 def obstacle(subject: Subject) -> str:
-    """Only releases have an ε."""
+    """Report that the audit needs a method with releases, because only releases claim an ε."""
     return "" if isinstance(subject.recipe.method, Options) else "sites release no clusters"
 
 
 def attack(subject: Subject) -> Finding:
-    """Try the run's settings at ε = 1, where some hundreds of releases can tell a broken mechanism from a sound one."""
+    """Test the run's settings at ε = 1, where a few hundred releases are enough to expose a broken mechanism."""
     options = subject.recipe.options(Options)
     claimed = Claimed(options.rho, Privately(**options.private.model_dump()), CLAIM)
     rows: list[dict[str, str | float]] = []

@@ -1,4 +1,4 @@
-"""What an audit is: whether it applies to a run, and what it found, in numbers, words and pictures."""
+"""The interface of an audit: its preconditions, its attack, and its findings as numbers, text and pictures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Picture = NDArray[np.uint8]
 
 @dataclass(frozen=True)
 class Subject:
-    """A finished run under audit: its model, its recipe and the data that the sites hold."""
+    """The subject of an audit: a finished run with its model, its recipe and the data of its sites."""
 
     run: Path
     setup: Setup
@@ -36,24 +36,24 @@ class Subject:
 
     @property
     def method(self) -> Method:
-        """Its method."""
+        """The method of the run."""
         return self.setup.method
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What an audit found: a sentence, figures, perhaps a table (one mapping per row) and captioned pictures."""
+    """The result of an audit: a sentence, numbers, an optional table (one mapping per row) and captioned pictures."""
 
     says: str
     numbers: Mapping[str, float]
     rows: Sequence[Mapping[str, str | float]] = ()
     pictures: Mapping[str, tuple[str, Picture]] = field(default_factory=dict)
-    """By file name without ending: caption and picture."""
+    """Captions and pictures, keyed by file name without suffix."""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """One attack. ``obstacle`` says why it does not apply to a run, or nothing if it does."""
+    """One attack. ``obstacle`` returns the reason why it does not apply to a run, or an empty string if it does."""
 
     name: str
     title: str

@@ -1,9 +1,10 @@
-"""Label inference from a head's gradients: it succeeds on plain split learning.
+"""Label inference from the gradients of a head; it succeeds on plain split learning.
 
 O. Li et al., "Label Leakage and Protection in Two-party Split Learning", ICLR 2022, for a head at the site. With two
-outputs, cross-entropy and a linear head W, the gradient by what the head saw is (p − onehot(y)) W / N. Its part along
-w₁ − w₀ is p₁ − y: below 0 for bona fide images, above for attacks, however well the model is trained. The server
-averages the heads, so it knows W; and without it, the gradients still lie on one line, one class on either side.
+outputs, cross-entropy and a linear head W, the gradient with respect to the input of the head is (p − onehot(y)) W / N.
+Its component along w₁ − w₀ is p₁ − y: negative for bona fide images and positive for attacks, however well the model is
+trained. The server averages the heads, so it knows W. Without W, the gradients still lie on one line, with one class on
+each side.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from fedvisage.audit.wire_recorder import overhear, rounds_for
 from fedvisage.federation.wire.precision import unpack
 
 IMAGES = 256
-"""About so many images are looked at."""
+"""Approximate number of images under attack."""
 
 
 def by_the_head(gradients: Tensor, head: Tensor) -> Tensor:
@@ -25,31 +26,34 @@ def by_the_head(gradients: Tensor, head: Tensor) -> Tensor:
 
 
 def without_the_head(gradients: Tensor) -> Tensor:
-    """Guess two groups from the side of their main direction on which gradients lie; which is which stays open."""
-    main = torch.linalg.svd(gradients, full_matrices=False).Vh[0]
-    below: Tensor = gradients @ main < 0
+    """Split gradients into two groups by the side of their main direction; the groups' classes stay unknown."""
+    direction = torch.linalg.svd(gradients, full_matrices=False).Vh[0]
+    below: Tensor = gradients @ direction < 0
     return below.long()
 
 
 def obstacle(subject: Subject) -> str:
-    """Only methods with a head at the sites send its gradients."""
+    """Report that the attack needs a method whose sites send the gradients of a head."""
     uploads = subject.method.calls["head"].uploads if "head" in subject.method.calls else ()
     return "" if any(upload.kind == "gradient" for upload in uploads) else "no gradients of a head cross the wire"
 
 
 def attack(subject: Subject) -> Finding:
-    """Guess the labels of some batches of every site, and compare with the truth."""
-    heard = overhear(subject, rounds_for(subject, IMAGES))
+    """Guess the labels of some batches of every site, and compare the guesses with the truth."""
+    recording = overhear(subject, rounds_for(subject, IMAGES))
     head = subject.saved.finished["head.weight"].float()
-    known, blind, labels = [], [], []
-    for answer in heard.of("head"):
+    with_head, without_head, labels = [], [], []
+    for answer in recording.of("head"):
         gradients = unpack("gradient", answer.message).float()
-        truth = heard.truth(answer).labels.cpu().long()
-        known.append(by_the_head(gradients, head) == truth)
+        truth = recording.truth(answer).labels.cpu().long()
+        with_head.append(by_the_head(gradients, head) == truth)
         groups = without_the_head(gradients) == truth
-        blind.append(groups if groups.float().mean() >= 0.5 else ~groups)
+        # Without the head the classes of the two groups are unknown; the better assignment counts.
+        without_head.append(groups if groups.float().mean() >= 0.5 else ~groups)
         labels.append(truth)
-    right, apart, share = (float(torch.cat(batches).float().mean()) for batches in (known, blind, labels))
+    right, separated, share = (
+        float(torch.cat(batches).float().mean()) for batches in (with_head, without_head, labels)
+    )
     count = sum(map(len, labels))
     says = (
         f"A server that knows the head's average reads {100 * right:.1f} % of {count} labels off the gradients of the "
@@ -57,7 +61,7 @@ def attack(subject: Subject) -> Finding:
     )
     numbers = {
         "labels_right": right,
-        "classes_told_apart_without_head": apart,
+        "classes_told_apart_without_head": separated,
         "share_of_larger_class": max(share, 1 - share),
         "images": float(count),
     }

@@ -1,8 +1,9 @@
-"""Membership inference: does the model recognise people better whom it was trained on, so that an outsider can tell?
+"""Membership inference: detect from photographs of a person whether a site trained on that person.
 
-The attacker has some photos of a person and the finished model, and scores how close the photos lie to each other
-(a simple form of G. Li, S. Rezaei, X. Liu, "User-level membership inference attack against metric embedding learning",
-2022). People of the training set against others of the same kind: an AUC of ½ is a guess.
+The attacker has the finished model and a few photographs of a person, and scores the similarity of the photographs to
+each other (a simple form of G. Li, S. Rezaei, X. Liu, "User-level membership inference attack against metric embedding
+learning", 2022). The audit compares people of the training set with other people of the same kind; an AUC of ½ is a
+guess.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Membership:
-    """How well scores tell members from others, and how many of each there were."""
+    """The separation of members from other people by their scores, and the number of each."""
 
     auc: float
     p_value: float
@@ -34,19 +35,19 @@ class Membership:
 
 
 def closeness(faces: Faces) -> Scores:
-    """Return for each identity with two photos or more the mean similarity of its photos with each other."""
+    """Return the mean pairwise similarity of each identity's photographs; it leaves out single photographs."""
     unit = faces.features / np.linalg.norm(faces.features, axis=1, keepdims=True)
     similarities = []
     for identity in np.unique(faces.identity):
-        own = unit[faces.identity == identity].astype(np.float64)
-        if len(own) > 1:
-            total = np.square(np.linalg.norm(own.sum(axis=0))) - len(own)
-            similarities.append(total / (len(own) * (len(own) - 1)))
+        rows = unit[faces.identity == identity].astype(np.float64)
+        if len(rows) > 1:
+            total = np.square(np.linalg.norm(rows.sum(axis=0))) - len(rows)
+            similarities.append(total / (len(rows) * (len(rows) - 1)))
     return np.array(similarities)
 
 
 def membership(members: Scores, others: Scores) -> Membership:
-    """Return what scores tell, higher ones speaking for membership; Mann and Whitney's test says if it is a guess."""
+    """Compare members' scores with those of others (higher means member); the p-value is Mann and Whitney's."""
     test = stats.mannwhitneyu(members, others, alternative="greater")
     ordered = np.sort(others)[::-1]
     threshold = ordered[int(0.01 * len(others))]
@@ -59,26 +60,24 @@ def membership(members: Scores, others: Scores) -> Membership:
     )
 
 
-# Membership inference on a run: do photographs of a person tell whether a site trained on that person?
-
-
 LEAST = 2
+"""Fewest people per group for which the audit reports a result."""
 
 
 def obstacle(subject: Subject) -> str:
-    """Members are compared with people of the benchmark."""
-    why = common(subject)
-    return why or ("" if subject.data.user is not None else "there is no benchmark, whose people nobody trained on")
+    """Report that the attack needs a benchmark, whose people serve as non-members."""
+    reason = common(subject)
+    return reason or ("" if subject.data.user is not None else "there is no benchmark, whose people nobody trained on")
 
 
 def attack(subject: Subject) -> Finding:
-    """Score the sites' people on photographs that were not trained on, and the benchmark's people."""
-    people, user = subject.data.people, subject.data.user
+    """Score the sites' people on held-out photographs, and the people of the benchmark."""
+    people, benchmark = subject.data.people, subject.data.user
     assert people is not None
-    assert user is not None
+    assert benchmark is not None
     model = seen(subject)
     members = closeness(model.faces(View.joined([site.heldout for site in people.apart.values()])))
-    others = closeness(model.faces(user))
+    others = closeness(model.faces(benchmark))
     if min(len(members), len(others)) < LEAST:
         return Finding("Too few people have two photographs each: nothing can be said.", {})
     inferred = membership(members, others)

@@ -1,8 +1,11 @@
-"""PrivacyFace's nearest-neighbour attack (Q. Meng et al., ICLR 2022, A.2.4): whose faces lie next to what a site told?
+"""PrivacyFace's nearest-neighbour attack (Q. Meng et al., ICLR 2022, A.2.4): the faces closest to released vectors.
 
-The attacker owns a gallery of faces with names, and looks up the nearest for each vector. A class centre leads to its
-own identity. A cluster may lead to any identity of its site; what that tells is to be read beside the share of the
-gallery that would be right by chance.
+The attacker owns a gallery of named faces and looks up the nearest faces of each vector. A class centre leads to its
+own identity. A cluster may lead to any identity of its site; compare its hit rate with the share of the gallery that
+would be right by chance.
+
+The gallery holds photographs of the sites' people that were not used for training. The people of the benchmark and the
+held-out public people are its decoys.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ class Looked:
 
 @dataclass(frozen=True)
 class HitRate:
-    """How often one of the first k identities is right, for each k, and how often it would be by chance."""
+    """The share of vectors with a right identity among the first k, for each k, and the expected share by chance."""
 
     found: dict[int, float]
     chance: dict[int, float]
@@ -40,7 +43,7 @@ class HitRate:
 
 
 def nearest(vectors: NDArray[np.float32], gallery: Faces, wanted: int) -> Looked:
-    """Return the gallery's identities in the order of their most similar face."""
+    """Return the gallery's identities, ordered by their most similar face, for each vector."""
     names, owner = np.unique(gallery.identity, return_inverse=True)
     rows, faces = [], []
     for similarity in _unit(vectors) @ _unit(gallery.features).T:
@@ -53,20 +56,20 @@ def nearest(vectors: NDArray[np.float32], gallery: Faces, wanted: int) -> Looked
 
 
 def hit_rate(looked: Looked, right: Sequence[frozenset[int]], gallery: Faces, tops: Sequence[int] = TOPS) -> HitRate:
-    """Return how often identities were found, ``right`` naming those that each vector stands for."""
+    """Return the hit rates of vectors; ``right`` lists the identities that each vector represents."""
     hits = np.array([[int(name) in truth for name in row] for row, truth in zip(looked.identities, right, strict=True)])
     names = frozenset(np.unique(gallery.identity).tolist())
-    found = {top: float(hits[:, :top].any(axis=1).mean()) for top in tops}
+    rates = {top: float(hits[:, :top].any(axis=1).mean()) for top in tops}
     chance = {top: float(np.mean([by_chance(len(truth & names), len(names), top) for truth in right])) for top in tops}
-    return HitRate(found, chance, len(right))
+    return HitRate(rates, chance, len(right))
 
 
 def by_chance(right: int, names: int, top: int) -> float:
-    """Return how likely one of ``top`` different identities drawn blindly is among the right ones."""
-    missed = 1.0
+    """Return the probability that one of ``top`` different identities, drawn at random, is right."""
+    miss = 1.0
     for drawn in range(min(top, names)):
-        missed *= max(0, names - right - drawn) / (names - drawn)
-    return 1 - missed
+        miss *= max(0, names - right - drawn) / (names - drawn)
+    return 1 - miss
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -74,40 +77,33 @@ def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(vectors / np.maximum(lengths, 1e-12), dtype=np.float32)
 
 
-# The nearest-neighbour attack on a run: do class centres, clusters and noisy clusters lead to people of the site?
-#
-# The gallery holds other photographs of the sites' people than those that were trained on, and as decoys the people
-# of
-# the benchmark and the held-out public ones.
-
-
 SHOWN = 4
-"""Vectors of each kind in the picture, with their three nearest faces."""
+"""Number of vectors of each kind in the picture, each with its three nearest faces."""
 
 
 def attack(subject: Subject) -> Finding:
-    """Look up everything that every site would tell."""
+    """Look up every vector that the sites would release."""
     model, view = seen(subject), gallery(subject)
     faces = model.faces(view)
-    found = [(one, nearest(one.vectors, faces, max(TOPS))) for one in told(subject, model)]
-    rows = [row(kind, [pair for pair in found if pair[0].kind == kind], faces) for kind in kinds(found)]
+    matches = [(released, nearest(released.vectors, faces, max(TOPS))) for released in told(subject, model)]
+    rows = [row(kind, [pair for pair in matches if pair[0].kind == kind], faces) for kind in kinds(matches)]
     first = rows[0]
     says = (
         f"Of {first['vectors']} class centres, {100 * float(first['top-1']):.1f} % lead to their own identity at once. "
         "A cluster leads to somebody of its site as often as the table says, beside what a blind guess would find. "
         f"{sent_here(subject)}"
     )
-    shown = "; ".join(kinds(found))
+    shown = "; ".join(kinds(matches))
     caption = (
         f"Up to {SHOWN} vectors of each kind of the first site, from the top: {shown}. At the left the mean "
         "photograph of those behind a vector, then the three nearest faces"
     )
-    people = people_of(subject, model, found[0][0].site)
-    return Finding(says, {}, rows, {"faces": (caption, picture(found, view, people))})
+    people = people_of(subject, model, matches[0][0].site)
+    return Finding(says, {}, rows, {"faces": (caption, picture(matches, view, people))})
 
 
 def gallery(subject: Subject) -> View:
-    """Return the images that the attacker has."""
+    """Return the images in the attacker's gallery."""
     people = subject.data.people
     assert people is not None
     strangers = next((view for view in people.strangers.values() if view is not None), None)
@@ -116,16 +112,17 @@ def gallery(subject: Subject) -> View:
 
 
 def kinds(found: list[tuple[Told, Looked]]) -> list[str]:
-    """Return the kinds in their order."""
-    return list(dict.fromkeys(one.kind for one, _ in found))
+    """Return the kinds of vectors, in order of appearance."""
+    return list(dict.fromkeys(vectors.kind for vectors, _ in found))
 
 
 def row(kind: str, found: list[tuple[Told, Looked]], faces: Faces) -> dict[str, str | float]:
-    """Return the hit rates of one kind over all sites."""
+    """Return one row of the table: the hit rates of one kind of vector over all sites."""
     looked = Looked(
-        np.concatenate([one.identities for _, one in found]), np.concatenate([one.faces for _, one in found])
+        np.concatenate([nearby.identities for _, nearby in found]),
+        np.concatenate([nearby.faces for _, nearby in found]),
     )
-    rate = hit_rate(looked, [truth for one, _ in found for truth in one.right], faces)
+    rate = hit_rate(looked, [truth for released, _ in found for truth in released.right], faces)
     figures: dict[str, str | float] = {"told": kind, "right is": "the identity" if kind == CENTRES else "anybody there"}
     for top in TOPS:
         figures |= {f"top-{top}": rate.found[top], f"by chance, top-{top}": rate.chance[top]}
@@ -133,11 +130,11 @@ def row(kind: str, found: list[tuple[Told, Looked]], faces: Faces) -> dict[str, 
 
 
 def picture(found: list[tuple[Told, Looked]], view: View, people: Photographed) -> Picture:
-    """Return a block of rows for each kind, of the first site: a mean photograph and the three nearest faces."""
-    shown = [(one, looked) for one, looked in found if one.site == found[0][0].site]
+    """Return the first site's vectors, grouped by kind: per row a mean photograph and the three nearest faces."""
+    shown = [(released, looked) for released, looked in found if released.site == found[0][0].site]
     positions = np.concatenate([looked.faces[:SHOWN, :3].reshape(-1) for _, looked in shown])
     images = view.batch(positions.astype(np.int64)).images.permute(0, 2, 3, 1).numpy()
-    behind = torch.cat([people.behind(one)[:SHOWN] for one, _ in shown])
+    behind = torch.cat([people.behind(released)[:SHOWN] for released, _ in shown])
     means = (behind * 255).round().byte().permute(0, 2, 3, 1).numpy()
     return np.ascontiguousarray(np.concatenate([np.concatenate([mean, *images[3 * row : 3 * row + 3]], axis=1)
                                                 for row, mean in enumerate(means)]))  # fmt: skip

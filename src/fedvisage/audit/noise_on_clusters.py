@@ -1,10 +1,10 @@
-"""How much of a cluster's direction its noise leaves: PrivacyFace's Figure 4, at the first site of a run.
+"""Measure the noise on a cluster's direction: PrivacyFace's Figure 4, at the first site of a run.
 
-Cosines between the noise-free mean p of a cluster and what is told of it, p̂, over many draws: for several margins ρ,
-for several ε, for each of three queries, and at ε = 1 for several numbers of public directions, where p is the mean in
-all dimensions, so that what the directions do not span counts as lost. Algorithm 1 stands beside the private mechanism,
-whose p is the mean of the cap that it chose. What it chooses, and whether the noisy number of members reaches T, is
-part of the noise.
+The figure shows cosines between the noise-free mean p of a cluster and its released direction p̂ over many draws: for
+several margins ρ, for several ε, for each of three queries, and at ε = 1 for several numbers of public directions. For
+the last, p is the mean in all dimensions, so the part outside the span of the directions counts as lost. The figure
+compares Algorithm 1 with the private mechanism, whose p is the mean of the cap that it chose. The choice of the cap,
+and whether the noisy number of members reaches T, are part of the noise.
 """
 
 from __future__ import annotations
@@ -41,14 +41,15 @@ MARGINS = (1.0, 1.1, 1.2, 1.3, 1.4, 1.5)
 EPSILONS = (0.1, 0.3, 1.0, 3.0, 8.0, 32.0)
 QUERIES = 3
 RUNS, PRIVATE_RUNS = 1000, 200
-"""The paper's number of draws; the private mechanism also chooses anew in each, which takes longer."""
+"""Numbers of draws: the paper's, and a smaller one for the private mechanism, which is slower because it also chooses a
+cap in each draw."""
 
 SPANNED, SPANNED_EPSILON = (8, 16, 32, 64, 128), 1.0
-"""How many public directions are tried, and at which ε."""
+"""Numbers of public directions to compare, and the ε of that comparison."""
 
 DIMENSIONS = (64, 128, 256, 512)
 CAPS = tuple(np.linspace(0.9, math.pi / 2, 60).tolist())
-"""Dimensions and margins in which the share of the sphere in a cap is drawn."""
+"""Dimensions and margins for the plot of the share of the sphere in a cap."""
 
 DIRECTIONS = "public directions"
 PRINTED, PRIVATE = "Algorithm 1", "private"
@@ -57,7 +58,7 @@ Cosines = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Centres:
-    """What a mechanism works on: a site's class centres, public candidates and features, how a budget is spent."""
+    """The input of a mechanism: a site's class centres, public candidates and features, and a way to spend a budget."""
 
     own: Tensor
     candidates: Tensor
@@ -67,7 +68,7 @@ class Centres:
 
 
 class Silent:
-    """A source that draws as another does and returns no noise: what the mechanism chooses stays the same."""
+    """A source that consumes another's draws but returns zero noise, so the mechanism's choices stay the same."""
 
     def __init__(self, draws: Draws) -> None:
         """Draw from this source."""
@@ -78,13 +79,13 @@ class Silent:
         return self.draws.uniform(number)
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
-        """Return zeros, at the cost of as many draws."""
+        """Return zeros after taking the same draws."""
         return torch.zeros_like(self.draws.normal(shape))
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A box of the figure: in which panel, under which label, what is asked for, and which of its rows is looked at."""
+    """One box of the figure: its panel, its label, the clustering, and the row of the release that it shows."""
 
     panel: str
     label: str
@@ -94,29 +95,34 @@ class Setting:
 
 
 def attack(subject: Subject) -> Finding:
-    """Draw many times under many settings."""
-    name, own, candidates, public = first_site(subject, seen(subject))
-    asked, how = asked_of(subject, len(own))
-    centres = Centres(own, candidates, how, subject.recipe.runtime.seed, public)
+    """Draw many releases under each setting, and measure their cosines with the noise-free means."""
+    name, local, candidates, public = first_site(subject, seen(subject))
+    clustering, how = asked_of(subject, len(local))
+    centres = Centres(local, candidates, how, subject.recipe.runtime.seed, public)
     options = subject.recipe.method
-    every = list(settings(asked, options.project if isinstance(options, Options) else None, min(public.shape)))
+    variants = list(settings(clustering, options.project if isinstance(options, Options) else None, min(public.shape)))
     boxes = {
-        PRINTED: {one: printed(centres, one) for one in every if one.panel != DIRECTIONS},
-        PRIVATE: {one: private(centres, one) for one in every},
+        # Algorithm 1 does not use public directions.
+        PRINTED: {setting: printed(centres, setting) for setting in variants if setting.panel != DIRECTIONS},
+        PRIVATE: {setting: private(centres, setting) for setting in variants},
     }
-    rows = [row(mechanism, one, cosines) for mechanism, of in boxes.items() for one, cosines in of.items()]
+    rows = [
+        row(mechanism, setting, cosines)
+        for mechanism, by_setting in boxes.items()
+        for setting, cosines in by_setting.items()
+    ]
     says = (
-        f"Of the {len(own)} class centres of {name}: cosines between a cluster's mean and what is told of it, and in "
+        f"Of the {len(local)} class centres of {name}: cosines between a cluster's mean and what is told of it, and in "
         "what share of draws anything is told."
     )
     caption = f"Cosines of p and p̂ at {name} (after Figure 4 of PrivacyFace), whiskers at 5 % and 95 % of the draws"
-    share = f"Share of the sphere in a cap (after Figure 3 of PrivacyFace); solid: {own.shape[1]} dimensions, as here"
-    pictures = {"cosines": (caption, picture(boxes)), "occupancy": (share, caps(own.shape[1], asked.margin))}
+    share = f"Share of the sphere in a cap (after Figure 3 of PrivacyFace); solid: {local.shape[1]} dimensions, as here"
+    pictures = {"cosines": (caption, picture(boxes)), "occupancy": (share, caps(local.shape[1], clustering.margin))}
     return Finding(says, {}, rows, pictures)
 
 
 def settings(asked: Clustering, project: int | None, most: int) -> Iterator[Setting]:
-    """Yield the boxes; all but what a panel is about is as in the run. ``most``: how many directions there are."""
+    """Yield the boxes; each panel varies one setting of the run. ``most`` is the number of available directions."""
     single, delta = replace(asked, queries=1), asked.budget.delta
     for margin in MARGINS:
         yield Setting("ρ", f"{margin:g}", replace(single, margin=margin), project=project)
@@ -131,7 +137,7 @@ def settings(asked: Clustering, project: int | None, most: int) -> Iterator[Sett
 
 
 def printed(centres: Centres, setting: Setting) -> Cosines:
-    """Return the cosines under Algorithm 1; NaN, where there is no cluster of so many members."""
+    """Return the cosines under Algorithm 1; NaN if the site has too few clusters of the required size."""
     clusters = densest(centres.own, setting.asked)
     if setting.row >= len(clusters):
         return np.full(RUNS, np.nan)
@@ -142,61 +148,66 @@ def printed(centres: Centres, setting: Setting) -> Cosines:
 
 
 def private(centres: Centres, setting: Setting) -> Cosines:
-    """Return the cosines under the private mechanism; NaN, where the noisy number of members was below T."""
+    """Return the cosines under the private mechanism; NaN where the noisy number of members was below T."""
     cosines, basis = [], None
     if setting.project is not None:
         basis = principal_directions(centres.public, setting.project)
-    where = None if setting.panel == DIRECTIONS else basis
+    mean_basis = None if setting.panel == DIRECTIONS else basis
     for number in range(PRIVATE_RUNS):
-        told, mean = (
-            release(centres.own, centres.candidates, asked, centres.how, source, within).centres[setting.row]
-            for asked, source, within in (
+        # The same draws, once with noise and once without: both make the same choice of a cap.
+        released, mean = (
+            release(centres.own, centres.candidates, clustering, centres.how, source, within).centres[setting.row]
+            for clustering, source, within in (
                 (setting.asked, draws_for(centres, PRIVATE, setting, number), basis),
-                (replace(setting.asked, minimum=1), Silent(draws_for(centres, PRIVATE, setting, number)), where),
+                (replace(setting.asked, minimum=1), Silent(draws_for(centres, PRIVATE, setting, number)), mean_basis),
             )
         )
-        cosines.append(float(told @ mean) if bool(told.any()) else math.nan)
+        cosines.append(float(released @ mean) if bool(released.any()) else math.nan)
     return np.asarray(cosines)
 
 
 def draws_for(centres: Centres, *purpose: str | int | Setting) -> Draws:
-    """Return the stream of a box, or of one draw of it."""
-    names = [f"{one.panel} {one.label}" if isinstance(one, Setting) else str(one) for one in purpose]
+    """Return the random stream of a box, or of one of its draws."""
+    names = [f"{part.panel} {part.label}" if isinstance(part, Setting) else str(part) for part in purpose]
     return DerivedDraws(torch_rng(centres.seed, "audit", "noise on clusters", *names))
 
 
 def row(mechanism: str, setting: Setting, found: Cosines) -> dict[str, str | float]:
-    """Return a line of the table."""
-    told = found[~np.isnan(found)]
-    low, middle, high = np.quantile(told, (0.05, 0.5, 0.95)).tolist() if len(told) else ("–",) * 3
+    """Return one row of the table."""
+    released = found[~np.isnan(found)]
+    low, middle, high = np.quantile(released, (0.05, 0.5, 0.95)).tolist() if len(released) else ("–",) * 3
     return {
         "mechanism": mechanism, "where": f"{setting.panel} {setting.label}", "draws": len(found),
-        "told": len(told) / len(found), "5 %": low, "median": middle, "95 %": high,
+        "told": len(released) / len(found), "5 %": low, "median": middle, "95 %": high,
     }  # fmt: skip
 
 
 def picture(boxes: Mapping[str, Mapping[Setting, Cosines]]) -> Picture:
-    """Draw a row of panels for each mechanism."""
+    """Draw one row of panels per mechanism."""
     with styled():
         figure = Figure(figsize=(11.0, 2.6 * len(boxes)), layout="constrained", facecolor="white", dpi=110)
-        titles = list(dict.fromkeys(one.panel for of in boxes.values() for one in of))
+        titles = list(dict.fromkeys(setting.panel for by_setting in boxes.values() for setting in by_setting))
         axes = figure.subplots(len(boxes), len(titles), squeeze=False, sharey=True)
-        for line, (mechanism, of), colour in zip(axes, boxes.items(), COLOURS, strict=False):
-            for place, title in zip(line, titles, strict=True):
-                here = {one.label: cosines[~np.isnan(cosines)] for one, cosines in of.items() if one.panel == title}
-                if not here:  # Algorithm 1 knows of no public directions
-                    place.set_axis_off()
+        for row_axes, (mechanism, by_setting), colour in zip(axes, boxes.items(), COLOURS, strict=False):
+            for panel, title in zip(row_axes, titles, strict=True):
+                samples = {
+                    setting.label: cosines[~np.isnan(cosines)]
+                    for setting, cosines in by_setting.items()
+                    if setting.panel == title
+                }
+                if not samples:  # Algorithm 1 has no public directions
+                    panel.set_axis_off()
                     continue
-                drawn = place.boxplot(list(here.values()), tick_labels=list(here), whis=(5, 95), showfliers=False)
+                drawn = panel.boxplot(list(samples.values()), tick_labels=list(samples), whis=(5, 95), showfliers=False)
                 for part in (*drawn["boxes"], *drawn["medians"], *drawn["whiskers"], *drawn["caps"]):
                     part.set_color(colour)
-                place.set(xlabel=title if title != DIRECTIONS else f"{title}, ε {SPANNED_EPSILON:g}", ylim=(-0.3, 1.05))
-            line[0].set_ylabel(f"cosine, {mechanism}")
+                panel.set(xlabel=title if title != DIRECTIONS else f"{title}, ε {SPANNED_EPSILON:g}", ylim=(-0.3, 1.05))
+            row_axes[0].set_ylabel(f"cosine, {mechanism}")
         return _pixels(figure)
 
 
 def caps(dimension: int, margin: float) -> Picture:
-    """Draw the share of the sphere that a cap takes over its margin, in several dimensions, with the run's margin."""
+    """Plot the share of the sphere in a cap against its margin, in several dimensions, and mark the run's margin."""
     with styled():
         figure = Figure(figsize=(6.0, 3.6), layout="constrained", facecolor="white", dpi=110)
         axes = figure.subplots()

@@ -1,7 +1,7 @@
-"""What the attacks of PrivacyFace are tried on: class centres W, means of clusters p, and noisy ones p̂ at several ε.
+"""Vectors that sites release under PrivacyFace: class centres W, cluster means p, and noisy means p̂ at several ε.
 
-They are made anew from the finished model, which everybody has, and from the sites' images, which only a simulation
-has: W are the mean features of each identity. So one run shows what each of them would have told.
+The attacks compute them from the finished model, which everyone has, and from the sites' images, which only a
+simulation has. W holds the mean features of each identity. One run therefore shows the effect of each kind of release.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ EPSILONS = (0.3, 1.0, 8.0)
 CENTRES, MEANS = "class centres W", "clusters without noise p"
 BATCH = 256
 DRAWS = 20
-"""Noisy clusters of each kind and site, for figures that do not hang on one draw."""
+"""Number of noisy releases per kind and site, so that the figures do not depend on a single draw."""
 
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """Vectors of one kind from one site, and for each the identities that it stands for."""
+    """Vectors of one kind from one site, each with the identities that it represents."""
 
     kind: str
     site: str
@@ -47,13 +47,13 @@ class Told:
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The people of a simulation as the finished model sees them."""
+    """The people of a simulation as the finished model represents them."""
 
     scorer: Scorer
     names: list[str]
 
     def faces(self, view: View) -> Faces:
-        """Return the features of a view at unit length, with the numbers of the identities."""
+        """Return the features of a view at unit length, with the numbers of their identities."""
         features = normalize(self.scorer.embeddings(view).float()).numpy()
         return Faces(features, np.searchsorted(self.names, view.subjects).astype(np.int64))
 
@@ -67,9 +67,9 @@ class Photographed:
     cosine: float
 
     def behind(self, one: Told) -> Tensor:
-        """Return the mean photograph behind each vector, black where there is nobody.
+        """Return the mean photograph of the people that each vector represents; black if there are none.
 
-        Behind a class centre stands its person, behind a cluster whoever of the site lies within its margin.
+        A class centre represents its person. A cluster represents all people of the site within its margin.
         """
         within = torch.eye(len(self.centres))
         if one.kind != CENTRES:
@@ -79,7 +79,7 @@ class Photographed:
 
 
 def obstacle(subject: Subject) -> str:
-    """Name what a run lacks for these attacks."""
+    """Return what a run lacks for these attacks, or an empty string."""
     if subject.data.people is None:
         return "nobody's identity is learned"
     if subject.data.people.public is None:
@@ -88,7 +88,7 @@ def obstacle(subject: Subject) -> str:
 
 
 def sent_here(subject: Subject) -> str:
-    """Say which of the vectors the run's sites do send, as its method declares; the others stay where they are."""
+    """Return a sentence naming the vectors that the run's method declares as uploads; others stay at the sites."""
     declared = {upload.name for call in subject.method.calls.values() for upload in call.uploads}
     sent = [name for upload, name in (("centres", "class centres"), ("clusters", "clusters")) if upload in declared]
     if sent:
@@ -97,14 +97,14 @@ def sent_here(subject: Subject) -> str:
 
 
 def seen(subject: Subject) -> Seen:
-    """Open the finished model, the first member's where there are several."""
+    """Open the finished model; for a run with several members, the first member's."""
     scorer = subject.setup.scorer()
     scorer.load(next(iter(members_of(subject.saved.finished).values())))
     return Seen(scorer, np.unique(np.concatenate([view.subjects for view in all_views(subject)])).tolist())
 
 
 def all_views(subject: Subject) -> list[View]:
-    """Return everybody's images: the sites', the public ones, the benchmark's."""
+    """Return the images of all people: the sites', the public ones and the benchmark's."""
     people = subject.data.people
     assert people is not None
     assert people.public is not None
@@ -114,7 +114,7 @@ def all_views(subject: Subject) -> list[View]:
 
 
 def told(subject: Subject, model: Seen) -> Iterator[Told]:
-    """Return what each site would tell, kind by kind."""
+    """Yield the vectors that each site would release, kind by kind."""
     people = subject.data.people
     assert people is not None
     assert people.public is not None
@@ -124,14 +124,14 @@ def told(subject: Subject, model: Seen) -> Iterator[Told]:
         faces = model.faces(data.train)
         numbers = np.unique(faces.identity).tolist()
         centres = means_of(torch.from_numpy(faces.features), data.train)
-        yield Told(CENTRES, site, centres.numpy(), [frozenset({int(one)}) for one in numbers])
-        everybody = frozenset(int(one) for one in numbers)
+        yield Told(CENTRES, site, centres.numpy(), [frozenset({int(number)}) for number in numbers])
+        everyone = frozenset(int(number) for number in numbers)
         for kind, rows in clusters_of(subject, site, centres, candidates, basis):
-            yield Told(kind, site, rows.numpy(), [everybody] * len(rows))
+            yield Told(kind, site, rows.numpy(), [everyone] * len(rows))
 
 
 def people_of(subject: Subject, model: Seen, site: str) -> Photographed:
-    """Return the people of a site with their mean photographs, batch by batch: a site may have many images."""
+    """Return the people of a site with their mean photographs; it reads images in batches, as a site may have many."""
     people = subject.data.people
     assert people is not None
     view, size = people.apart[site].train, subject.recipe.input.size
@@ -146,17 +146,17 @@ def people_of(subject: Subject, model: Seen, site: str) -> Photographed:
 
 
 def first_site(subject: Subject, model: Seen) -> tuple[str, Tensor, Tensor, Tensor]:
-    """Return a site's name, its class centres, the public candidates, and the public features."""
+    """Return the first site's name and class centres, the public candidates, and the public features."""
     people = subject.data.people
     assert people is not None
     assert people.public is not None
     site, data = min(people.apart.items())
-    own, public = (torch.from_numpy(model.faces(one).features) for one in (data.train, people.public))
-    return site, means_of(own, data.train), means_of(public, people.public), public
+    local, public = (torch.from_numpy(model.faces(view).features) for view in (data.train, people.public))
+    return site, means_of(local, data.train), means_of(public, people.public), public
 
 
 def basis_of(subject: Subject, features: Tensor) -> Tensor | None:
-    """Return the public directions in which the run clusters, where it does not in all dimensions."""
+    """Return the public directions in which the run clusters; None if it clusters in all dimensions."""
     options = subject.recipe.method
     number = options.project if isinstance(options, Options) else None
     return None if number is None else principal_directions(features, number)
@@ -165,25 +165,25 @@ def basis_of(subject: Subject, features: Tensor) -> Tensor | None:
 def clusters_of(
     subject: Subject, site: str, centres: Tensor, candidates: Tensor, basis: Tensor | None
 ) -> Iterator[tuple[str, Tensor]]:
-    """Return clusters without noise, then noisy ones by Algorithm 1 and by the private mechanism."""
-    asked, how = asked_of(subject, len(centres))
-    clusters = densest(centres, asked)
+    """Yield clusters without noise, then noisy clusters by Algorithm 1 and by the private mechanism, for each ε."""
+    query, how = asked_of(subject, len(centres))
+    clusters = densest(centres, query)
     if clusters:
-        yield MEANS, directions(torch.stack([one.mean for one in clusters]))
+        yield MEANS, directions(torch.stack([cluster.mean for cluster in clusters]))
     for epsilon in EPSILONS:
-        one = replace(asked, budget=Budget(epsilon, asked.budget.delta))
+        priced = replace(query, budget=Budget(epsilon, query.budget.delta))
         draws = DerivedDraws(torch_rng(subject.recipe.runtime.seed, "audit", site, str(epsilon)))
         if clusters:
-            rows = [sanitised(clusters, one, centres.shape[1], draws) for _ in range(DRAWS)]
+            rows = [sanitised(clusters, priced, centres.shape[1], draws) for _ in range(DRAWS)]
             yield f"p̂ of Algorithm 1, ε {epsilon:g}", torch.cat(rows)
-        rows = [release(centres, candidates, one, how, draws, basis).centres for _ in range(DRAWS)]
+        rows = [release(centres, candidates, priced, how, draws, basis).centres for _ in range(DRAWS)]
         drawn = torch.cat(rows)
-        if bool((kept := drawn.any(dim=1)).any()):
-            yield f"p̂, private, ε {epsilon:g}", drawn[kept]
+        if bool((nonempty := drawn.any(dim=1)).any()):
+            yield f"p̂, private, ε {epsilon:g}", drawn[nonempty]
 
 
 def asked_of(subject: Subject, people: int) -> tuple[Clustering, Privately]:
-    """Return the run's own clustering, or the paper's where the method has none, with a T that the site can meet."""
+    """Return the run's clustering, or the paper's for methods without one, with a T that the site can reach."""
     options = subject.recipe.method
     clusters = options if isinstance(options, ClusterOptions) else ClusterOptions(name=options.name)
     least = min(clusters.minimum, max(1, people // 4)) if clusters is not options else clusters.minimum

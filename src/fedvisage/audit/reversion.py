@@ -1,10 +1,14 @@
-"""PrivacyFace's reversion attack (Q. Meng et al., ICLR 2022, A.2.4): faces rebuilt from what a site told.
+"""PrivacyFace's reversion attack (Q. Meng et al., ICLR 2022, A.2.4): faces rebuilt from released vectors.
 
 A network learns on public images to invert a feature extractor (Adam, L1 loss, rate 1e-3 divided by 10 every 10 epochs,
-50 epochs, weight decay 5e-4, batches of 512) and is then shown class centres, clusters and noisy clusters. Whether a
-rebuilt face betrays somebody is asked of the extractor itself: is it similar enough to photos of that person?
+50 epochs, weight decay 5e-4, batches of 512). The attacker then passes class centres, clusters and noisy clusters
+through it. The extractor itself decides whether a rebuilt face reveals a person: whether it is similar enough to
+photographs of that person.
 
-Deviations from the paper: figures beside the pictures; the number of epochs and the batch can be lowered.
+Here the attacker trains Table 5's network on the public images and the finished model. A rebuilt face matches a person
+if its similarity to that person's photographs reaches the run's threshold, at the run's false match rate.
+
+Deviations from the paper: figures in addition to the pictures; the number of epochs and the batch can be lowered.
 """
 
 from __future__ import annotations
@@ -30,7 +34,7 @@ from fedvisage.nn.pretrained import reversion_network
 
 @dataclass(frozen=True)
 class Schooling:
-    """How the attacker's network is trained; the defaults are the paper's."""
+    """The training settings of the attacker's network; the defaults are the paper's."""
 
     epochs: int = 50
     batch: int = 512
@@ -42,7 +46,7 @@ class Schooling:
 
 
 def train_reversion(features: Tensor, images: Tensor, schooling: Schooling) -> nn.Sequential:
-    """Train the network on features and the images (N × 3 × size × size in [0, 1]) that they come from."""
+    """Train the network on features and their images (N × 3 × size × size in [0, 1])."""
     with scoped(schooling.seed, "reversion", "initial weights"):
         net = reversion_network(features.shape[1], images.shape[-1], schooling.width)
     optimizer = torch.optim.Adam(net.parameters(), lr=schooling.lr, weight_decay=schooling.weight_decay)
@@ -52,7 +56,7 @@ def train_reversion(features: Tensor, images: Tensor, schooling: Schooling) -> n
     for _ in range(schooling.epochs):
         order = torch.randperm(len(features), generator=shuffle)
         for rows in torch.split(order, schooling.batch):
-            if len(rows) > 1:  # BatchNorm has no statistics of one
+            if len(rows) > 1:  # BatchNorm has no statistics of a single row
                 optimizer.zero_grad(set_to_none=True)
                 l1_loss(net(features[rows]), images[rows]).backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
@@ -62,7 +66,7 @@ def train_reversion(features: Tensor, images: Tensor, schooling: Schooling) -> n
 
 @torch.no_grad()
 def rebuilt(net: nn.Sequential, vectors: Tensor) -> Tensor:
-    """Return the faces that the network draws for vectors."""
+    """Return the faces that the network rebuilds from vectors."""
     faces: Tensor = net(vectors)
     return faces
 
@@ -70,54 +74,48 @@ def rebuilt(net: nn.Sequential, vectors: Tensor) -> Tensor:
 def identified(
     seen: NDArray[np.float32], photos: Faces, right: list[frozenset[int]], threshold: float
 ) -> tuple[float, float]:
-    """Return how often a rebuilt face passes for a person: one whom it stands for, and anybody else.
+    """Return how often a rebuilt face passes for a person that it represents, and for any other person.
 
-    ``seen`` are the extractor's features of rebuilt faces. Both are shares of comparisons with photos that reach the
-    threshold, so that the second is what the first would be by chance.
+    ``seen`` are the extractor's features of rebuilt faces. Both numbers are shares of comparisons with photographs that
+    reach the threshold; the second shows what the first would be by chance.
     """
     unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (seen, photos.features)]
     passed = unit[0] @ unit[1].T >= threshold
-    own = np.array([[int(name) in truth for name in photos.identity] for truth in right])
-    return _share(passed, own), _share(passed, ~own)
+    matching = np.array([[int(name) in truth for name in photos.identity] for truth in right])
+    return _share(passed, matching), _share(passed, ~matching)
 
 
 def _share(passed: NDArray[np.bool_], among: NDArray[np.bool_]) -> float:
     return float(passed[among].mean()) if among.any() else 0.0
 
 
-# The reversion attack on a run: faces rebuilt from class centres, clusters and noisy clusters, and whom they betray.
-#
-# The attacker trains Table 5's network on the public images and the finished model. A rebuilt face is taken for a
-# person
-# where the model finds it as similar to that person's photographs as the run's threshold asks, at its false match
-# rate.
-
-
 SCHOOLING = Schooling(epochs=20, batch=64, width=256)
 LARGEST = 128
 PAPER_SIZE = 112
-"""The side of the paper's images, from which on Table 5's network is as printed."""
+"""The side of the paper's images; from this size on, Table 5's network is as printed."""
 SHOWN = 6
 
 
 def attack(subject: Subject) -> Finding:
-    """Train the network, rebuild everything that every site would tell, and compare."""
+    """Train the network, rebuild every vector that the sites would release, and compare."""
     people = subject.data.people
     assert people is not None
     assert people.public is not None
     model, size = seen(subject), side_of(subject.recipe.input.size)
+    # The attacker has the finished model and the public images, and learns to invert the model on these.
     public = torch.from_numpy(model.faces(people.public).features)
     net = train_reversion(public, resized(images_of(people.public), size), SCHOOLING)
-    threshold = next((one.value for one in subject.saved.thresholds.values()), 1.0)
+    threshold = next((threshold.value for threshold in subject.saved.thresholds.values()), 1.0)
     photos, rows, drawn = model.faces(gallery(subject)), [], []
     first = min(people.apart)
     persons = people_of(subject, model, first)
-    for one in told(subject, model):
-        faces = rebuilt(net, torch.from_numpy(one.vectors))
+    # Pictures show the first site only; the table covers all sites.
+    for released in told(subject, model):
+        faces = rebuilt(net, torch.from_numpy(released.vectors))
         features = embedded(subject, model.scorer.net["model"], faces)
-        rows.append((one.kind, *identified(features, photos, one.right, threshold), len(faces)))
-        if one.site == first:
-            drawn.append((faces[:SHOWN], resized(persons.behind(one)[:SHOWN], size)))
+        rows.append((released.kind, *identified(features, photos, released.right, threshold), len(faces)))
+        if released.site == first:
+            drawn.append((faces[:SHOWN], resized(persons.behind(released)[:SHOWN], size)))
     table = summed(rows)
     says = (
         f"At the run's threshold (false match rate {_rate(subject)}), {100 * float(table[0]['matches']):.2f} % of "
@@ -134,7 +132,7 @@ def attack(subject: Subject) -> Finding:
 
 
 def side_of(size: int) -> int:
-    """Return the side of rebuilt faces: Table 5's for images of the paper's size, else the power of 2 below theirs."""
+    """Return the side of rebuilt faces: Table 5's for images of the paper's size, else a power of 2 below theirs."""
     return LARGEST if size >= PAPER_SIZE else 2 ** int(math.log2(size))
 
 
@@ -144,7 +142,7 @@ def images_of(view: View) -> Tensor:
 
 
 def resized(images: Tensor, size: int) -> Tensor:
-    """Return images of another size."""
+    """Return images resized to a square of this side."""
     return interpolate(images, size=(size, size), mode="bilinear", antialias=True).clamp(0, 1)
 
 
@@ -158,16 +156,16 @@ def embedded(subject: Subject, network: torch.nn.Module, faces: Tensor) -> np.nd
 
 
 def summed(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | float]]:
-    """Return one row per kind: means over the sites, each vector counting alike."""
+    """Return one row per kind, averaged over the sites and weighted by their numbers of vectors."""
     means: list[dict[str, str | float]] = []
     for kind in dict.fromkeys(row[0] for row in rows):
-        own = [row for row in rows if row[0] == kind]
-        weights = [row[3] for row in own]
+        of_kind = [row for row in rows if row[0] == kind]
+        weights = [row[3] for row in of_kind]
         means.append(
             {
                 "told": kind,
-                "matches": float(np.average([row[1] for row in own], weights=weights)),
-                "matches with others": float(np.average([row[2] for row in own], weights=weights)),
+                "matches": float(np.average([row[1] for row in of_kind], weights=weights)),
+                "matches with others": float(np.average([row[2] for row in of_kind], weights=weights)),
                 "vectors": sum(weights),
             }
         )
@@ -175,15 +173,15 @@ def summed(rows: list[tuple[str, float, float, int]]) -> list[dict[str, str | fl
 
 
 def picture(drawn: list[tuple[Tensor, Tensor]]) -> Picture:
-    """Return two rows of faces for each kind, the rebuilt ones and the means; a kind with few vectors leaves black."""
-    shown = [faces for both in drawn for faces in both]
-    blank = torch.zeros_like(shown[0][:1])
-    rows = [torch.cat([*faces, *[blank[0]] * (SHOWN - len(faces))], dim=2) for faces in shown]
+    """Return two rows of faces per kind: rebuilt faces and mean photographs, padded with black."""
+    blocks = [faces for both in drawn for faces in both]
+    blank = torch.zeros_like(blocks[0][:1])
+    rows = [torch.cat([*faces, *[blank[0]] * (SHOWN - len(faces))], dim=2) for faces in blocks]
     return (torch.cat(rows, dim=1) * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
 
 
 def _rate(subject: Subject) -> str:
-    rates = [one.far for one in subject.saved.thresholds.values() if one.far is not None]
+    rates = [threshold.far for threshold in subject.saved.thresholds.values() if threshold.far is not None]
     return f"{rates[0]:.2g}" if rates else "unknown"
 
 

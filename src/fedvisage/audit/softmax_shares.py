@@ -1,7 +1,7 @@
-"""What other sites' clusters leave of a site's softmax in PrivacyFace's Eq. 5, and where the clusters lie.
+"""Measure the share of other sites' clusters in a site's softmax (PrivacyFace's Eq. 5), and the clusters' positions.
 
-No attack: a measurement that says whether the consensus can teach anything. Class centres W are the mean features of
-each identity under the finished model, and clusters those that Algorithm 1 finds among them, without noise.
+This is not an attack; it shows whether the consensus can teach anything. Class centres W are the mean features of each
+identity under the finished model. Clusters are those that Algorithm 1 finds among them, without noise.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fedvisage.methods.recognition.privacyface_loss import ConsensusOptions
 from fedvisage.nn.losses.consensus import cluster_logits
 
 MARGINS = (0.3, 0.6, 0.9, 1.0, 1.3)
-"""Margins ρ of the loss; clusters are those of the run's own ρ."""
+"""Margins ρ of the loss; the clusters always use the run's own ρ."""
 
 
 @dataclass(frozen=True, eq=False)
 class Held:
-    """What a site holds: its images' features and classes, its class centres, and its clusters."""
+    """The data of a site: its images' features and classes, its class centres, and its clusters."""
 
     features: Tensor
     labels: Tensor
@@ -52,7 +52,7 @@ def attack(subject: Subject) -> Finding:
 
 
 def _held(subject: Subject) -> tuple[dict[str, Held], float]:
-    """Return what each site holds, and the cosine at the edge of a cap."""
+    """Return the data of each site, and the cosine at the edge of a cap."""
     model, people, edge = seen(subject), subject.data.people, 0.0
     assert people is not None
     sites = {}
@@ -60,42 +60,42 @@ def _held(subject: Subject) -> tuple[dict[str, Held], float]:
         faces = model.faces(data.train)
         features, labels = torch.from_numpy(faces.features), np.unique(faces.identity, return_inverse=True)[1]
         centres = normalize(means_of(features, data.train))
-        asked, _ = asked_of(subject, len(centres))
-        found, edge = densest(centres, asked), cos(asked.margin)
-        clusters = directions(torch.stack([one.mean for one in found])).float() if found else centres[:0]
+        query, _ = asked_of(subject, len(centres))
+        dense, edge = densest(centres, query), cos(query.margin)
+        clusters = directions(torch.stack([cluster.mean for cluster in dense])).float() if dense else centres[:0]
         sites[site] = Held(features, torch.from_numpy(labels), centres, clusters)
     return sites, edge
 
 
 def _row(sites: Mapping[str, Held], margin: float, scale: float) -> dict[str, str | float]:
-    found = [
-        shares(held, torch.cat([other.clusters for name, other in sites.items() if name != site]), margin, scale)
+    measured = [
+        shares(held, torch.cat([remote.clusters for name, remote in sites.items() if name != site]), margin, scale)
         for site, held in sites.items()
     ]
-    return {"ρ of the loss": margin, **{name: float(np.mean([one[name] for one in found])) for name in found[0]}}
+    return {"ρ of the loss": margin, **{name: float(np.mean([row[name] for row in measured])) for name in measured[0]}}
 
 
 def shares(held: Held, clusters: Tensor, margin: float, scale: float) -> dict[str, float]:
-    """Return the mean probability of an image's own class, of its site's other people, and of others' clusters."""
-    own = scale * held.features @ held.centres.T
-    logits = torch.cat([own, cluster_logits(held.features, clusters, margin, scale)], dim=1)
+    """Return the mean probabilities of an image's own class, of its site's other people, and of others' clusters."""
+    own_logits = scale * held.features @ held.centres.T
+    logits = torch.cat([own_logits, cluster_logits(held.features, clusters, margin, scale)], dim=1)
     chances = logits.double().softmax(dim=1)
-    mine, inside = chances.gather(1, held.labels[:, None]).sum(dim=1), chances[:, : len(held.centres)].sum(dim=1)
-    means = mine.mean(), (inside - mine).mean(), (1 - inside).mean()
+    own_class, own_site = chances.gather(1, held.labels[:, None]).sum(dim=1), chances[:, : len(held.centres)].sum(dim=1)
+    means = own_class.mean(), (own_site - own_class).mean(), (1 - own_site).mean()
     return dict(zip(("own class", "own site's others", "clusters"), map(float, means), strict=True))
 
 
 def where_they_lie(sites: Mapping[str, Held], edge: float) -> dict[str, float]:
-    """Return the mean cosine of two sites' clusters, and the shares of own and of other people that a cap holds."""
-    found: dict[str, list[float]] = {}
-    for (name, one), (other, held) in product(sites.items(), sites.items()):
-        whose = "own people in a cap" if name == other else "other sites' people in a cap"
-        if len(one.clusters):
-            found.setdefault(whose, []).append(float((held.centres @ one.clusters.T >= edge).float().mean()))
-        if name < other and len(one.clusters) and len(held.clusters):
-            cosine = float((one.clusters @ held.clusters.T).mean())
-            found.setdefault("cosine of two sites' clusters", []).append(cosine)
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    """Return the mean cosine of two sites' clusters, and the shares of a site's own and of other people in its caps."""
+    samples: dict[str, list[float]] = {}
+    for (name, site), (held_name, held) in product(sites.items(), sites.items()):
+        whose = "own people in a cap" if name == held_name else "other sites' people in a cap"
+        if len(site.clusters):
+            samples.setdefault(whose, []).append(float((held.centres @ site.clusters.T >= edge).float().mean()))
+        if name < held_name and len(site.clusters) and len(held.clusters):
+            cosine = float((site.clusters @ held.clusters.T).mean())
+            samples.setdefault("cosine of two sites' clusters", []).append(cosine)
+    return {name: float(np.mean(values)) for name, values in samples.items()}
 
 
 AUDIT = Audit("softmax-shares", "What clusters leave of a site's softmax", obstacle, attack)

@@ -1,12 +1,16 @@
-"""Feature inversion: what a curious server can see of faces in the tokens of split learning.
+"""Feature inversion: rebuild faces from the tokens of split learning, as a curious server could.
 
-A. Mahendran and A. Vedaldi, "Understanding deep image representations by inverting them", CVPR 2015, in the form of
-A. Dosovitskiy and T. Brox, "Inverting visual representations with convolutional networks", CVPR 2016: the server knows
-the average of the sites' tokenizers, has public images, here rendered ones of a domain that no site has, and trains a
-decoder from tokens to images on them. Then it decodes what the sites send. This is done anew for each form in which
-tokens travel and for several amounts of noise, each as a guarantee for one release of an image's tokens, cut to the
-median length of public tokens; and for the run's own setting. An image that is the same for all tokens is the measure:
-what a decoder is better by, it has from the tokens.
+A. Mahendran and A. Vedaldi, "Understanding deep image representations by inverting them", CVPR 2015, in the form of A.
+Dosovitskiy and T. Brox, "Inverting visual representations with convolutional networks", CVPR 2016: the server knows the
+average of the sites' tokenizers and has public images, here rendered ones of a domain that no site has. It trains a
+decoder from tokens to images on them, and decodes the tokens that the sites send. The attack is repeated for each wire
+format of the tokens, for several amounts of noise (each a guarantee for one release of an image's tokens, clipped to
+the median length of public tokens), and for the run's own setting. The baseline is one image for all tokens; only the
+improvement over it comes from the tokens.
+
+Tokens form a square, one per patch of 16 pixels. The decoder doubles the side of the square four times to reach pixels:
+three times by interpolation before a convolution, and the last time by a pixel shuffle. SSIM is that of Z. Wang et al.,
+"Image quality assessment: from error visibility to structural similarity", 2004.
 """
 
 from __future__ import annotations
@@ -32,28 +36,19 @@ from fedvisage.methods.pad import leakage, split
 from fedvisage.nn.inputs import as_float, colour_channels
 from fedvisage.recipe import Privacy
 
-# A decoder from tokens to images, and how like the originals its images are.
-#
-# Tokens lie on a square, one for each patch of 16 pixels. Four times the square is doubled in size, down to pixels;
-# three
-# times by interpolation before a convolution, and the last time by laying channels side by side. SSIM is that of Z.
-# Wang
-# et al., "Image quality assessment: from error visibility to structural similarity", 2004.
-
-
 CHANNELS = (48, 32, 24, 16)
 STEPS, BATCH, RATE = 250, 16, 3e-3
 WINDOW = 11
 
 
 class Decoder(nn.Module):
-    """Tokens, images × tokens × width, to RGB images in [0, 1]."""
+    """A decoder from tokens (images × tokens × width) to RGB images in [0, 1]."""
 
     mean: Tensor
     deviation: Tensor
 
     def __init__(self, tokens: Tensor) -> None:
-        """Make a decoder for such tokens; what is subtracted and divided by is their mean and deviation."""
+        """Build a decoder that normalises tokens by the mean and deviation of these."""
         super().__init__()
         self.register_buffer("mean", tokens.mean(dim=0, keepdim=True))
         self.register_buffer("deviation", tokens.std(dim=(0, 1), keepdim=True) + 1e-6)
@@ -63,10 +58,10 @@ class Decoder(nn.Module):
         self.layers = nn.Sequential(*layers, nn.GELU(), nn.Conv2d(CHANNELS[-1], 12, 3, padding=1), nn.PixelShuffle(2))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Lay the tokens out as the square that they were cut from, and draw."""
-        known = (tokens - self.mean) / self.deviation
-        side = round(known.shape[1] ** 0.5)
-        square = known.transpose(1, 2).reshape(len(known), -1, side, side)
+        """Arrange the tokens in the square that they were cut from, and decode it."""
+        scaled = (tokens - self.mean) / self.deviation
+        side = round(scaled.shape[1] ** 0.5)
+        square = scaled.transpose(1, 2).reshape(len(scaled), -1, side, side)
         return torch.sigmoid(self.layers(square))
 
 
@@ -94,7 +89,7 @@ def learned(tokens: Tensor, images: Tensor, seed: int, steps: int) -> Decoder:
 
 
 def quality(found: Tensor, images: Tensor) -> Quality:
-    """Compare images in [0, 1] with what was made of them."""
+    """Compare decoded images with the originals, both in [0, 1]."""
     from kornia.metrics import ssim
 
     errors = (found - images).square().mean(dim=(1, 2, 3)).clamp_min(1e-12)
@@ -103,7 +98,7 @@ def quality(found: Tensor, images: Tensor) -> Quality:
 
 
 PUBLIC = ("A", "S", "W", "E", "O")
-"""Domains to render public images from; the first that is no site's and not the user's is taken."""
+"""Domains to render public images from; the attack takes the first that is neither a site's nor the target's."""
 
 SUBJECTS, IMAGES, SHOWN = 60, 96, 8
 FORMS: tuple[Form, ...] = ("fp32", "bf16", "int8")
@@ -111,69 +106,72 @@ EPSILONS = (100_000.0, 10_000.0, 1_000.0)
 DELTA = 1e-5
 
 Change = Callable[[Tensor, Generator], Tensor]
-"""What happens to tokens on their way."""
+"""A transformation of tokens on the wire."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Tokens and the RGB images that they were made from."""
+    """Tokens and the RGB images that they come from."""
 
     tokens: Tensor
     images: Tensor
 
 
 def obstacle(subject: Subject) -> str:
-    """Only methods that send tokens can be looked into."""
+    """Report that the attack needs a method that sends tokens."""
     return "" if issubclass(subject.method.options, split.Options) else "no tokens cross the wire"
 
 
 def attack(subject: Subject) -> Finding:
-    """Train decoders on public images, and look at what they make of the sites'."""
-    public, heard = _public(subject), _overheard(subject)
+    """Train decoders on public images, and apply them to the sites' tokens."""
+    public, sites = _public(subject), _overheard(subject)
     seed = subject.recipe.runtime.seed
-    blind = public.images.mean(dim=0, keepdim=True).expand_as(heard.images)
-    redrawn: dict[str, tuple[Quality, Tensor]] = {"no tokens (mean image)": (quality(blind, heard.images), blind)}
+    mean_image = public.images.mean(dim=0, keepdim=True).expand_as(sites.images)
+    redrawn: dict[str, tuple[Quality, Tensor]] = {
+        "no tokens (mean image)": (quality(mean_image, sites.images), mean_image)
+    }
     for name, change in conditions(subject, public.tokens).items():
         decoder = learned(change(public.tokens, torch_rng(seed, "public", name)), public.images, seed, STEPS)
         with torch.inference_mode():
-            drawn = decoder(change(heard.tokens, torch_rng(seed, "heard", name)))
-        redrawn[name] = quality(drawn, heard.images), drawn
+            drawn = decoder(change(sites.tokens, torch_rng(seed, "heard", name)))
+        redrawn[name] = quality(drawn, sites.images), drawn
     rows: list[dict[str, str | float]] = [
         {"tokens": name, "PSNR (dB)": q.psnr, "SSIM": q.ssim} for name, (q, _) in redrawn.items()
     ]
     plain, none = redrawn["fp32"][0], redrawn["no tokens (mean image)"][0]
     says = (
-        f"From tokens in fp32 a decoder redraws {len(heard.images)} images of the sites with SSIM {plain.ssim:.2f} and "
+        f"From tokens in fp32 a decoder redraws {len(sites.images)} images of the sites with SSIM {plain.ssim:.2f} and "
         f"PSNR {plain.psnr:.1f} dB; without tokens the mean public image has {none.ssim:.2f} and {none.psnr:.1f} dB."
     )
-    numbers = {"ssim_fp32": plain.ssim, "ssim_without_tokens": none.ssim, "images": float(len(heard.images))}
-    drawings = {"original": heard.images, **{name: drawn for name, (_, drawn) in redrawn.items()}}
+    numbers = {"ssim_fp32": plain.ssim, "ssim_without_tokens": none.ssim, "images": float(len(sites.images))}
+    drawings = {"original": sites.images, **{name: drawn for name, (_, drawn) in redrawn.items()}}
     caption = f"Images of the sites, and what decoders make of their tokens; from the top: {', '.join(drawings)}."
     return Finding(says, numbers, rows, {"images": (caption, sheet(drawings))})
 
 
 def conditions(subject: Subject, tokens: Tensor) -> Mapping[str, Change]:
-    """Return what may happen to tokens: each form, each amount of noise, and what the run does where it adds least."""
+    """Return the changes of tokens to compare: each format, each amount of noise, and the run's own least noise."""
     changes: dict[str, Change] = {form: _formed(form) for form in FORMS}
     length = float(tokens.flatten(1).norm(dim=1).median())
     for epsilon in EPSILONS:
         changes[f"noise, ε {epsilon:g} a release"] = _noised(length, Budget(epsilon, DELTA))
     recipe = subject.recipe
-    clip = recipe.options(leakage.Options).leakage
-    if clip is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
+    limits = recipe.options(leakage.Options).leakage
+    if limits is not None and recipe.privacy.epsilon is not None and recipe.privacy.delta is not None:
         budget = Budget(recipe.privacy.epsilon, recipe.privacy.delta)
+        # The fewest passes of any site give the least noise, which is the attacker's best case.
         passes = min(leakage.passes_of(recipe, name, len(data.train)) for name, data in subject.data.sites.items())
-        guard = leakage.guard_of(clip, "tokens", budget, passes, recipe.privacy.count)
+        guard = leakage.guard_of(limits, "tokens", budget, passes, recipe.privacy.count)
         noised, formed = _noise(guard.length, guard.sigma), _formed(split.form_of(recipe))
         changes["as in this run"] = lambda tokens, rng: formed(noised(tokens, rng), rng)
     return changes
 
 
 def sheet(drawings: Mapping[str, Tensor]) -> Picture:
-    """Lay the first images of each kind out in rows."""
+    """Arrange the first images of each kind in rows."""
     rows = [torch.cat(list(images[:SHOWN]), dim=2) for images in drawings.values()]
-    whole = torch.cat(rows, dim=1).clamp(0, 1).permute(1, 2, 0)
-    return np.asarray((whole * 255).round().to(torch.uint8).numpy())
+    grid = torch.cat(rows, dim=1).clamp(0, 1).permute(1, 2, 0)
+    return np.asarray((grid * 255).round().to(torch.uint8).numpy())
 
 
 def _formed(form: Form) -> Change:
@@ -193,7 +191,7 @@ def _noise(length: float, sigma: float) -> Change:
 
 
 def _public(subject: Subject) -> Pairs:
-    """Render public images and pass them through the tokenizer that the server knows."""
+    """Render public images and pass them through the averaged tokenizer, which the server knows."""
     recipe = subject.recipe
     taken = {part.set.name for site in subject.data.sites.values() for part in site.train.slices}
     taken |= {part.set.name for part in subject.data.user.slices} if subject.data.user is not None else set()
@@ -209,19 +207,21 @@ def _public(subject: Subject) -> Pairs:
 
 
 def _overheard(subject: Subject) -> Pairs:
-    """Return tokens that sites would send without noise and in fp32, with their images."""
+    """Return the tokens that sites would send in fp32 without noise, with their images."""
     recipe = subject.recipe
     plain = recipe.options(split.Options).model_copy(update={"wire": "fp32", "leakage": None})
-    bare = recipe.model_copy(update={"method": plain, "privacy": Privacy()})
-    heard = overhear(replace(subject, setup=replace(subject.setup, recipe=bare)), rounds_for(subject, IMAGES))
-    answers = heard.of("tokens")
+    unprotected = recipe.model_copy(update={"method": plain, "privacy": Privacy()})
+    recording = overhear(
+        replace(subject, setup=replace(subject.setup, recipe=unprotected)), rounds_for(subject, IMAGES)
+    )
+    answers = recording.of("tokens")
     tokens = torch.cat([_of_patches(answer.message["tokens"]) for answer in answers])
-    images = torch.cat([heard.truth(answer).images[:, :3].cpu() for answer in answers])
+    images = torch.cat([recording.truth(answer).images[:, :3].cpu() for answer in answers])
     return Pairs(tokens[:IMAGES], images[:IMAGES].contiguous())
 
 
 def _of_patches(tokens: Tensor) -> Tensor:
-    """Leave a class token in front away."""
+    """Drop the leading class token, if there is one."""
     side = round((tokens.shape[1] - 0.5) ** 0.5)
     return tokens[:, tokens.shape[1] - side * side :]
 

@@ -1,8 +1,8 @@
-"""A recorder on the wire: a finished run goes on for some rounds, and all that its sites answer is kept.
+"""A recorder on the wire: a finished run continues for some rounds while every reply of its sites is recorded.
 
-The rounds are the method's own, with its calls, its numbers on the wire and its noise, and begin with the finished
-model. So an audit sees what a server would see, and nothing that an option of the recipe takes away. One thing differs:
-noise that is shared out over all rounds of a run (``method.leakage``) is a little more, as the run is longer.
+The rounds are the method's own, with its calls, its wire format and its noise, and start from the finished model. An
+audit therefore sees exactly what a server would see, after all protections of the recipe. There is one difference:
+noise that is divided over all rounds of a run (``method.leakage``) is slightly larger, because the run is longer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedvisage.recipe import Recipe
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a site, which call of the round it is of its kind (from 0), and the batch that it is about."""
+    """One reply of a site, its number among the replies to the same call in the round (from 0), and its message."""
 
     site: str
     call: str
@@ -38,58 +38,58 @@ class Answer:
 
 @dataclass
 class Recorder:
-    """A transport that keeps a copy of every answer."""
+    """A transport that keeps a copy of every reply."""
 
     wire: LocalTransport
     names: tuple[str, ...] = ()
     answers: list[Answer] = field(default_factory=list)
 
     def call(self, orders: Mapping[str, Order]) -> Iterator[Reply]:
-        """Pass orders and replies on, and remember what the replies say."""
+        """Forward orders and replies, and keep a copy of each reply's message."""
         for reply in self.wire.call(orders):
             if reply.message is not None:
                 order = orders[reply.site]
                 kind = (reply.site, order.call, order.round)
-                number = sum((a.site, a.call, a.round) == kind for a in self.answers)
+                number = sum((answer.site, answer.call, answer.round) == kind for answer in self.answers)
                 self.answers.append(Answer(*kind, number, dict(reply.message)))
             yield reply
 
     def commit(self, generation: int) -> dict[str, int]:
-        """Pass on."""
+        """Forward to the wire."""
         return self.wire.commit(generation)
 
     def restore(self, generations: Mapping[str, int]) -> None:
-        """Pass on."""
+        """Forward to the wire."""
         self.wire.restore(generations)
 
 
 @dataclass(frozen=True)
 class Overheard:
-    """What was heard, and the sites' own view of it, to judge an attack by."""
+    """The recorded replies, and the sites that sent them, for comparing an attack with the truth."""
 
     answers: tuple[Answer, ...]
     sites: Mapping[str, Site]
 
     def of(self, call: str) -> list[Answer]:
-        """Return the answers to one call."""
+        """Return the replies to one call."""
         return [answer for answer in self.answers if answer.call == call]
 
     def truth(self, answer: Answer) -> Batch:
-        """Return the batch that an answer was about, for calls that are made once a batch."""
+        """Return the batch of a reply, for calls that run once per batch."""
         site = self.sites[answer.site]
         return site.batch((answer.round - 1) * site.batches_per_round + answer.number)
 
 
 def overhear(subject: Subject, rounds: int) -> Overheard:
-    """Let a finished run go on for some rounds and return what was heard."""
+    """Continue a finished run for some rounds and return the recorded replies."""
     recipe, method, compute = continued(subject.recipe, rounds), subject.method, subject.setup.compute
     workspace = Workspace(method, recipe, compute)
     with tempfile.TemporaryDirectory() as scratch, closing(JsonLines(Path(scratch) / "ledger.jsonl")) as ledger:
-        desks = [
+        workers = [
             SiteDesk(name, site.train, site.heldout, SiteStore(Path(scratch) / "sites" / name), workspace)
             for name, site in subject.data.sites.items()
         ]
-        recorder = Recorder(LocalTransport(desks), tuple(sorted(subject.data.sites)))
+        recorder = Recorder(LocalTransport(workers), tuple(sorted(subject.data.sites)))
         net = method.network(recipe)
         compute.place(net)
         server = Server(method, recipe, net, Exchange(recipe, recorder, workspace.schemas, ledger), compute)
@@ -105,14 +105,14 @@ def overhear(subject: Subject, rounds: int) -> Overheard:
 
 
 def continued(recipe: Recipe, rounds: int) -> Recipe:
-    """Return a recipe with some rounds more."""
+    """Return a recipe with additional rounds."""
     training = recipe.training.model_copy(update={"rounds": recipe.training.rounds + rounds})
     return recipe.model_copy(update={"training": training})
 
 
 def rounds_for(subject: Subject, images: int) -> int:
-    """Return how many rounds of a method that sends something for every batch show about so many images."""
+    """Return the number of rounds that show about this many images, for a method that sends every batch."""
     training = subject.recipe.training
     batch = min(training.batch.of(name) for name in subject.data.sites)
-    a_round = batch * (training.local.batches or 1) * len(subject.data.sites)
-    return max(1, -(-images // a_round))
+    per_round = batch * (training.local.batches or 1) * len(subject.data.sites)
+    return max(1, -(-images // per_round))

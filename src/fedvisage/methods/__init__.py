@@ -1,8 +1,8 @@
 """The list of methods: papers and baselines by name, and any algorithm on any model.
 
-A paper that defines network and algorithm as one is a file here and a line in ``METHODS``. An algorithm is a function
-of a model: ``method: {name: fedprox, model: vit-h}`` is FedProx on ViT-H, and ``{name: fedprox}`` is FedProx on the
-model that its name stands for in the field's tables.
+A paper that defines network and algorithm as one is a file in this package and an entry in ``METHODS``. An algorithm is
+a function of a model: ``method: {name: fedprox, model: vit-h}`` is FedProx on ViT-H, and ``{name: fedprox}`` is FedProx
+on its usual model in the literature.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 
 
 class _List(ModuleType):
-    """So that ``fedvisage.methods()`` is the list of methods, although the room has that name."""
+    """A callable module, so that ``fedvisage.methods()`` lists the methods although a package has that name."""
 
     def __call__(self) -> dict[str, Method]:
         return all_methods()

@@ -1,4 +1,4 @@
-"""The building blocks of averaging methods under their documented import path; see ``algorithms/fedavg.py``."""
+"""The building blocks of averaging methods, importable from their documented path; see ``algorithms/fedavg.py``."""
 
 from fedvisage.methods.algorithms.fedavg import (
     MOMENTS as MOMENTS,

@@ -1,4 +1,4 @@
-"""The lists: methods by name, algorithms, and the models that they train."""
+"""The catalogue of methods: methods by name, algorithms, and the models that they train."""
 
 from __future__ import annotations
 
@@ -82,32 +82,32 @@ MODELS: dict[str, Model] = {
 }
 
 FOR_FACES = ("fedavg",)
-"""Algorithms whose bare name stands for recognition; FedAvg on FedPAD's network has FedPAD's name."""
+"""Algorithms whose bare name means face recognition; FedAvg on FedPAD's network has the name FedPAD."""
 
 
 @cache
 def on(algorithm: str, model: str) -> Method:
-    """Return an algorithm on a model; the same one each time."""
+    """Return an algorithm on a model; the same object each time."""
     return ALGORITHMS[algorithm](model_named(model))
 
 
 def method_named(name: str) -> Method | None:
-    """Return a method of the list, or of another package's; None if nobody has one of that name."""
+    """Return a method of the list or of another package; None for an unknown name."""
     method: Method | None = METHODS.get(name) or extensions.load("methods", name, Method)
     return method
 
 
 def all_methods() -> dict[str, Method]:
-    """Return all methods by name, those of other packages among them."""
+    """Return all methods by name, including those of other packages."""
     return METHODS | {name: method for name in extensions.names("methods") if (method := method_named(name))}
 
 
 def model_named(name: str) -> Model:
-    """Return a model of the list, or of another package's."""
+    """Return a model of the list or of another package."""
     model: Model | None = MODELS.get(name) or extensions.load("models", name, Model)
     if model is None:
-        known = [*MODELS, *extensions.names("models")]
-        raise UserError("recipe.method.model", f"{name!r} is no model{choice(name, known)}")
+        names = [*MODELS, *extensions.names("models")]
+        raise UserError("recipe.method.model", f"{name!r} is no model{choice(name, names)}")
     return model
 
 
@@ -117,7 +117,7 @@ def _on_hybrid(algorithm: str, title: str) -> Method:
 
 
 def _bare(algorithm: str) -> Method:
-    """Return an algorithm on the model that its bare name stands for."""
+    """Return an algorithm on the model that its bare name implies."""
     method = on(algorithm, face.MODEL.name if algorithm in FOR_FACES else "resnet18")
     return replace(method, title="FedAvg (recognition)", paper=face.PAPER) if algorithm in FOR_FACES else method
 
@@ -139,19 +139,19 @@ METHODS: dict[str, Method] = {
 }
 
 
-# A recipe's section ``method``: which method it names, alone or with a model, and its options, validated.
+# Reading a recipe's section ``method``: the method that it names, alone or with a model, and its validated options.
 
 
 def find(section: Mapping[str, Any] | MethodOptions) -> Method:
     """Return the method that a recipe's section ``method`` names, alone or with a model."""
     tree = section.model_dump() if isinstance(section, MethodOptions) else section
     name = tree.get("name")
-    known = [*METHODS, *extensions.names("methods")]
+    names = [*METHODS, *extensions.names("methods")]
     if not isinstance(name, str):
-        wrong = "is missing" if name is None else f"must be the name of a method, got {name!r}"
-        raise UserError("recipe.method.name", f"{wrong}{choice('', known)}")
+        problem = "is missing" if name is None else f"must be the name of a method, got {name!r}"
+        raise UserError("recipe.method.name", f"{problem}{choice('', names)}")
     if (method := method_named(name)) is None:
-        raise UserError("recipe.method.name", f"{name!r} is no method{choice(name, known)}")
+        raise UserError("recipe.method.name", f"{name!r} is no method{choice(name, names)}")
     if (model := _model_of(tree)) is None:
         return method
     if name not in ALGORITHMS:
@@ -161,14 +161,14 @@ def find(section: Mapping[str, Any] | MethodOptions) -> Method:
 
 
 def read_method(section: Mapping[str, Any]) -> MethodOptions:
-    """Validate a recipe's section ``method`` by the options of the method that it names."""
+    """Validate a recipe's section ``method`` against the options of the method that it names."""
     name = section.get("name")
     tree = _spelled_out(section) if isinstance(name, str) else dict(section)
     return read_section(find(tree).options, tree, "recipe.method")
 
 
 def _model_of(tree: Mapping[str, Any]) -> str | None:
-    """Return the model that a section names: by ``model``, or, for an algorithm, by the name of its network."""
+    """Return the model that a section names: by ``model`` or, for an algorithm, by the name of its network."""
     if tree.get("model") is not None:
         return str(tree["model"])
     network = tree.get("network")
@@ -181,19 +181,23 @@ def _model_of(tree: Mapping[str, Any]) -> str | None:
 
 
 def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn ``model: {name: timm, arch: …}`` into a model's name and its network; a backbone's name is its network's."""
+    """Turn ``model: {name: timm, arch: …}`` into a model name and its network section.
+
+    A backbone's name is also the name of its network.
+    """
     tree = dict(section)
     if not isinstance(tree.get("network", {}), Mapping):
         return tree
     network = dict(tree.get("network", {}))
     if isinstance(tree.get("model"), Mapping):
-        given = dict(tree["model"])
-        if not isinstance(given.get("name"), str):
+        settings = dict(tree["model"])
+        if not isinstance(settings.get("name"), str):
             raise UserError("recipe.method.model", f"needs a name: one of {', '.join(MODELS)}")
-        tree["model"] = given.pop("name")
-        for key in (key for key in network.keys() & given.keys() if network[key] != given[key]):
-            raise _twice(key, network[key], f"method.model.{key}", given[key])
-        network |= given
+        tree["model"] = settings.pop("name")
+        for key in (key for key in network.keys() & settings.keys() if network[key] != settings[key]):
+            raise _twice(key, network[key], f"method.model.{key}", settings[key])
+        network |= settings
+    # Any other type of ``model`` is left to the validation of the section.
     if not isinstance(tree.get("model"), str | None):
         return tree
     named = network.get("name")
@@ -201,6 +205,7 @@ def _spelled_out(section: Mapping[str, Any]) -> dict[str, Any]:
         tree |= {} if named in face.MODELS else {"model": named}
     elif tree.get("model") in MODELS and named not in (None, tree["model"]):
         raise _twice("name", named, "method.model", tree["model"])
+    # Only the network of a backbone repeats the model's name.
     model = tree.get("model")
     if named is not None and named == model:
         del network["name"]

@@ -1,8 +1,8 @@
-"""Where a method comes from: the lists, or a caller who passed it in from Python.
+"""The origin of a method: the catalogue, or a caller who passed it in from Python.
 
 A method that was passed in is identified by a digest of its source: the functions and classes that it consists of, the
-values that these carry, and the functions of their own package that they call. Functions of fedvisage count by name
-and source, so that an algorithm of the package on a model of the package has the same digest whoever builds it.
+values that these carry, and the functions of their own package that they call. Functions of fedvisage count by name and
+source, so an algorithm of the package on a model of the package has the same digest for every caller.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from fedvisage.recipe import MethodOptions
 
 PACKAGE = "fedvisage"
 NAMED = ("name", "title", "paper")
-"""Fields of a method that say nothing about what it computes."""
+"""Fields of a method that do not affect its results."""
 
 Code = FunctionType | type[Any]
 
 
 def check_name(method: Method) -> None:
-    """Refuse a method that has the name of a listed one and is another."""
+    """Reject a method that has the name of a listed method but differs from it."""
     if method.name not in METHODS and method.name not in extensions.names("methods"):
         return
     digest = digest_of(method)
@@ -43,20 +43,20 @@ def check_name(method: Method) -> None:
 
 
 def origin_of(method: Method, section: MethodOptions) -> dict[str, str] | None:
-    """Return the modules, functions and source digest of a method; None if it is the one that a recipe names."""
+    """Return the modules, functions and source digest of a method; None if it is the one that the recipe names."""
     try:
         listed = find(section)
-    except UserError:  # the lists do not know its name
+    except UserError:  # its name is not in the catalogue
         listed = None
     if listed is not None and (listed is method or digest_of(listed) == digest_of(method)):
         return None
-    own = sorted({_name(value) for value in _parts(method) if _is_code(value) and _package(value) != PACKAGE})
+    functions = sorted({_name(value) for value in _parts(method) if _is_code(value) and _package(value) != PACKAGE})
     modules = sorted({value.__module__ for value in _parts(method) if _is_code(value) and _package(value) != PACKAGE})
-    return {"module": ", ".join(modules) or PACKAGE, "code": ", ".join(own), "sha256": digest_of(method)}
+    return {"module": ", ".join(modules) or PACKAGE, "code": ", ".join(functions), "sha256": digest_of(method)}
 
 
 def digest_of(method: Method) -> str:
-    """Return a digest of what a method computes."""
+    """Return a digest of a method's code and values."""
     digest = hashlib.sha256()
     for value in _parts(method):
         text = f"{_name(value)}\n{_source(value)}" if _is_code(value) else repr(value)
@@ -65,7 +65,7 @@ def digest_of(method: Method) -> str:
 
 
 def _listed_as(method: Method) -> Iterator[Method]:
-    """Yield the listed methods of a name: the one that the bare name stands for, and an algorithm on each model."""
+    """Yield the listed methods of a name: the method of the bare name, and an algorithm on each model."""
     if (listed := method_named(method.name)) is not None:
         yield listed
     if method.name in ALGORITHMS:
@@ -73,7 +73,7 @@ def _listed_as(method: Method) -> Iterator[Method]:
 
 
 def _parts(method: Method) -> Iterator[Any]:
-    """Yield code and plain values of a method, in a fixed order."""
+    """Yield the code and plain values of a method, in a fixed order."""
     seen: set[int] = set()
     for field in fields(method):
         if field.name not in NAMED:
@@ -82,7 +82,7 @@ def _parts(method: Method) -> Iterator[Any]:
 
 
 def _within(value: Any, seen: set[int]) -> Iterator[Any]:
-    """Yield a value, if it is code or plain, and what it consists of; code once."""
+    """Yield a value if it is code or plain, then its contents; code is yielded once."""
     if _is_code(value):
         if id(value) not in seen:
             seen.add(id(value))
@@ -98,7 +98,7 @@ def _within(value: Any, seen: set[int]) -> Iterator[Any]:
 
 
 def _contents(value: Any) -> Iterator[Any]:
-    """Yield what a container, a bound function or a dataclass holds; anything else counts by its type."""
+    """Yield the contents of a container, a bound function or a dataclass; other values count by their type."""
     if isinstance(value, partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, MethodType):
@@ -112,7 +112,7 @@ def _contents(value: Any) -> Iterator[Any]:
 
 
 def _carried(code: Code) -> Iterator[Any]:
-    """Yield what a class or a function has besides its source: options, closure, defaults, code of its own package."""
+    """Yield what a class or function carries besides its source: options, closure, defaults, code of its package."""
     if isinstance(code, type):
         yield from sorted(getattr(code, "model_fields", ()))
         return
@@ -127,7 +127,7 @@ def _carried(code: Code) -> Iterator[Any]:
 
 
 def _names_in(code: CodeType) -> set[str]:
-    """Return the global names that code uses, with those of the functions that are defined in it."""
+    """Return the global names that code uses, including those of its inner functions."""
     inner = (_names_in(const) for const in code.co_consts if isinstance(const, CodeType))
     return {*code.co_names}.union(*inner)
 
@@ -145,7 +145,7 @@ def _name(code: Any) -> str:
 
 
 def _source(code: Any) -> str:
-    """Return the text of a function or class, or its byte code where there is no text."""
+    """Return the source of a function or class, or its byte code if there is no source."""
     try:
         return inspect.getsource(code)
     except (OSError, TypeError):

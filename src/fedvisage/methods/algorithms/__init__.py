@@ -1,1 +1,1 @@
-"""The algorithms that train any model: one file each."""
+"""Algorithms that train any model, one per file."""

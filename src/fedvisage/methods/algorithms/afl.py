@@ -1,15 +1,15 @@
-"""AFL: agnostic federated learning, for the worst mixture of the sites instead of their mean.
+"""AFL: agnostic federated learning, which optimises the worst mixture of sites instead of their mean.
 
-M. Mohri, G. Sivek, A. T. Suresh, "Agnostic Federated Learning", ICML 2019, algorithm Stochastic-AFL. The server keeps
-a mixture λ over the sites. Weights descend on the mixture's loss Σ λₖ Lₖ(w); λ ascends on it, along the sites' losses,
+M. Mohri, G. Sivek, A. T. Suresh, "Agnostic Federated Learning", ICML 2019, algorithm Stochastic-AFL. The server keeps a
+mixture λ over the sites. Weights descend on the mixture's loss Σ λₖ Lₖ(w); λ ascends on it, along the sites' losses,
 and is projected back onto the simplex. With a step of 0, λ stays uniform and this is FedAvg.
 
-Deviations from the paper: sites train locally, as in FedAvg, and λ weighs the mean of their weights; with
-``local: {batches: 1}`` and SGD that is the paper's step. The gradient by λₖ is Lₖ at the lent weights; here it is the
-mean training loss of the site's turn, which is uploaded anyway. With one local batch that is the paper's stochastic
-estimate; with more it also contains what the site has learnt meanwhile. A site that does not reply keeps its λ, and the
-others share theirs anew. The step of 0.1 is a choice. Losses are taken on trust: a site that overstates its own wins
-the mixture.
+Deviations from the paper: sites train locally, as in FedAvg, and λ weights the mean of their models; with
+``local: {batches: 1}`` and SGD that is the paper's step. The gradient with respect to λₖ is Lₖ at the lent weights;
+here it is the mean training loss of the site's local work, which is uploaded anyway. With one local batch that is the
+paper's stochastic estimate; with more it also includes what the site has learnt meanwhile. A site that does not reply
+keeps its λ, and the other sites redistribute theirs. The step of 0.1 is a choice. The server trusts the reported
+losses: a site that overstates its loss gains weight in the mixture.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,21 +26,21 @@ from fedvisage.methods.models.model import Model
 from fedvisage.recipe import MethodOptions
 
 MIXTURE = "mixture"
-"""Where λ stands among the server's private state, in the order of the sites' names."""
+"""Key of λ in the server's private state; its values are in the order of the sites' names."""
 
 LEAST = 1e-12
-"""What a site with λ = 0 counts beside the heaviest: nothing in float32, unless only such sites reply."""
+"""Weight of a site with λ = 0, relative to the largest; it vanishes in float32 unless only such sites reply."""
 
 
 class Step(MethodOptions):
-    """How far λ goes along the sites' losses in a round."""
+    """The step size of λ along the sites' losses in a round."""
 
     step: float = Field(0.1, ge=0)
-    """How far the mixture of sites follows their losses in a round; 0 is FedAvg."""
+    """Step size of the mixture of sites along their losses in a round; 0 is FedAvg."""
 
 
 def server(s: Server) -> Iterator[None]:
-    """Descend in the weights under the present mixture, then ascend in the mixture."""
+    """Descend in the weights under the current mixture, then ascend in the mixture."""
     options = s.recipe.options(Step)
     for _ in s.rounds():
         with s.quorum():
@@ -54,19 +54,19 @@ def server(s: Server) -> Iterator[None]:
 
 
 def _mixture(s: Server) -> dict[str, float]:
-    """Return λ by site; at first all count alike."""
+    """Return λ by site; it starts uniform."""
     uniform = torch.full((len(s.names),), 1 / len(s.names), dtype=torch.float64)
     return dict(zip(s.names, s.kept.get(MIXTURE, uniform).tolist(), strict=True))
 
 
 def relative(mixture: Mapping[str, float]) -> dict[str, float]:
-    """Return what sites count in a mean, which divides by the sum: λ beside the largest, so that equals count 1."""
+    """Return weights for a mean that divides by their sum: λ relative to the largest, so that equal sites weigh 1."""
     largest = max(mixture.values())
     return {name: max(share / largest, LEAST) for name, share in mixture.items()}
 
 
 def ascend(mixture: Mapping[str, float], losses: Mapping[str, float], step: float) -> dict[str, float]:
-    """Raise λ along the losses of the sites that replied, and project; these sites keep the sum that they had."""
+    """Raise λ along the losses of the sites that replied, and project; the sum over these sites stays the same."""
     names = sorted(losses)
     present = torch.tensor([mixture[name] for name in names], dtype=torch.float64)
     raised = present + step * torch.tensor([losses[name] for name in names], dtype=torch.float64)
@@ -74,7 +74,7 @@ def ascend(mixture: Mapping[str, float], losses: Mapping[str, float], step: floa
 
 
 def project(point: Tensor, total: float = 1.0) -> Tensor:
-    """Return the nearest point with no coordinate below zero and this sum.
+    """Return the nearest point with non-negative coordinates and this sum.
 
     J. Duchi, S. Shalev-Shwartz, Y. Singer, T. Chandra, "Efficient Projections onto the l1-Ball for Learning in High
     Dimensions", ICML 2008, Fig. 1. Its threshold θ = (Σ_{i≤ρ} µᵢ − z)/ρ is the largest of these quotients over all ρ.

@@ -1,12 +1,13 @@
-"""FedAdam and FedYogi: the server takes an adaptive step towards the mean instead of taking the mean.
+"""FedAdam and FedYogi: the server takes an adaptive step towards the mean instead of adopting the mean.
 
 S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
-Optimization", ICLR 2021, Algorithm 2. What sites do is FedAvg's; Δ_t, the mean less the lent weights, stands for a
-gradient, and ``training.server_optimizer`` says rate, moments and τ of the step. With SGD at rate 1 and no momentum
-in its place this is FedAvg.
+Optimization", ICLR 2021, Algorithm 2. Sites train as in FedAvg. Δ_t, the mean minus the lent weights, serves as a
+gradient, and ``training.server_optimizer`` sets the rate, the moments and τ of the step. With SGD at rate 1 and no
+momentum instead, this is FedAvg.
 
-Deviations from the paper: sites count as ``weight`` says (the paper: by their examples); what no gradient trains, such
-as BatchNorm's running statistics, is averaged. The default rate of 10⁻² is one of those that the paper tries.
+Deviations from the paper: sites count according to ``weight`` (the paper: by their examples); values without a
+gradient, such as BatchNorm's running statistics, are averaged. The default rate of 10⁻² is one of those that the paper
+tries.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Adaptive = Literal["adam", "yogi"]
 
 
 def program(kind: Adaptive) -> Callable[[Server], Iterator[None]]:
-    """Return federated averaging with an adaptive step of the server."""
+    """Return federated averaging with an adaptive server step."""
 
     def server(s: Server) -> Iterator[None]:
         lent = s.method.parts_at(Home.LENT)
@@ -42,8 +43,8 @@ def adaptive(model: Model, kind: Adaptive, title: str) -> Method:
     name = f"fed{kind}"
 
     def check(recipe: Recipe) -> None:
-        chosen = recipe.training.server_optimizer
-        if chosen is not None and chosen.name != kind:
+        optimizer = recipe.training.server_optimizer
+        if optimizer is not None and optimizer.name != kind:
             raise UserError(
                 "recipe.training.server_optimizer.name", f"{name} steps by {kind}; set it, or use fedavg or fedpad"
             )

@@ -1,14 +1,16 @@
-"""FedAvg: every site trains the model that the server lends, and the server takes the mean.
+"""FedAvg: every site trains the model that the server lends, and the server averages the results.
 
 H. B. McMahan, E. Moore, D. Ramage, S. Hampson, B. Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
-from Decentralized Data", AISTATS 2017, Algorithm 1. On ViT-H it is the baseline of FedSIS (§3.2, Eq. 2–3), on a
-backbone for faces the one of C.-T. Liu et al., "FedFR", AAAI 2022 ("Federated Learning", steps 1 to 4): CosFace on the
-site's own classes, whose centres W stay at the site. There a site with one identity is refused: a softmax over one
-class has no gradient.
+from Decentralized Data", AISTATS 2017, Algorithm 1. On ViT-H it is the baseline of FedSIS (§3.2, Eq. 2–3). On a face
+backbone it is the baseline of C.-T. Liu et al., "FedFR", AAAI 2022 ("Federated Learning", steps 1 to 4): CosFace on the
+site's own classes, whose centres W stay at the site. That baseline rejects a site with one identity, because a softmax
+over one class has no gradient.
 
-Deviations from the papers: all sites do the recipe's local work. FedFR does not say how W begins; here with the mean
-features of each identity under the model of the site's first turn, as in its authors' released code
-(``centres: random`` is the other choice).
+Other algorithms build on the averaging loop in this file; most only replace the local loss or the server's step.
+
+Deviations from the papers: all sites do the recipe's local work. FedFR does not specify the initial W; here W starts as
+the mean features of each identity under the model of the site's first round, as in its authors' released code
+(``centres: random`` is the alternative).
 """
 
 from __future__ import annotations
@@ -27,31 +29,25 @@ from fedvisage.nn.losses.proximal import proximal
 from fedvisage.nn.optimizers import advance
 from fedvisage.recipe import MethodOptions, Recipe, ServerOptimizer
 
-# The shared averaging loop: every site trains what the server lent, and the server takes the mean of what comes
-# back.
-#
-# An algorithm that needs only another local loss, or another step at the server, is a few lines on top of this file.
-
-
 Turn = Callable[[Site, Message], Message]
-"""What a site does when it is asked to train."""
+"""A site's local work for one call: it receives the server's message and returns the reply."""
 
 STARTED = "start/"
-"""What stands before the weights of the start on their way to the sites."""
+"""Prefix of the starting weights in messages to the sites."""
 
 MOMENTS = "server optimizer/"
-"""Where the server optimizer's moments stand among the server's private state."""
+"""Prefix of the server optimizer's moments in the server's private state."""
 
 
 class AveragingOptions(MethodOptions):
-    """What all averaging methods share: whether sites count alike or by their number of images."""
+    """The options of all averaging methods: uniform weights of sites, or weights by their number of images."""
 
     weight: Literal["uniform", "examples"] = "uniform"
-    """Sites count alike, or by their number of images."""
+    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
 
 
 class OnModel(MethodOptions):
-    """Which model an algorithm trains, where it is not the one that its name stands for."""
+    """The model that an algorithm trains, if it is not the one that its name implies."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"model"})
     model: str | None = None
@@ -62,9 +58,9 @@ class OnModel(MethodOptions):
 def options_on(
     model: Model, own: type[MethodOptions] = MethodOptions, *, weighs: bool = True, last: bool = False
 ) -> type[MethodOptions]:
-    """Return the options of an algorithm on a model: the model's, the algorithm's own, and how sites count.
+    """Return the options of an algorithm on a model: the model's, the algorithm's own, and the weights of sites.
 
-    ``last``: a resolved recipe writes the algorithm's own keys behind the model's.
+    With ``last``, a resolved recipe lists the algorithm's own keys after the model's.
     """
     first = model.averaged if weighs else model.options
     kinds = (own, first, OnModel) if last else (first, own, OnModel)
@@ -73,12 +69,12 @@ def options_on(
 
 
 def titled(title: str, model: Model) -> str:
-    """Return an algorithm's title, with the model's unless that is FedPAD's, on which the field's tables are."""
+    """Return an algorithm's title, followed by the model's unless that is FedPAD's, the usual one in papers."""
     return title if model.name == "resnet18" else f"{title} ({model.title})"
 
 
 def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = plainly) -> Turn:
-    """Return the site's turn: load what was lent, minimise a loss over the local batches, upload parts."""
+    """Return a site's local work: load the lent weights, minimise a loss over the local batches, upload parts."""
 
     def train(site: Site, message: Message) -> Message:
         site.load(message)
@@ -89,18 +85,18 @@ def local_training(loss: Loss, *parts: str, fit: Callable[[Site, Loss], None] = 
 
 
 def training_call(loss: Loss, *parts: str) -> Call:
-    """Return the call of an averaging method, with all that it uploads."""
+    """Return the call of an averaging method with its uploads."""
     return Call(local_training(loss, *parts), uploads_of(*parts), takes=start_of(*parts))
 
 
 def start_of(*parts: str) -> Callable[[Recipe], tuple[Upload, ...]]:
-    """Return what orders hold beside the weights: those that training started from, where sites are held near them."""
+    """Return the extra content of orders: the starting weights, if the recipe pulls sites towards them."""
     start = (Upload("start", "weights", parts=parts, prefix=STARTED, trained=True),)
     return lambda recipe: start if recipe.training.l2sp is not None else ()
 
 
 def uploads_of(*parts: str) -> tuple[Upload, ...]:
-    """Return what an averaging method declares: weights, how many images they are of, and the mean loss."""
+    """Return the uploads of an averaging method: weights, their number of images, and the mean loss."""
     return Upload("weights", "weights", parts=parts), EXAMPLES, LOSS
 
 
@@ -116,10 +112,10 @@ def on_model(
     more: tuple[Upload, ...] = (),
     check: Callable[[Recipe], None] = lambda _: None,
 ) -> Method:
-    """Return federated averaging of a model, as an algorithm changes it.
+    """Return federated averaging of a model, with an algorithm's changes.
 
-    It may have a ``loss`` of its own, do something ``around`` a site's turn, declare ``more`` uploads than weights, and
-    ``check`` what else the recipe says.
+    An algorithm may replace the ``loss``, wrap a site's local work with ``around``, declare ``more`` uploads in
+    addition to weights, and ``check`` the rest of the recipe.
     """
 
     def both(recipe: Recipe) -> None:
@@ -154,32 +150,32 @@ def on_model(
 
 
 def weight_of(recipe: Recipe) -> str:
-    """Return how sites count in a mean."""
+    """Return the weighting of sites in a mean."""
     return recipe.method.weight if isinstance(recipe.method, AveragingOptions) else "uniform"
 
 
 def server(s: Server) -> Iterator[None]:
-    """Federated averaging: one exchange a round."""
+    """Run federated averaging with one exchange per round."""
     yield from average(s, *s.method.parts_at(Home.LENT))
 
 
 def average(s: Server, *lent: str, otherwise: ServerOptimizer | None = None) -> Iterator[None]:
-    """Federated averaging in which these parts go down to the sites; all that comes up is averaged.
+    """Run federated averaging: lend these parts to the sites, and average all uploads.
 
-    The mean is taken over as it is, or is where the recipe's ``training.server_optimizer`` steps to (or, unless the
-    recipe says, another one).
+    The server adopts the mean, or steps towards it with the recipe's ``training.server_optimizer`` (``otherwise`` if
+    the recipe has none).
     """
     settings = s.recipe.training.server_optimizer or otherwise
-    beside = started_from(s)
+    start = started_from(s)
     for _ in s.rounds():
         with s.quorum():
-            mean = s.reduce("train", s.tensors(*lent) | beside, weight=weight_of(s.recipe)).value
+            mean = s.reduce("train", s.tensors(*lent) | start, weight=weight_of(s.recipe)).value
             s.load(mean if settings is None else stepped(s, mean, settings))
         yield
 
 
 def started_from(s: Server) -> Message:
-    """Return what goes down beside the weights: those that training started from, where sites are held near them."""
+    """Return the starting weights to send to the sites, if the recipe pulls sites towards them."""
     if s.recipe.training.l2sp is None:
         return {}
     trained = set(trained_tensors(s.net))
@@ -187,10 +183,10 @@ def started_from(s: Server) -> Message:
 
 
 def pulled(own: Loss) -> Loss:
-    """Return a loss with L2-SP, where the recipe asks for it: strength / 2 · ‖w − w₀‖² over what the start gave.
+    """Return a loss with L2-SP if the recipe sets it: strength / 2 · ‖w − w₀‖² over the weights of the start.
 
     X. Li, Y. Grandvalet, F. Davoine, "Explicit Inductive Bias for Transfer Learning with Convolutional Networks", ICML
-    2018, Eq. 3; what the start did not give, such as a new last layer, is free.
+    2018, Eq. 3. Weights that the start did not provide, such as a new last layer, are free.
     """
 
     def loss(site: Site, batch: Batch) -> Tensor:
@@ -204,9 +200,9 @@ def pulled(own: Loss) -> Loss:
 
 
 def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
-    """Return where a server optimizer steps to on the way from the present weights to a mean.
+    """Return the weights after a server optimizer's step from the present weights towards a mean.
 
-    What no gradient trains, such as BatchNorm's running statistics, is taken over from the mean.
+    Values without a gradient, such as BatchNorm's running statistics, are taken from the mean.
     """
     present, weights = s.tensors(*s.net), dict(mean)
     for name in trained_tensors(s.net):
@@ -219,7 +215,7 @@ def stepped(s: Server, mean: Message, settings: ServerOptimizer) -> Message:
 
 
 def trained_tensors(net: nn.ModuleDict) -> list[str]:
-    """Return the names of the tensors of a network that a gradient trains."""
+    """Return the names of a network's tensors that are trained by gradients."""
     return [name for name, _ in net.named_parameters()]
 
 

@@ -1,16 +1,16 @@
 """FedBN: BatchNorm layers stay at the sites, all other weights are averaged.
 
 X. Li, M. Jiang, X. Zhang, M. Kamp, Q. Dou, "FedBN: Federated Learning on Non-IID Features via Local Batch
-Normalization", ICLR 2021, §4 and Appendix C. A site trains the lent body with BatchNorm layers of its own: scale, shift
+Normalization", ICLR 2021, §4 and Appendix C. A site trains the lent body with its own BatchNorm layers: scale, shift
 and running statistics. With ``norms: shared`` the layers are lent as well, and this is FedAvg. In a network without
 BatchNorm its other normalisation layers (layer or group norm) take their place.
 
-Deviations from the paper: it judges every site with the site's own layers and has no user outside the federation. For
-such users its authors suggest the mean of the sites' BatchNorm layers, or statistics re-estimated at the user (issue 9
-of their code; the latter is what ``evaluation.adapt`` does). So here the layers do cross the wire: sites upload them
-beside the body, the server hands their mean to users and never lends it to sites. Thresholds, too, are chosen with the
-mean layers. Initial weights are refused, as they reach the server only: ``training.start`` with private layers, and the
-others always.
+Deviations from the paper: it evaluates every site with the site's own layers and has no target outside the federation.
+For such targets its authors suggest the mean of the sites' BatchNorm layers, or statistics re-estimated on the target
+(issue 9 of their code; ``evaluation.adapt`` does the latter). Here the layers therefore do leave the sites: sites
+upload them with the body; the server delivers their mean to targets and never lends it to sites. Thresholds, too, are
+chosen with the mean layers. Initial weights are rejected, because they reach only the server: ``training.start`` with
+private layers, ``training.pretrain`` and ``network.weights`` always.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,14 +31,14 @@ PAPER = "Li et al., FedBN: Federated Learning on Non-IID Features via Local Batc
 
 
 class Norms(MethodOptions):
-    """Whether normalisation layers are each site's own."""
+    """The owner of normalisation layers: each site, or the federation."""
 
     norms: Literal["private", "shared"] = "private"
     """Normalisation layers are each site's own, or ``shared`` as in FedAvg."""
 
 
 def taken_apart(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
-    """Return the network with its normalisation layers as a part of their own."""
+    """Return the network with its normalisation layers as a separate part."""
 
     def network(recipe: Recipe) -> nn.ModuleDict:
         net = model.network(recipe)
@@ -53,19 +53,19 @@ def taken_apart(model: Model) -> Callable[[Recipe], nn.ModuleDict]:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse weights that would not reach the sites' own layers."""
+    """Reject initial weights that would not reach the sites' own layers."""
     if recipe.options(Norms).norms == "private" and recipe.training.start is not None:
         raise UserError("recipe.training.start", "does not reach the sites' own normalisation layers; leave it out, or "
                         "use method.norms: shared")  # fmt: skip
     weights = getattr(getattr(recipe.method, "network", None), "weights", None)
-    given = {"training.pretrain": recipe.training.pretrain, "method.network.weights": weights}
-    for place in (place for place, value in given.items() if value not in (None, "none")):
+    sources = {"training.pretrain": recipe.training.pretrain, "method.network.weights": weights}
+    for place in (place for place, value in sources.items() if value not in (None, "none")):
         raise UserError(f"recipe.{place}", "is for a network with its normalisation layers, which FedBN takes apart; "
                         "leave it out, or use fedavg")  # fmt: skip
 
 
 def program(*parts: str) -> Callable[[Server], Iterator[None]]:
-    """Return the server program: it averages all parts, and lends the norms only where they are shared."""
+    """Return a server program that averages all parts, and lends the normalisation layers only if they are shared."""
 
     def server(s: Server) -> Iterator[None]:
         shared = s.recipe.options(Norms).norms == "shared"

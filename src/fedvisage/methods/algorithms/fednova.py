@@ -1,12 +1,12 @@
-"""FedNova: sites that take more steps do not count for more; the server averages directions, not distances.
+"""FedNova: sites that take more steps do not weigh more; the server averages directions instead of distances.
 
 J. Wang, Q. Liu, H. Liang, G. Joshi, H. V. Poor, "Tackling the Objective Inconsistency Problem in Heterogeneous
-Federated Optimization", NeurIPS 2020, Eq. 6–7 and §4. A site divides what it changed by ‖a_i‖₁, the length of its
-steps' weights: the number of steps τ_i for plain SGD, [τ_i − ρ(1 − ρ^τ_i)/(1 − ρ)]/(1 − ρ) with momentum ρ. The server
-steps by the mean of these times τ_eff = Σ p_i ‖a_i‖₁. Where all sites take as many steps this is FedAvg.
+Federated Optimization", NeurIPS 2020, Eq. 6–7 and §4. A site divides its change by ‖a_i‖₁, the length of its steps'
+weights: the number of steps τ_i for plain SGD, [τ_i − ρ(1 − ρ^τ_i)/(1 − ρ)]/(1 − ρ) with momentum ρ. The server steps
+by the mean of these times τ_eff = Σ p_i ‖a_i‖₁. If all sites take the same number of steps, this is FedAvg.
 
-Deviations from the paper: sites count as ``weight`` says (the paper: p_i by their examples). BatchNorm's statistics are
-averaged. A site's class centres, which stay there, move as far as they move.
+Deviations from the paper: sites count according to ``weight`` (the paper: p_i by their examples). BatchNorm's
+statistics are averaged. A site's class centres, which stay there, are not normalised.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ LENGTH = Upload("length", "gradient", dtype="float64", guarantee="how many plain
 
 
 def length(steps: int, momentum: float) -> float:
-    """Return ‖a_i‖₁ of so many steps of SGD with momentum."""
+    """Return ‖a_i‖₁ of this number of steps of SGD with momentum."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)
 
 
 def normalised(turn: fedavg.Turn) -> fedavg.Turn:
-    """Return a turn whose reply goes one step's length from what was lent, and says how many it went."""
+    """Return local work whose reply is one step away from the lent weights and includes the number of steps."""
 
     def train(site: Site, message: Message) -> Message:
         reply = turn(site, message)
-        went = length(len(site.losses), site.recipe.training.optimizer.momentum)
+        steps = length(len(site.losses), site.recipe.training.optimizer.momentum)
         for name in fedavg.trained_tensors(site.net):
             lent = site.lent[name].cpu().double()
-            reply[name] = (lent + (reply[name].double() - lent) / went).to(reply[name].dtype)
-        return reply | {LENGTH.name: torch.tensor(went, dtype=torch.float64)}
+            reply[name] = (lent + (reply[name].double() - lent) / steps).to(reply[name].dtype)
+        return reply | {LENGTH.name: torch.tensor(steps, dtype=torch.float64)}
 
     return train
 
@@ -63,7 +63,7 @@ def server(s: Server) -> Iterator[None]:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse optimizers without a ‖a_i‖₁ in the paper, momentum that reaches over rounds, and rounding of one step."""
+    """Reject optimizers without a ‖a_i‖₁ in the paper, momentum across rounds, and a wire that rounds a single step."""
     optimizer = recipe.training.optimizer
     if recipe.federation.wire != "fp32":
         raise UserError("recipe.federation.wire", "bf16 rounds one step's length, which FedNova multiplies by the "

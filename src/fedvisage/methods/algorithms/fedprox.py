@@ -1,12 +1,12 @@
-"""FedProx: sites are held near the model that the server lent them.
+"""FedProx: a proximal term keeps sites near the model that the server lent them.
 
 T. Li, A. K. Sahu, M. Zaheer, M. Sanjabi, A. Talwalkar, V. Smith, "Federated Optimization in Heterogeneous Networks",
 MLSys 2020, Algorithm 2. Each site minimises its own loss plus µ/2·‖w − wᵗ‖² (Eq. 2). With µ = 0 this is FedAvg.
 
 Deviations from the paper: all sites do the same local work, so the partial work of stragglers (γ-inexact solutions)
-does not occur; sites count as ``weight`` says instead of being drawn by their number of images. The paper tunes µ in
-{0.001, 0.01, 0.1, 1}; the default of 0.01 is one of these, not a recommendation of the paper. The reported training
-loss contains the proximal term.
+does not occur; sites count according to ``weight`` instead of being drawn by their number of images. The paper tunes µ
+in {0.001, 0.01, 0.1, 1}; the default of 0.01 is one of these, not a recommendation of the paper. The reported training
+loss includes the proximal term.
 """
 
 from pydantic import Field
@@ -23,14 +23,14 @@ PAPER = "Li et al., Federated Optimization in Heterogeneous Networks, 2020"
 
 
 class Pull(MethodOptions):
-    """µ, the strength of the pull back to the lent model."""
+    """µ, the strength of the pull towards the lent model."""
 
     mu: float = Field(0.01, ge=0)
-    """What the proximal term counts; 0 is FedAvg."""
+    """Weight µ of the proximal term; 0 is FedAvg."""
 
 
 def held_back(own: Loss) -> Loss:
-    """Return Eq. 2: the site's own loss and the proximal term over all trainable weights."""
+    """Return Eq. 2: the site's own loss plus the proximal term over all trainable weights."""
 
     def loss(site: Site, batch: Batch) -> Tensor:
         options = site.recipe.options(Pull)

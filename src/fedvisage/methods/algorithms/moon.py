@@ -1,15 +1,15 @@
 """MOON: model-contrastive federated learning.
 
 Q. Li, B. He, D. Song, "Model-Contrastive Federated Learning", CVPR 2021, Algorithm 1. A site pulls the features of each
-image towards those of the global model that it was lent, and away from those of the model with which it ended its last
-turn (Eq. 3); this loss counts µ beside the supervised one (Eq. 4). The last local model stays at the site; in a site's
-first turn it is the global model, as in the authors' code, and the loss has no gradient. With µ = 0 this is FedAvg.
+image towards those of the lent global model, and away from those of its own model at the end of its last round (Eq. 3);
+this loss has weight µ next to the supervised loss (Eq. 4). The last local model stays at the site. In a site's first
+round it is the global model, as in the authors' code, and the loss has no gradient. With µ = 0 this is FedAvg.
 
-Deviations from the paper: no projection head. The paper puts a 2-layer MLP (256 outputs) before the output layer, in
-all methods that it compares; here the features are what a model's last layer sees (for faces: its embedding), so that
+Deviations from the paper: no projection head. The paper puts a 2-layer MLP (256 outputs) before the output layer in all
+methods that it compares; here the features are the input of a model's last layer (for faces: the embedding), so that
 methods share one network. The compared models are in evaluation mode, as in the authors' code. µ is 1 by default, the
-paper's best value for CIFAR-100 and Tiny-ImageNet; it tunes µ in {0.1, 1, 5, 10}. Sites count as ``weight`` says (the
-paper: by examples).
+paper's best value for CIFAR-100 and Tiny-ImageNet; it tunes µ in {0.1, 1, 5, 10}. Sites count according to ``weight``
+(the paper: by examples).
 """
 
 from collections.abc import Callable
@@ -27,20 +27,20 @@ from fedvisage.recipe import MethodOptions
 
 PAPER = "Li et al., Model-Contrastive Federated Learning, 2021"
 PREVIOUS = "previous/"
-"""Where the last local model stands among a site's private state."""
+"""Prefix of the last local model in a site's private state."""
 
 
 class Contrast(MethodOptions):
     """The weight µ of the contrastive loss, and its temperature τ."""
 
     mu: float = Field(1.0, ge=0)
-    """What the contrast counts; 0 is FedAvg."""
+    """Weight µ of the contrastive loss; 0 is FedAvg."""
     temperature: float = Field(0.5, gt=0)
-    """The contrast's temperature."""
+    """Temperature τ of the contrastive loss."""
 
 
 def remembering(minimise: fedavg.Turn, *parts: str) -> fedavg.Turn:
-    """Return a turn beside frozen copies of the global and the last local model; its result is kept for the next."""
+    """Return local work that has frozen copies of the global and the last local model, and stores its own result."""
 
     def train(site: Site, message: Message) -> Message:
         if not site.recipe.options(Contrast).mu:
@@ -57,16 +57,16 @@ def remembering(minimise: fedavg.Turn, *parts: str) -> fedavg.Turn:
 def contrast(
     site: Site, images: Tensor, features: Tensor, features_of: Callable[[nn.ModuleDict, Tensor], Tensor]
 ) -> Tensor:
-    """Return µ times Eq. 3 for features of some images; nothing is computed where µ is 0."""
+    """Return µ times Eq. 3 for the features of a batch; computes nothing if µ is 0."""
     options = site.recipe.options(Contrast)
     if not options.mu:
         return features.new_zeros(())
-    wanted, unwanted = (features_of(site.held[name], images).float() for name in ("global", "previous"))
-    return options.mu * model_contrastive(features.float(), wanted, unwanted, options.temperature)
+    positive, negative = (features_of(site.held[name], images).float() for name in ("global", "previous"))
+    return options.mu * model_contrastive(features.float(), positive, negative, options.temperature)
 
 
 def contrasting(model: Model) -> Loss:
-    """Return Eq. 4: the model's own loss and the model-contrastive one, on one forward pass."""
+    """Return Eq. 4: the model's own loss plus the model-contrastive loss, from one forward pass."""
 
     def loss(site: Site, batch: Batch) -> Tensor:
         with site.autocast():

@@ -1,16 +1,16 @@
-"""SCAFFOLD: control variates take the drift of each site out of its steps.
+"""SCAFFOLD: control variates remove the drift of each site from its steps.
 
 S. P. Karimireddy, S. Kale, M. Mohri, S. J. Reddi, S. U. Stich, A. T. Suresh, "SCAFFOLD: Stochastic Controlled Averaging
-for Federated Learning", ICML 2020, Algorithm 1. A site steps down g_i(y) − c_i + c, and its variate becomes the mean of
-the gradients g_i(y) that it met on the way; for plain SGD that is option II, c_i⁺ = c_i − c + (x − y)/(Kη). It sends y
-and c_i⁺ − c_i. The server averages models, and moves c by |S|/N times the mean of what it gets. The correction is a
-term of the loss, ⟨c − c_i, y⟩, with that gradient. With ``correction: 0`` this is FedAvg, and so it is in the first
-round, where all variates are zero.
+for Federated Learning", ICML 2020, Algorithm 1. A site steps along −(g_i(y) − c_i + c), and its variate becomes the
+mean of the gradients g_i(y) of its steps; for plain SGD that is option II, c_i⁺ = c_i − c + (x − y)/(Kη). It sends y
+and c_i⁺ − c_i. The server averages the models, and moves c by |S|/N times the mean of the variates' changes. The
+correction is a term of the loss, ⟨c − c_i, y⟩, which has that gradient. With ``correction: 0`` this is FedAvg; the
+first round always is, because all variates are zero.
 
-Deviations from the paper: the global rate is 1, and sites count as ``weight`` says. The paper's theory is of plain SGD;
-other optimizers get the corrected gradient in the place of theirs. A reported loss contains the correction. Variates
-are of what is averaged and trained by a gradient; BatchNorm's statistics and a site's class centres have none. Where a
-round is lost its sites have moved c_i and the server has not moved c.
+Deviations from the paper: the global rate is 1, and sites count according to ``weight``. The paper's theory covers
+plain SGD; other optimizers receive the corrected gradient in place of their own. The reported loss includes the
+correction. Variates exist for averaged tensors with a gradient; BatchNorm's statistics and a site's class centres have
+none. In a lost round the sites have moved c_i and the server has not moved c.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fedvisage.recipe import MethodOptions
 
 PAPER = "Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, 2020"
 CONTROL = "control/"
-"""Stands before the variates' tensors: on the wire, and among the private state of sites and server."""
+"""Prefix of the variates on the wire and in the private state of sites and server."""
 
 
 class Correction(MethodOptions):
-    """How much of the correction a step takes; 0 is FedAvg."""
+    """The strength of the correction in each step; 0 is FedAvg."""
 
     correction: float = Field(1.0, ge=0, le=1)
-    """How much of the correction by control variates a step takes; 0 is FedAvg."""
+    """Strength of the correction by control variates in each step; 0 is FedAvg."""
 
 
 def corrected(own: Loss) -> Loss:
@@ -59,34 +59,37 @@ def corrected(own: Loss) -> Loss:
 
 
 def controlled(turn: fedavg.Turn) -> fedavg.Turn:
-    """Return a turn with the correction at hand, after which the site's variate is renewed."""
+    """Return local work with the correction applied, which then renews the site's variate."""
 
     def train(site: Site, message: Message) -> Message:
         common, strength = under(CONTROL, message), site.recipe.options(Correction).correction
-        own = {name: site.kept.get(f"{CONTROL}{name}", torch.zeros_like(value).cpu()).to(value)
-               for name, value in common.items()}  # fmt: skip
-        site.held["correction"] = {name: value - own[name] for name, value in common.items()}
+        local = {
+            name: site.kept.get(f"{CONTROL}{name}", torch.zeros_like(value).cpu()).to(value)
+            for name, value in common.items()
+        }
+        site.held["correction"] = {name: value - local[name] for name, value in common.items()}
+        # The gathered gradients include the correction; the renewed variate leaves it out.
         with gathered(dict(site.net.named_parameters())) as sums:
             reply = turn(site, message)
         for name, correction in site.held["correction"].items():
             renewed = sums[name] / len(site.losses) - strength * correction
             site.kept[f"{CONTROL}{name}"] = plain(renewed)
-            reply[f"{CONTROL}{name}"] = renewed - own[name]
+            reply[f"{CONTROL}{name}"] = renewed - local[name]
         return reply
 
     return train
 
 
 def server(s: Server) -> Iterator[None]:
-    """Average the models, and move the common variate by what the sites' variates moved."""
+    """Average the models, and move the common variate by the changes of the sites' variates."""
     shapes = {f"{CONTROL}{name}": value.shape for name, value in s.net.named_parameters()}
     for _ in s.rounds():
         common = {name: s.kept.get(name, torch.zeros(shape)) for name, shape in shapes.items()}
         with s.quorum():
-            told = s.reduce("train", s.lent() | common, weight=fedavg.weight_of(s.recipe))
-            s.load(told.value)
-            share = len(told.replied) / len(s.names)
-            s.kept |= {name: value + share * told.value[name] for name, value in common.items()}
+            reduced = s.reduce("train", s.lent() | common, weight=fedavg.weight_of(s.recipe))
+            s.load(reduced.value)
+            share = len(reduced.replied) / len(s.names)
+            s.kept |= {name: value + share * reduced.value[name] for name, value in common.items()}
         yield
 
 

@@ -1,1 +1,1 @@
-"""The models that algorithms train: one file each, a network with what its task asks of it."""
+"""Models that algorithms train, one per file: a network with its loss and its predictions."""

@@ -1,9 +1,9 @@
-"""A transformer of timm's, frozen, with adapters and one live logit: what is trained and sent is a few megabytes.
+"""A frozen timm transformer with adapters and one live logit; training exchanges only a few megabytes.
 
 ``network: {arch: vit_base_patch16_clip_224, weights: FILE, rank: 8}`` names an architecture and a file of its weights,
-which each machine reads from its own disk; the adapters and the head alone are lent and averaged. With ``rank: 0`` it
-is a linear probe on frozen features, with ``rank: 0, biases: true`` BitFit. A finished model holds the frozen network,
-too, so it needs no other file; an export merges the adapters into it.
+which each machine reads from its own disk; only the adapters and the head are lent and averaged. With ``rank: 0`` it is
+a linear probe on frozen features, with ``rank: 0, biases: true`` BitFit. A finished model includes the frozen network,
+so it needs no other file; an export merges the adapters into it.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ from fedvisage.recipe import MethodOptions, Recipe
 
 
 class Options(MethodOptions):
-    """Which network, and which adapters."""
+    """The network and its adapters."""
 
     network: AdaptedNetwork
 
 
 class Averaged(Options, AveragingOptions):
-    """Which network and adapters, and how sites count."""
+    """The network, its adapters, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the two parts that travel; the frozen network stands behind the first."""
+    """Build the two lent parts; the first contains the frozen network."""
     body = adapted(recipe.options(Options).network, recipe.input)
     return nn.ModuleDict({"adapters": body, "head": nn.Linear(body.frozen.width, 1)})
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse an unknown architecture."""
+    """Reject an unknown architecture."""
     check_architecture(recipe.options(Options).network.arch)
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
-    """Return what the head receives."""
+    """Return the input of the head."""
     features: Tensor = net["adapters"](images)
     return features
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Binary cross-entropy, as a mean over the batch."""
+    """Return the binary cross-entropy, averaged over the batch."""
     return binary_cross_entropy_with_logits(site.net["head"](features).float().squeeze(1), batch.labels)
 
 
@@ -60,7 +60,7 @@ def user(member: Member) -> Tensor:
 
 
 def features(member: Member) -> Tensor:
-    """Return what the head receives."""
+    """Return the input of the head."""
     return represent(member.net, member.images)
 
 

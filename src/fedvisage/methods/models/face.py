@@ -1,10 +1,11 @@
-"""Face recognition: a backbone and CosFace on a site's own people; what all methods of recognition share.
+"""Face recognition: a backbone and CosFace on a site's own people, shared by all recognition methods.
 
-CosFace (Eq. 1 of C.-T. Liu et al., "FedFR", AAAI 2022) is over the site's own K_l classes; only the backbone leaves.
+CosFace (Eq. 1 of C.-T. Liu et al., "FedFR", AAAI 2022) covers the site's own K_l classes; only the backbone leaves the
+site.
 
-A site's own class centres W are made in its first turn, from the mean features of its identities under the model that
-it was lent (as FedFR's released code and FedFace do it) or at random, and stay at the site. So does the local model
-Θ_l as it was before the last aggregation, which is the site's personal model (FedFR, Table 1).
+A site creates its class centres W in its first round, from the mean features of its identities under the lent model (as
+FedFR's released code and FedFace do) or at random. They stay at the site. So does the local model Θ_l from before the
+last aggregation, which is the site's personal model (FedFR, Table 1).
 """
 
 from __future__ import annotations
@@ -37,18 +38,15 @@ from fedvisage.nn.partial import Classes, Sampler
 from fedvisage.nn.timm_network import check_architecture
 from fedvisage.recipe import MethodOptions, Recipe
 
-# The classes of recognition's softmax at a site: all of them, or with ``sampled_classes`` a sample for each batch.
-#
-# A sample is for sites with, or beside, very many identities, see :mod:`fedvisage.nn.partial`.
-
-
+# Classes of the softmax at a site: all of them, or with ``sampled_classes`` a sample per batch. Samples are for runs
+# with very many identities, see :mod:`fedvisage.nn.partial`.
 SAMPLER = "classes"
-"""Where a visit holds what draws its classes."""
+"""Key of the class sampler among the values that a visit holds."""
 
 
 @contextmanager
 def sampling(site: Site, optimizer: Optimizer, wanted: int | None, centres: list[nn.Parameter]) -> Iterator[None]:
-    """Train on samples of the classes for a while; with `wanted` None on all of them."""
+    """Train on samples of the classes within this context, or on all classes if ``wanted`` is None."""
     if wanted is None:
         yield
         return
@@ -62,7 +60,7 @@ def sampling(site: Site, optimizer: Optimizer, wanted: int | None, centres: list
 
 
 def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> Classes:
-    """Return the classes of a batch: all whose centres are given, or those of the batch's sample among them."""
+    """Return the classes of a batch: all classes with these centres, or those among them in the batch's sample."""
     assert batch.identities is not None
     sampler: Sampler | None = site.held.get(SAMPLER)
     if sampler is not None:
@@ -72,46 +70,46 @@ def classes_of(site: Site, batch: Batch, centres: list[nn.Parameter]) -> Classes
 
 PAPER = "Liu et al., FedFR: Joint Optimization Federated Framework for Generic and Personalized Face Recognition, 2022"
 LOCAL = "local/"
-"""Where the local model stands among a site's private state."""
+"""Prefix of the local model in a site's private state."""
 OWN_CENTRES = "W"
 SHIFT = "c"
-"""Where the bias of Π stands among what is a site's own, where it has one."""
+"""Name of the bias of Π among a site's own parameters, if it has one."""
 LENT = "lent features"
 
 
 class FaceOptions(MethodOptions):
-    """The network, which all methods of recognition share."""
+    """The network, which all recognition methods share."""
 
     network: FaceNetwork = FaceNetwork()
 
 
 class CosFace(FaceOptions):
-    """The network, CosFace's scale and margin, and how a site's class centres begin."""
+    """The network, CosFace's scale and margin, and the initial class centres of a site."""
 
     scale: float = Field(30.0, gt=0)
     """CosFace's s."""
     margin: float = Field(0.4, ge=0, lt=1)
     """CosFace's m."""
     centres: Literal["mean-features", "random"] = "mean-features"
-    """How a site's class centres begin."""
+    """Initial class centres of a site."""
     sampled_classes: int | None = Field(None, ge=2)
-    """The softmax of a batch is over its own classes and others that are drawn, so many in all (partial FC); a step
-    then costs the same however many identities there are. Unset, all."""
+    """Number of classes in the softmax of a batch: its own classes plus randomly drawn ones (partial FC). The cost of a
+    step then does not depend on the number of identities. Unset: all classes."""
 
 
 class CosFaceOptions(CosFace, AveragingOptions):
-    """CosFace's options, and how sites count: by their images."""
+    """CosFace's options and the weights of sites, which are their numbers of images."""
 
     weight: Literal["uniform", "examples"] = "examples"
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the one part that every method has, the backbone."""
+    """Build the backbone, the one part that every method has."""
     return nn.ModuleDict({"model": face_network(recipe.options(FaceOptions).network, recipe.input.size)})
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse what no backbone can be, and adapters: methods with a server program of their own send whole networks."""
+    """Reject an invalid backbone, and adapters: methods with their own server program send whole networks."""
     if recipe.options(FaceOptions).network.adapters is not None:
         raise UserError("recipe.method.network.adapters", f"{recipe.method.name} trains whole networks; adapters are "
                         "for algorithms on a model, such as fedavg or fedprox")  # fmt: skip
@@ -119,7 +117,7 @@ def check(recipe: Recipe) -> None:
 
 
 def check_backbone(recipe: Recipe) -> None:
-    """Refuse an unknown architecture, and two sources of initial weights."""
+    """Reject an unknown architecture, and more than one source of initial weights."""
     settings = recipe.options(FaceOptions).network
     if settings.arch is not None:
         check_architecture(settings.arch)
@@ -132,7 +130,7 @@ def check_backbone(recipe: Recipe) -> None:
 
 
 def begin(s: Server) -> None:
-    """Put the weights that the recipe names into the initial backbone."""
+    """Load the weights that the recipe names into the initial backbone."""
     network = s.recipe.options(FaceOptions).network
     weights = network.weights
     if weights is not None and network.adapters is None:
@@ -151,7 +149,7 @@ def network_with_public_centres(recipe: Recipe) -> nn.ModuleDict:
 
 
 def user(member: Member) -> Tensor:
-    """Return features; with ``evaluation.recognition.flip`` those of the mirrored images are added."""
+    """Return features; with ``evaluation.recognition.flip``, add the features of the mirrored images."""
     features: Tensor = member.net["model"](member.images)
     if member.recipe.evaluation.people.flip:
         features = features.float() + member.net["model"](member.images.flip(-1)).float()
@@ -159,7 +157,7 @@ def user(member: Member) -> Tensor:
 
 
 def own_centres(site: Site, name: str = OWN_CENTRES) -> nn.Parameter:
-    """Return class centres of the site's identities, which stay at the site."""
+    """Return the class centres of the site's identities, which stay at the site."""
     options = site.recipe.options(CosFace)
 
     def make() -> Tensor:
@@ -172,26 +170,26 @@ def own_centres(site: Site, name: str = OWN_CENTRES) -> nn.Parameter:
 
 
 def begins_with_means(site: Site) -> bool:
-    """Tell whether the site's class centres are about to be made from mean features."""
+    """Return True if the site is about to create its class centres from mean features."""
     return site.recipe.options(CosFace).centres == "mean-features" and f"{OWNED}{OWN_CENTRES}" not in site.kept
 
 
 def mean_features(site: Site) -> Tensor:
-    """Return the mean feature of each of the site's identities under the model that it was lent, at unit length."""
+    """Return the mean feature of each of the site's identities under the lent model, at unit length."""
     return means_of(normalize(lent_features(site)), site.data)
 
 
 def lent_features(site: Site) -> Tensor:
-    """Return the features of the site's images, in order, under the model that it was lent; asked before any step.
+    """Return the features of the site's images under the lent model, in order; call it before the first step.
 
-    Who needs them several times in a turn holds them meanwhile, under ``LENT``.
+    A caller that needs them several times in a round stores them under ``LENT``.
     """
     features: Tensor = site.held[LENT] if LENT in site.held else site.embed(site.net["model"], site.data)
     return features
 
 
 def means_of(features: Tensor, view: View) -> Tensor:
-    """Return the mean of each identity's features in a view, at unit length, in the order of the identities."""
+    """Return the mean feature of each identity in a view, at unit length, in the order of the identities."""
     classes = torch.from_numpy(np.searchsorted(view.identities, view.subjects))
     sums = torch.zeros(len(view.identities), features.shape[1]).index_add_(0, classes, features)
     return normalize(sums)
@@ -204,7 +202,7 @@ def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Eq. 1 over the site's own classes."""
+    """Return Eq. 1 over the site's own classes."""
     options = site.recipe.options(CosFace)
     classes = classes_of(site, batch, class_centres(site, public=False))
     return cosface(features.float(), classes.centres, classes.labels, scale=options.scale, margin=options.margin)
@@ -217,7 +215,7 @@ def fit(site: Site, loss: Loss) -> None:
 
 
 def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequence[str]) -> None:
-    """Minimise a loss over one round's local work on a view, then keep the local model."""
+    """Minimise a loss over one round's local work on a view, then store the local model."""
     optimizer = site.optimizer(*parts, own=own)
     centres = class_centres(site, public="centres" in parts)
     with sampling(site, optimizer, site.recipe.options(CosFace).sampled_classes, centres):
@@ -227,34 +225,34 @@ def train(site: Site, loss: Loss, view: View, parts: Sequence[str], own: Sequenc
 
 
 def class_centres(site: Site, *, public: bool) -> list[nn.Parameter]:
-    """Return the centres of the site's own classes and, beside them, of the public ones."""
+    """Return the centres of the site's own classes and, with ``public``, those of the public classes."""
     return [own_centres(site), *([site.net["centres"].get_parameter("weight")] if public else [])]
 
 
 def features_of(site: Site, images: Tensor) -> Tensor:
-    """Return the local model's features, in the run's precision and then as plain floats."""
+    """Return the local model's features, computed in the run's precision and converted to float32."""
     with site.autocast():
         features: Tensor = site.net["model"](images)
     return features.float()
 
 
 def keep_local(site: Site) -> None:
-    """Keep the local model, before it is lost in a mean; public centres are no part of what recognises."""
+    """Store the local model before the mean replaces it; without public centres, which recognition does not use."""
     parts = [part for part in site.net if part != "centres"]
     site.kept.update({f"{LOCAL}{name}": value for name, value in site.tensors(*parts).items()})
 
 
 def local_model(site: Site, finished: Message) -> Message:
-    """Return the site's local model; the finished one, if the site never trained."""
+    """Return the site's local model, or the finished model if the site never trained."""
     return under(LOCAL, site.kept) or finished
 
 
 def own_transformation(site: Site) -> Callable[[Tensor], Tensor]:
-    """Return what the site does to features afterwards: Π, or nothing if the site never trained."""
-    own = site.kept.get("own/Pi")
-    if own is None:
+    """Return the site's transformation of features: Π, or the identity if the site never trained."""
+    stored = site.kept.get("own/Pi")
+    if stored is None:
         return lambda features: features
-    matrix = own.to(site.compute.device)
+    matrix = stored.to(site.compute.device)
     shift = site.kept[f"{OWNED}{SHIFT}"].to(site.compute.device) if f"{OWNED}{SHIFT}" in site.kept else 0.0
     return lambda features: features.float() @ matrix.T + shift
 

@@ -1,7 +1,7 @@
-"""A network that does not change during a site's turn, whose features of an image are worked out once.
+"""A network that stays frozen during a site's round, and computes the features of each image only once.
 
-What a frozen network makes of an image depends on the image alone, and on whether it is mirrored. Over several epochs
-it would be asked for the same again and again. Where images are changed in other ways too, each batch is new to it.
+The features of an image depend only on the image and on whether it is mirrored, so they are cached over epochs. Images
+with any other augmentation are new in each batch, and are not cached.
 """
 
 from __future__ import annotations
@@ -16,30 +16,31 @@ from fedvisage.federation.site import Batch
 from fedvisage.nn.compute import Compute
 
 MOST = 1 << 30
-"""Bytes of features that a network may leave in memory; of a larger view none are kept. A fixed number: bytes of a
-result must not depend on how much memory is free."""
+"""Largest size of the cache in bytes; features of a larger view are not cached. The limit is fixed because the bytes of
+a result must not depend on the amount of free memory."""
 
 
 @dataclass
 class Frozen:
-    """A frozen network beside a view of images."""
+    """A frozen network with a cache of its features of a view."""
 
     net: nn.Module
     compute: Compute
     images: int
-    """How many images the view has."""
+    """Number of images in the view."""
     known: Tensor | None = None
-    """Features of the view's first images as they are stored, where somebody has them already."""
+    """Features of the view's first images, not mirrored, if the caller has them already."""
 
     def __post_init__(self) -> None:
-        """Begin without any features but those that are known."""
+        """Start with an empty cache."""
         self._rows: Tensor | None = None
         self._have = np.zeros(2 * self.images, bool)
 
     def features(self, batch: Batch) -> Tensor:
-        """Return the features of a batch, which have no gradient."""
+        """Return the features of a batch, without gradients."""
         if batch.positions is None or batch.mirrored is None:
             return self._pass(batch.images)
+        # The cache has one row per image and, after these, one row per mirrored image.
         rows = batch.positions + self.images * batch.mirrored.numpy()
         if self._rows is None and self.known is not None:
             self._remember(np.arange(len(self.known)), self.compute.bring(self.known))
@@ -49,8 +50,8 @@ class Frozen:
             self._remember(rows, fresh)
             return fresh
         if len(missing):
-            some = batch.images[self.compute.bring(torch.from_numpy(missing))]
-            self._remember(rows[missing], self._pass(some.contiguous(memory_format=self.compute.layout)))
+            images = batch.images[self.compute.bring(torch.from_numpy(missing))]
+            self._remember(rows[missing], self._pass(images.contiguous(memory_format=self.compute.layout)))
         assert self._rows is not None, "rows that are marked are there"
         return self._rows[self.compute.bring(torch.from_numpy(rows))]
 

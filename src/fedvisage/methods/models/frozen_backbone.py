@@ -1,7 +1,7 @@
-"""A network that every machine has and nobody sends: its weights come from each machine's own copy of a file.
+"""A frozen backbone that is never sent: each machine loads its weights from its own copy of a file.
 
 For models and methods with a part that is an :class:`~fedvisage.nn.adapters.Adapted`, and whose ``network`` section
-names the file. A finished model holds the tensors beside those of its parts, so that a user needs no other file.
+names the file. A finished model stores the frozen tensors with those of its parts, so it needs no other file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedvisage.recipe import Recipe
 
 
 def fix(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
-    """Put the weights that the recipe names into the frozen network, from this machine's copy of the file."""
+    """Load the weights that the recipe names into the frozen network, from this machine's copy of the file."""
     weights = getattr(getattr(recipe.method, "network", None), "weights", None)
     if weights is None or not any(_bodies(net)):
         return
@@ -34,12 +34,12 @@ def fix(net: nn.ModuleDict, recipe: Recipe, files: Mapping[str, Path]) -> None:
 
 
 def beside(net: nn.ModuleDict) -> Message:
-    """Return the frozen network's tensors under the names that a finished model has for them."""
+    """Return the frozen network's tensors under their names in a finished model."""
     return {f"{part}.{name}": value for part, body in _bodies(net) for name, value in body.frozen_state().items()}
 
 
 def merged(net: nn.ModuleDict) -> None:
-    """Put what was trained within the frozen network into its weights, for good."""
+    """Merge the parameters trained within the frozen network into its weights, permanently."""
     for part, body in list(_bodies(net)):
         net[part] = body.merged()
 

@@ -1,4 +1,4 @@
-"""What a model is: a network, its parts, what a batch's loss is, and what a user does with it.
+"""The interface of a model: a network, its parts, its loss on a batch, and its predictions.
 
 An algorithm is a function of a model: ``fedprox(resnet18)`` is FedProx on FedPAD's network, ``fedprox(face)`` the same
 for recognition. Papers that define network and algorithm as one are methods of their own.
@@ -19,11 +19,11 @@ from fedvisage.federation.wire.message import Message
 from fedvisage.recipe import MethodOptions, Recipe
 
 Loss = Callable[[Site, Batch], Tensor]
-"""What a site minimises for a batch."""
+"""The loss that a site minimises on a batch."""
 
 
 def plainly(site: Site, loss: Loss) -> None:
-    """Minimise a loss over one round's local batches, all of the network learning."""
+    """Minimise a loss over one round's local batches, and train the whole network."""
     optimizer = site.optimizer(*site.net)
 
     def value(batch: Batch) -> Tensor:
@@ -39,43 +39,43 @@ class Model:
     """A network with its task."""
 
     name: str
-    """What a recipe calls it."""
+    """Name in recipes."""
     title: str
-    """What tables call it."""
+    """Name in tables."""
     task: TaskName
     """``pad`` or ``recognition``."""
     options: type[MethodOptions]
-    """What a recipe can say of it: its ``network``, and what its loss needs."""
+    """The model's keys in a recipe: its ``network``, and the settings of its loss."""
     averaged: type[MethodOptions]
-    """The same, and how sites count in a mean."""
+    """The same keys, plus the weights of sites in a mean."""
     network: Callable[[Recipe], nn.ModuleDict]
     """Builds all parts, with random weights."""
     parts: tuple[str, ...]
     """The parts that are lent to the sites and averaged."""
     represent: Callable[[nn.ModuleDict, Tensor], Tensor]
-    """The features of images: what the last layer sees, or what faces are compared by."""
+    """Returns the features of images: the input of the last layer, or the embedding that compares faces."""
     supervise: Callable[[Site, Batch, Tensor], Tensor]
-    """A batch's loss, given its features."""
+    """Returns a batch's loss, given its features."""
     user: Callable[[Member], Tensor]
-    """The user's live logits, or features of faces."""
+    """Returns live logits, or features of faces, for the target."""
     features: Callable[[Member], Tensor]
-    """What the last layer sees, for figures."""
+    """Returns the input of the last layer, for plots."""
     fit: Callable[[Site, Loss], None] = plainly
-    """One round's local work at a site, for a loss."""
+    """Does one round's local work at a site, for a loss."""
     check: Callable[[Recipe], None] = lambda _: None
-    """Refuses a recipe that does not fit the network."""
+    """Rejects a recipe that does not fit the network."""
     begin: Callable[[Server], None] = lambda _: None
-    """Puts weights that the recipe names into the initial model."""
+    """Loads weights that the recipe names into the initial model."""
     fix: Callable[[nn.ModuleDict, Recipe, Mapping[str, Path]], None] = lambda *_: None
-    """Puts weights that every machine has into what never travels, from this machine's copies of files."""
+    """Loads weights that are never sent, from this machine's copies of files."""
     beside: Callable[[nn.ModuleDict], Message] = lambda _: {}
-    """What never travels and a finished model holds all the same, under the names that it has there."""
+    """Returns tensors that are never sent but belong to a finished model, under their names there."""
     merged: Callable[[nn.ModuleDict], None] = lambda _: None
-    """Makes of a finished model's parts plain ones that compute the same, for an export."""
+    """Replaces a finished model's parts with plain ones that compute the same, for an export."""
     personal: Mapping[str, Personal] = field(default_factory=dict)
-    """Recognition: the models that a site judges on its own people."""
+    """Recognition: the models that a site evaluates on its own people."""
     least_identities: Callable[[Recipe], int] = lambda _: 1
-    """Recognition: how many identities a site needs, for the loss to have a gradient."""
+    """Recognition: the number of identities that a site needs for the loss to have a gradient."""
 
     def loss(self, site: Site, batch: Batch) -> Tensor:
         """Return a batch's loss, on one forward pass."""

@@ -16,27 +16,27 @@ from fedvisage.recipe import MethodOptions, Recipe
 
 
 class DetectorOptions(MethodOptions):
-    """The network, which FedPAD shares with the baselines that it is measured against."""
+    """The network, which FedPAD shares with its baselines."""
 
     network: ResNet18 = ResNet18()
 
 
 class Options(DetectorOptions, AveragingOptions):
-    """The network, and how sites count."""
+    """The network, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the one part."""
+    """Build the network as a single part."""
     return nn.ModuleDict({"model": resnet18(recipe.options(DetectorOptions).network, recipe.input.colour)})
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     return pooled_features(net["model"], images)
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Eq. 1, as a mean over the batch."""
+    """Return Eq. 1, averaged over the batch."""
     logits = site.net["model"].get_submodule("fc")(features).float().squeeze(1)
     return binary_cross_entropy_with_logits(logits, batch.labels)
 
@@ -48,7 +48,7 @@ def user(member: Member) -> Tensor:
 
 
 def features(member: Member) -> Tensor:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     return represent(member.net, member.images)
 
 

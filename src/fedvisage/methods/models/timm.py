@@ -1,7 +1,7 @@
-"""Any image network of timm with one live logit.
+"""Any timm image network with one live logit.
 
-``network: {arch: mobilenetv3_small_100, weights: FILE}`` names one of timm's architectures and, to start from, a
-safetensors file of its weights; nothing is ever fetched. Binary cross-entropy trains it, as it does FedPAD's network.
+``network: {arch: mobilenetv3_small_100, weights: FILE}`` names one of timm's architectures and, as a start, a
+safetensors file of its weights; nothing is downloaded. Binary cross-entropy trains it, as in FedPAD.
 """
 
 from torch import Tensor, nn
@@ -18,41 +18,41 @@ from fedvisage.recipe import MethodOptions, Recipe
 
 
 class Options(MethodOptions):
-    """Which network."""
+    """The network."""
 
     network: TimmNetwork
 
 
 class Averaged(Options, AveragingOptions):
-    """Which network, and how sites count."""
+    """The network, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the one part."""
+    """Build the network as a single part."""
     return nn.ModuleDict({"model": timm_network(recipe.options(Options).network, recipe.input, outputs=1)})
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse an unknown architecture, and two sources of initial weights."""
+    """Reject an unknown architecture, and more than one source of initial weights."""
     check_architecture(recipe.options(Options).network.arch)
     if recipe.options(Options).network.weights is not None and recipe.training.start is not None:
         raise UserError(f"{PLACE}.weights", "and training.start both give initial weights; leave one of them out")
 
 
 def begin(s: Server) -> None:
-    """Put the weights that the recipe names into the initial model."""
+    """Load the weights that the recipe names into the initial model."""
     weights = s.recipe.options(Options).network.weights
     if weights is not None:
         load_weights(_whole(s.net), s.file(weights))
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     return _whole(net).pooled(images)
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Binary cross-entropy, as a mean over the batch."""
+    """Return the binary cross-entropy, averaged over the batch."""
     logits = _whole(site.net).classify(features).float().squeeze(1)
     return binary_cross_entropy_with_logits(logits, batch.labels)
 
@@ -64,14 +64,14 @@ def user(member: Member) -> Tensor:
 
 
 def features(member: Member) -> Tensor:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     return represent(member.net, member.images)
 
 
 def _whole(net: nn.ModuleDict) -> Whole:
-    whole = net["model"]
-    assert isinstance(whole, Whole)
-    return whole
+    model = net["model"]
+    assert isinstance(model, Whole)
+    return model
 
 
 MODEL = Model(

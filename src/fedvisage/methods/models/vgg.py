@@ -1,4 +1,4 @@
-"""FedMA's network: a plain VGG without BatchNorm, each layer a part of its own, and one live logit."""
+"""FedMA's network: a plain VGG without BatchNorm and with one live logit; each layer is a separate part."""
 
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -19,7 +19,7 @@ class Options(MethodOptions):
 
 
 class Averaged(Options, AveragingOptions):
-    """The network, and how sites count."""
+    """The network, and the weights of sites."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
@@ -28,12 +28,12 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     return through(net, images, LAYERS[:-1])
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Binary cross-entropy, as a mean over the batch."""
+    """Return the binary cross-entropy, averaged over the batch."""
     logits = through(site.net, features, LAYERS[-1:]).float().squeeze(1)
     return binary_cross_entropy_with_logits(logits, batch.labels)
 
@@ -44,7 +44,7 @@ def user(member: Member) -> Tensor:
 
 
 def features(member: Member) -> Tensor:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     return represent(member.net, member.images)
 
 

@@ -2,7 +2,7 @@
 
 N. Alkhunaizi, K. Srivatsan, F. Almalik, I. Almakky, K. Nandakumar, "FedSIS: Federated Split Learning with Intermediate
 Representation Sampling for Privacy-preserving Generalized Face Presentation Attack Detection", 2023, §3.1: a tokenizer,
-L self-attention blocks and a linear head on the class token, M = T ∘ F ∘ H; trained with cross-entropy (Eq. 1).
+L self-attention blocks and a linear head on the class token, M = T ∘ F ∘ H, trained with cross-entropy (Eq. 1).
 
 Deviations from the paper: the final LayerNorm of timm's network, which §3.1 does not mention, is kept.
 """
@@ -35,7 +35,7 @@ class Options(MethodOptions):
 
 
 class Averaged(Options, AveragingOptions):
-    """The network, and how sites count: by their images, as in FedSIS (§3.2)."""
+    """The network, and the weights of sites: their numbers of images, as in FedSIS (§3.2)."""
 
     weight: Literal["uniform", "examples"] = "examples"
 
@@ -46,13 +46,13 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def check_size(recipe: Recipe) -> None:
-    """Refuse images that do not divide into tokens."""
+    """Reject images whose side is not a multiple of a token's."""
     if recipe.input.size % PATCH:
         raise UserError("recipe.input.size", f"must be a multiple of {PATCH}, the side of a token")
 
 
 def take_pretrained(s: Server) -> None:
-    """Put the weights that the recipe names into the initial model."""
+    """Load the weights that the recipe names into the initial model."""
     weights = s.recipe.options(Options).network.weights
     if weights == "none":
         return
@@ -62,12 +62,12 @@ def take_pretrained(s: Server) -> None:
 
 
 def represent(net: nn.ModuleDict, images: Tensor) -> Tensor:
-    """Return the class token that the head receives."""
+    """Return the class token, the input of the head."""
     return class_token(net, net["tokenizer"](images))
 
 
 def supervise(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Eq. 1 with cross-entropy over the two classes."""
+    """Return Eq. 1, cross-entropy over the two classes."""
     return cross_entropy(site.net["head"](features).float(), batch.labels.long())
 
 
@@ -77,7 +77,7 @@ def user(member: Member) -> Tensor:
 
 
 def features(member: Member) -> Tensor:
-    """Return the class token that the head receives."""
+    """Return the class token, the input of the head."""
     return represent(member.net, member.images)
 
 

@@ -1,7 +1,7 @@
 """ViT-H: the hybrid vision transformer (FedSIS, §3.3), whose tokens come from a truncated ResNet-50.
 
-N. Alkhunaizi et al., "FedSIS", 2023. Micro-texture betrays attacks, and a convolution keeps it; blocks and head are
-ViT's.
+N. Alkhunaizi et al., "FedSIS", 2023. Micro-texture reveals attacks, and a convolution preserves it; blocks and head are
+those of ViT.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ class Options(vit.Options):
 
 
 class Averaged(Options, AveragingOptions):
-    """The network, and how sites count: by their images, ρ_k = N_k / N (§3.2)."""
+    """The network, and the weights of sites: their numbers of images, ρ_k = N_k / N (§3.2)."""
 
     weight: Literal["uniform", "examples"] = "examples"
 

@@ -1,17 +1,18 @@
 """Colour texture: local binary patterns in two colour spaces and a linear classifier, on the merged data of all sites.
 
 Z. Boulkenafet, J. Komulainen, A. Hadid, "Face Spoofing Detection Using Colour Texture Analysis", 2016, and the same
-authors' "Face Anti-Spoofing Based on Color Texture Analysis", 2015: histograms of uniform LBP(8, 1) of each channel of
-HSV and of YCbCr, joined, tell prints and screens by the colours that they cannot reproduce. It is one of the
-centralised methods that FedGPAD's Table IV quotes. It violates what a federation is for: a simulation, for orientation.
+authors' "Face Anti-Spoofing Based on Color Texture Analysis", 2015: concatenated histograms of uniform LBP(8, 1) of
+each channel of HSV and of YCbCr reveal prints and screens by the colours that they cannot reproduce. It is one of the
+centralised methods that FedGPAD's Table IV quotes. Pooling the data defeats the purpose of a federation, so it is a
+simulation for comparison only.
 
 The classifier is a linear support vector machine in its primal form: the mean hinge loss with a quadratic penalty on
-the weights, minimised batch by batch by the recipe's optimizer. The live logit is the signed margin.
+the weights, minimised batch by batch with the recipe's optimizer. The live logit is the signed margin.
 
-Deviations from the paper: images keep the recipe's size and crop instead of being scaled to 64×64; the roots of the
-histograms are taken (Hellinger's kernel) and an even histogram is made zero, so that features have a known scale and
-need no statistics of the data; the penalty is an option, whose default is the best of a few by the held-out subjects of
-rendered sites; the journal's other descriptors (CoALBP, LPQ and more) are left out.
+Deviations from the paper: images keep the recipe's size and crop instead of being scaled to 64×64; the method takes the
+roots of the histograms (Hellinger's kernel) and maps a uniform histogram to zero, so that features have a known scale
+and need no statistics of the data; the penalty is an option, whose default is the best of a few on the held-out
+subjects of rendered sites; the journal's other descriptors (CoALBP, LPQ and more) are left out.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from fedvisage.recipe import MethodOptions, Recipe
 
 
 class Options(MethodOptions):
-    """The penalty: small fits the training images closely, large keeps the weights small."""
+    """The penalty: small values fit the training images closely, large values keep the weights small."""
 
     penalty: float = Field(2e-3, ge=0)
-    """What the squared weights of its linear classifier count."""
+    """Penalty on the squared weights of the linear classifier."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the one part: histograms, which have nothing to learn, and a plane."""
+    """Build the single part: histograms, which have no parameters, and a linear classifier."""
     return nn.ModuleDict({"model": TextureClassifier()})
 
 
@@ -46,7 +47,7 @@ def loss(site: Site, batch: Batch) -> Tensor:
 
 
 def hinge(margins: Tensor, labels: Tensor) -> Tensor:
-    """Return how far margins fall short of 1 on their own side, on average."""
+    """Return the mean hinge loss: how far margins fall short of 1 on their own side."""
     return (1 - (2 * labels - 1) * margins).clamp(min=0).mean()
 
 
@@ -57,7 +58,7 @@ def user(member: Member) -> Tensor:
 
 
 def as_graph(member: Member) -> Tensor:
-    """Return the live logit by operations that an exported graph can have."""
+    """Return the live logit using only operations that an exported graph supports."""
     model = _model(member.net)
     logits: Tensor = model.plane(model.texture.as_graph(member.images))
     return logits.squeeze(1)

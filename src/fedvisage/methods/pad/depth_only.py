@@ -1,16 +1,16 @@
-"""Depth only: a network that estimates depth, trained on the merged data of all sites, and nothing that classifies.
+"""Depth only: a depth-estimating network without a classifier, trained on the merged data of all sites.
 
 Y. Liu, A. Jourabloo, X. Liu, "Learning Deep Models for Face Anti-Spoofing: Binary or Auxiliary Supervision", CVPR 2018:
-a CNN is taught the depth of living faces and a flat map for attacks, and the squared norm of the estimated map is part
-of the score. "Auxiliary (Depth Only)" has that part alone; it is one of the centralised methods that FedGPAD's Table IV
-quotes. It violates what a federation is for: a simulation, for orientation.
+a CNN learns the depth of living faces and a flat map for attacks, and the squared norm of the estimated map is part of
+the score. "Auxiliary (Depth Only)" uses that part alone; it is one of the centralised methods that FedGPAD's Table IV
+quotes. Pooling the data defeats the purpose of a federation, so it is a simulation for comparison only.
 
 The live logit is the logarithm of the map's mean square over ``UNDECIDED``: it grows with the norm, and the probability
 is mean square / (mean square + ``UNDECIDED``).
 
 Deviations from the paper: the network is FedGPAD's, its encoder up to the third pooling and its depth estimator, so
 that the two can be compared, and so is the loss, the mean squared error; the exact depth of rendered faces, or a fitted
-average face, takes the place of a fitted 3-D morphable model; there is no part for heartbeat signals (rPPG).
+average face, replaces a fitted 3-D morphable model; there is no part for heartbeat signals (rPPG).
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ LEAST = 1e-12
 
 
 class Options(MethodOptions):
-    """The network, and the species that the loss leaves out because their shape is real."""
+    """The network, and the species with real depth that the loss leaves out."""
 
     network: Width = Width()
     without_depth: tuple[str, ...] = ()
-    """Species whose shape is real, such as ``[mask]``: the depth loss leaves them out."""
+    """Species with a real shape, such as ``[mask]``; the depth loss leaves them out."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the one part, for the image sizes of the method that it is compared with."""
+    """Build the network as a single part, for the image sizes of FedGPAD, with which it is compared."""
     check_size(recipe)
     model = DepthNetwork(CHANNELS[recipe.input.colour], recipe.options(Options).network.width)
     initialise(model)

@@ -1,14 +1,14 @@
-"""Federated colour texture: histograms of colour_texture, scaled by the moments of all sites, and an averaged plane.
+"""Federated colour texture: colour_texture's histograms, scaled over all sites, and an averaged linear classifier.
 
-Z. Boulkenafet, J. Komulainen, A. Hadid, "Face Spoofing Detection Using Colour Texture Analysis", 2016, as a federation
-would have it. In the first round each site sends how many images it has and, of each of the 354 features, the sum and
-the sum of squares; the server adds them up and lends the mean and the scale of all sites' images together, exactly
-what a scaler on the merged data would have. From then on it is federated averaging of a plane (McMahan et al., 2017):
-the sites minimise colour_texture's primal objective of a linear support vector machine on scaled features.
+Z. Boulkenafet, J. Komulainen, A. Hadid, "Face Spoofing Detection Using Colour Texture Analysis", 2016, adapted to a
+federation. In the first round each site sends its number of images and, for each of the 354 features, the sum and the
+sum of squares; the server adds them up and lends the mean and the scale over all sites' images, exactly those of a
+scaler on the merged data. All rounds then average the linear classifier (McMahan et al., 2017): the sites minimise
+colour_texture's primal objective of a linear support vector machine on scaled features.
 
-Deviations from the paper: those of colour_texture, except that features are scaled by statistics of the data, as most
-implementations do. The moments are over images as they are trained on, augmented if the recipe says so, and the server
-sees those of each site: means of histograms, nothing of a single image unless a site has very few.
+Deviations from the paper: those of colour_texture, except that features are scaled by statistics of the data, as in
+most implementations. The moments cover images as used in training, augmented if the recipe says so. The server sees the
+moments of each site: means of histograms, which reveal nothing about a single image unless a site has very few.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from fedvisage.nn.texture import FEATURES, ColourTexture
 from fedvisage.recipe import Recipe
 
 LEAST_SCALE = 1e-3
-"""A feature that is the same on all images is not blown up."""
+"""Smallest scale, so that a feature with the same value on all images is not amplified."""
 
 
 class Options(Penalty, fedavg.AveragingOptions):
-    """The penalty of colour_texture, and how sites count."""
+    """The penalty of colour_texture, and the weights of sites."""
 
 
 class Scaler(nn.Module):
-    """Features less their mean, over their scale; nothing in it is learnt by gradients."""
+    """Standardise features by their mean and scale; gradients train nothing in it."""
 
     mean: Tensor
     scale: Tensor
 
     def __init__(self) -> None:
-        """Begin with features as they are."""
+        """Start as the identity."""
         super().__init__()
         self.register_buffer("mean", torch.zeros(FEATURES))
         self.register_buffer("scale", torch.ones(FEATURES))
@@ -55,24 +55,24 @@ class Scaler(nn.Module):
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build histograms, which have nothing to keep, and the two parts: the scaler and a plane."""
+    """Build the two parts, the scaler and the linear classifier; histograms have no parameters."""
     return nn.ModuleDict({"scaler": Scaler(), "plane": nn.Linear(FEATURES, 1)})
 
 
 @cache
 def _texture(device: torch.device) -> ColourTexture:
-    """Tabulate patterns once for each device: a part of a model that has nothing to lend."""
+    """Build the tables of patterns once per device; they are not part of the network."""
     return ColourTexture().to(device)
 
 
 def textures(images: Tensor) -> Tensor:
     """Return the features of a batch."""
-    found: Tensor = _texture(images.device)(images)
-    return found
+    features: Tensor = _texture(images.device)(images)
+    return features
 
 
 def moments(site: Site, message: Message) -> Message:
-    """Return how many images the site has, and the sum and the sum of squares of each feature."""
+    """Return the site's number of images, and the sum and the sum of squares of each feature."""
     count, total, squares = 0, torch.zeros(FEATURES).double(), torch.zeros(FEATURES).double()
     for batch in site.batches_of(site.data, epochs=1, purpose="moments"):
         features = textures(batch.images).double().cpu()
@@ -81,7 +81,7 @@ def moments(site: Site, message: Message) -> Message:
 
 
 def scaler_of(replies: list[Message]) -> Message:
-    """Return the scaler of all sites' images together."""
+    """Return the scaler over all sites' images."""
     count = sum(int(reply["examples"]) for reply in replies)
     mean = torch.stack([reply["total"] for reply in replies]).sum(0) / count
     square = torch.stack([reply["squares"] for reply in replies]).sum(0) / count
@@ -98,7 +98,7 @@ def loss(site: Site, batch: Batch) -> Tensor:
 
 
 def server(s: Server) -> Iterator[None]:
-    """Scale once, by the sites of the first round; then federated averaging of the plane."""
+    """Compute the scaler once, from the sites of the first round, and average the linear classifier in every round."""
     for _ in s.rounds():
         with s.quorum():
             s.load(s.once("scaler", lambda: scaler_of([*s.ask("moments").values()])))
@@ -113,7 +113,7 @@ def user(member: Member) -> Tensor:
 
 
 def as_graph(member: Member) -> Tensor:
-    """Return the live logit by operations that an exported graph can have."""
+    """Return the live logit using only operations that an exported graph supports."""
     histograms = _texture(member.images.device).as_graph(member.images)
     logits: Tensor = member.net["plane"](member.net["scaler"](histograms))
     return logits.squeeze(1)

@@ -1,19 +1,20 @@
 """FedGPAD: federated generalised face presentation attack detection by domain disentanglement.
 
 R. Shao, P. Perera, P. C. Yuen, V. M. Patel, "Federated Generalized Face Presentation Attack Detection", 2022, §III-B
-and Algorithm 2. Each data centre splits what it learns in two: a domain-invariant encoder with classifier (Eq. 4) and
-depth estimator (Eq. 5) is shared, a domain-specific encoder and a decoder stay at the centre. Both features together
-must rebuild the image (Eq. 6), and should have nothing in common (Eq. 7). The shared parts are averaged (Eq. 10)
-after every batch, as Algorithm 2 has no local loop; users download encoder and classifier.
+and Algorithm 2. Each data centre splits its features in two: a domain-invariant encoder with classifier (Eq. 4) and
+depth estimator (Eq. 5) is shared; a domain-specific encoder and a decoder stay at the centre. Both features together
+must reconstruct the image (Eq. 6), and should have nothing in common (Eq. 7). The shared parts are averaged (Eq. 10)
+after every batch, as Algorithm 2 has no local loop; targets download encoder and classifier.
 
 Deviations from the paper: Eq. 4 is printed without its minus sign and Eq. 8 without the plus before L_Rec. The printed
-losses are sums, each of weight 1 unless the recipe gives others (``losses: printed``); the default is what the authors'
-released code does: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length).
-Weights begin by Xavier's uniform rule, the specific encoder with its own, and poolings are resized to the depth
-estimator's 32×32 by interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier`` are
-what the released code does. The decoder ends, as there, in Tanh without BatchNorm. ``network.encoder`` and ``.stem``
-are of neither: they put FedPAD's ResNet-18 in the place of Table II's encoders, and make these cost less.
-3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5 instead.
+losses are sums, each of weight 1 unless the recipe sets others (``losses: printed``); the default follows the authors'
+released code: means weighted 10 (depth), 0.1 (reconstruction) and 1 (difference, on features of unit length). Weights
+are initialised by Xavier's uniform rule, the specific encoder separately, and poolings are resized to the depth
+estimator's 32×32 by interpolation; ``network.initialisation``, ``.specific``, ``.depth_input`` and ``.classifier``
+select the released code's choices. As there, the decoder ends in Tanh without BatchNorm. ``network.encoder`` and
+``.stem`` come from neither: the first can replace Table II's encoders by FedPAD's ResNet-18, the second can make Table
+II's encoders cheaper. 3-D masks count as flat, as in the paper; ``without_depth`` leaves named species out of Eq. 5
+instead.
 """
 
 from __future__ import annotations
@@ -40,43 +41,43 @@ from fedvisage.recipe import Recipe, Section
 
 SHARED = ("encoder", "classifier", "depth")
 SIDES = 32
-"""Image sizes are multiples of this: encoders halve an image five times, and the decoder must double up to it again."""
+"""Image sizes are multiples of this: encoders halve an image five times, and the decoder doubles it as often."""
 PRINTED = {"depth": 1.0, "reconstruction": 1.0, "difference": 1.0}
-"""Weights beside the sums of Eq. 8."""
+"""Weights for the sums of Eq. 8."""
 
 
 class Weights(Section):
-    """What each loss counts beside cross-entropy.
+    """The weight of each loss relative to cross-entropy.
 
-    A term of weight zero is not computed. Its parts stay: in the network, and, where they are shared, on the wire.
+    A term of weight zero is not computed. Its parts stay in the network and, if they are shared, on the wire.
     """
 
     depth: float = Field(10.0, ge=0)
-    """Of Eq. 5; 0 is not computed."""
+    """Weight of Eq. 5; 0 skips it."""
     reconstruction: float = Field(0.1, ge=0)
-    """Of Eq. 6; 0 is not computed."""
+    """Weight of Eq. 6; 0 skips it."""
     difference: float = Field(1.0, ge=0)
-    """Of Eq. 7; 0 is not computed."""
+    """Weight of Eq. 7; 0 skips it."""
 
 
 class Options(fedavg.AveragingOptions):
     """FedGPAD's options; the switches of Tables VI and VII are weights of zero.
 
-    ``without_depth`` names the species that the depth loss leaves out because their shape is real, such as ``mask``.
+    ``without_depth`` names species, such as ``mask``, that the depth loss leaves out because their shape is real.
     """
 
     network: TableII = TableII()
     losses: Form = "mean"
     """``mean`` as in the authors' released code, or ``printed``, the sums of Eq. 4 to 8."""
     weights: Weights = Weights()
-    """What each loss counts beside cross-entropy; with ``losses: printed`` 1 each."""
+    """Weight of each loss relative to cross-entropy; with ``losses: printed`` each is 1."""
     without_depth: tuple[str, ...] = ()
-    """Species whose shape is real, such as ``[mask]``: the depth loss leaves them out."""
+    """Species with a real shape, such as ``[mask]``; the depth loss leaves them out."""
 
     @model_validator(mode="before")
     @classmethod
     def _sums_count_alike(cls, section: Any) -> Any:
-        """Fill in weights of 1 for the printed sums; the section's own defaults are those of the means."""
+        """Fill in weights of 1 for the printed sums; the section's own defaults belong to the means."""
         if not isinstance(section, Mapping) or section.get("losses") != "printed":
             return section
         weights = section.get("weights", {})
@@ -84,7 +85,7 @@ class Options(fedavg.AveragingOptions):
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the five networks of Table II, or those of them that go with another encoder."""
+    """Build the five networks of Table II, or their counterparts for another encoder."""
     options, colour = recipe.options(Options).network, recipe.input.colour
     check_size(recipe)
     parts: dict[str, nn.Module] = {
@@ -94,6 +95,7 @@ def network(recipe: Recipe) -> nn.ModuleDict:
         "specific": encoder(options, colour),
         "decoder": Decoder(CHANNELS[colour], options.width, recipe.input.size),
     }
+    # A ResNet-18 keeps its own initialisation unless the recipe names another.
     as_drawn = ("encoder", "specific") if options.encoder == "resnet18" and options.initialisation is None else ()
     for part in (part for name, part in parts.items() if name not in as_drawn):
         initialise(part, options.initialisation or "xavier")
@@ -103,7 +105,7 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def check_size(recipe: Recipe) -> None:
-    """Refuse images whose side Table II cannot halve and double."""
+    """Reject images whose side Table II's networks cannot halve and double."""
     size = recipe.input.size
     if size % SIDES:
         problem = f"must be a multiple of {SIDES} for the networks of FedGPAD's Table II, got {size}"
@@ -111,7 +113,7 @@ def check_size(recipe: Recipe) -> None:
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
-    """Eq. 8; both encoders look at the same batch, which is read once."""
+    """Eq. 8, with both encoders on the same batch."""
     options = site.recipe.options(Options)
     form, weights, net = options.losses, options.weights, site.net
     invariant, pooled = net["encoder"](batch.images)
@@ -131,22 +133,22 @@ def loss(site: Site, batch: Batch) -> Tensor:
 
 
 def depth_of(batch: Batch, site: Site) -> Tensor:
-    """Return a batch's depth maps, or say that the site has none."""
+    """Return a batch's depth maps, or fail if the site has none."""
     if batch.depth is None:
         advice = "import it with --depth, or choose a method without a depth loss (for fedgpad: weights.depth=0)"
-        needs = f"has no depth maps, which {site.recipe.method.name} needs; {advice}"
-        raise UserError(f"data.sites.{site.name}", needs)
+        problem = f"has no depth maps, which {site.recipe.method.name} needs; {advice}"
+        raise UserError(f"data.sites.{site.name}", problem)
     return batch.depth
 
 
 def depth_error(estimated: Tensor, exact: Tensor, species: Texts, form: Form, without: tuple[str, ...]) -> Tensor:
-    """Eq. 5 over the images whose depth is known: all but the named species; zero if the batch has none."""
-    known = ~np.isin(species, without)
-    if not known.any():
-        return estimated.sum() * 0.0  # all parts keep a gradient, which optimizers with a state count on
-    if known.all():
+    """Return Eq. 5 over all images except those of the named species; zero if none is left."""
+    included = ~np.isin(species, without)
+    if not included.any():
+        return estimated.sum() * 0.0  # all parts keep a gradient, which stateful optimizers expect
+    if included.all():
         return squared_error(estimated, exact, form)
-    rows = torch.from_numpy(np.flatnonzero(known)).to(estimated.device)
+    rows = torch.from_numpy(np.flatnonzero(included)).to(estimated.device)
     return squared_error(estimated[rows], exact[rows], form)
 
 
@@ -161,8 +163,8 @@ def step(member: Member) -> Tensor:
     net = member.net
     invariant, pooled = net["encoder"](member.images)
     specific, _ = net["specific"](member.images)
-    passed = (net["classifier"](invariant), net["depth"](pooled), net["decoder"](invariant + specific))
-    return torch.stack([one.float().square().mean() for one in passed])
+    outputs = (net["classifier"](invariant), net["depth"](pooled), net["decoder"](invariant + specific))
+    return torch.stack([output.float().square().mean() for output in outputs])
 
 
 def features(member: Member) -> Tensor:

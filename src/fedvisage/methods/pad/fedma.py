@@ -1,32 +1,32 @@
 """FedMA: federated matched averaging, layer by layer, and FedAvg on the same network.
 
 H. Wang, M. Yurochkin, Y. Sun, D. Papailiopoulos, Y. Khazaeni, "Federated learning with matched averaging", ICLR 2020,
-Algorithm 1. The neurons of a layer can stand in any order without changing what a network computes, so a plain mean may
-average neurons that have nothing to do with each other. Here the server gets one layer of every site, finds out which
-neuron is which (Eq. 2, by linear assignment), averages those, and sends the layer back; the sites put the inputs of
-their next layer in the same order, and train the later layers while the matched ones stand still. The last layer has
-classes for neurons, which need no matching: it is averaged by each site's share of the images of a class.
+Algorithm 1. The order of the neurons in a layer does not affect a network's output, so a plain mean may average
+unrelated neurons. Here the server receives one layer from every site, matches its neurons (Eq. 2, by linear
+assignment), averages the matched ones, and sends the layer back. The sites reorder the inputs of their next layer
+accordingly, and train the later layers while the matched ones stay fixed. The last layer has classes as neurons, which
+need no matching: it is averaged by each site's share of the images of a class.
 
-One round is one such pass over all layers: as many exchanges as the network has layers, each with the recipe's local
-work. Each layer goes up once. A pass begins with the whole joint network ("FedMA with communication"). A site that
-misses an exchange sits out the rest of the pass. ``matching: none`` is FedAvg, with one exchange a round; eight of its
+One round is one pass over all layers: one exchange per layer of the network, each with the recipe's local work. Each
+layer is uploaded once. A pass begins with the whole joint network ("FedMA with communication"). A site that misses an
+exchange takes no further part in the pass. ``matching: none`` is FedAvg, with one exchange per round; eight of its
 rounds have as many batches as one of FedMA's.
 
-Why not on the ResNet-18 of FedPAD: a skip connection adds the outputs of layers, so that their neurons cannot be put in
-order one layer at a time; and BatchNorm keeps statistics of each site's own neurons, which have no mean that fits the
-averaged ones. The paper, too, matches networks without either.
+FedMA does not run on FedPAD's ResNet-18. A skip connection adds the outputs of layers, so their neurons cannot be
+reordered one layer at a time; and BatchNorm keeps statistics of each site's own neurons, whose mean does not fit the
+averaged neurons. The paper, too, matches networks without either.
 
-Deviations from the paper: the network has global average pooling and a single logit, so the last layer counts a site by
-its mean share of the bona fide and of the attack images, which is the paper's rule for the difference of two class
-scores. By default the network's width is kept, and every neuron has a partner at every site. With ``growth``, a neuron
-that fits nowhere may open a new one, out of a fixed number of spare neurons a layer, whose weights are zero until then:
-messages keep their declared shapes. An opened neuron is the mean over the sites that have it, without the prior's pull
-to zero, so that sites that agree change nothing. A round starts from the whole joint network at each site, where the
-paper goes back to each site's own neurons. Sites are matched in sorted order, not in random order, until nothing
-changes. An optimizer's kept state is one of each exchange, and stays with a neuron's place.
+Deviations from the paper: the network has global average pooling and a single logit, so the last layer weights a site
+by its mean share of the bona fide and of the attack images, which is the paper's rule for the difference of two class
+scores. By default the network keeps its width, and every neuron has a partner at every site. With ``growth``, a neuron
+without a good match may open a new one, out of a fixed number of spare neurons per layer, whose weights are zero until
+then: messages keep their declared shapes. An opened neuron is the mean over the sites that have it, without the prior's
+pull towards zero, so sites that agree change nothing. A round starts from the whole joint network at each site, while
+the paper returns to each site's own neurons. Sites are matched in sorted order, not in random order, until nothing
+changes. An optimizer keeps one state per exchange, and its values belong to a neuron's position.
 
 In the first round each site draws its initial weights, as in the authors' released code. With ``initial: shared`` they
-are the server's; neurons then tend to keep their places in local training, and there is little to match.
+are the server's; neurons then tend to keep their positions in local training, and there is little to match.
 """
 
 from __future__ import annotations
@@ -53,31 +53,31 @@ from fedvisage.nn.vgg import LAYERS, VGG, through, vgg
 from fedvisage.recipe import Recipe, Section
 
 OWN = "network"
-"""Where a site keeps its own layers, from one exchange of a round to the next."""
+"""Key of a site's own layers, stored between the exchanges of a round."""
 
 CLASSES = Upload("classes", "statistic", shape=(2,), dtype="int64", guarantee="numbers of attack and bona fide images")
 
 
 class Growth(Section):
-    """Room for new neurons in each layer, and the model that decides when one is opened."""
+    """The number of spare neurons per layer, and the model that decides when to open one."""
 
     spare: int = Field(8, ge=1, le=64)
-    """Neurons a layer that matching may open."""
+    """Number of neurons per layer that matching may open."""
     sigma: float = Field(1.0, gt=0)
-    """Of the model by which it does."""
+    """Standard deviation of a site's neuron around the joint one, in the matching model."""
     sigma0: float = Field(1.0, gt=0)
-    """Of the prior."""
+    """Standard deviation of joint neurons around zero, the prior."""
     gamma: float = Field(7.0, gt=0)
-    """How readily."""
+    """Concentration γ of the matching model; larger values open neurons more readily."""
 
 
 class Matching(Section):
-    """Whose weights a run begins with, and whether layers may grow; without growth the network's width is kept."""
+    """The initial weights of a run, and the growth of layers; without growth the network keeps its width."""
 
     initial: Literal["own", "shared"] = "own"
-    """Each site draws its ``own`` first weights, or ``shared`` ones."""
+    """Initial weights: ``own``, drawn by each site, or ``shared``."""
     growth: Growth | None = None
-    """Whether matching may open neurons."""
+    """Settings for opening neurons; none keeps the network's width."""
 
 
 class Options(fedavg.AveragingOptions):
@@ -85,7 +85,7 @@ class Options(fedavg.AveragingOptions):
 
     network: VGG = VGG()
     matching: Matching | None = Matching()
-    """How layers are matched; ``none`` is FedAvg on its network."""
+    """Matching of layers; ``none`` is FedAvg on the same network."""
 
     @field_validator("matching", mode="before")
     @classmethod
@@ -94,7 +94,7 @@ class Options(fedavg.AveragingOptions):
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the network; each layer is a part."""
+    """Build the network with one part per layer."""
     options = recipe.options(Options)
     matching = options.matching
     if matching is not None and matching.initial == "own" and recipe.training.start is not None:
@@ -105,7 +105,7 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def loss(site: Site, batch: Batch, fixed: int = 0) -> Tensor:
-    """Binary cross-entropy; so many of the first layers stand still."""
+    """Return the binary cross-entropy, with the first ``fixed`` layers frozen."""
     with torch.no_grad():
         values = through(site.net, batch.images, LAYERS[:fixed])
     logits = through(site.net, values, LAYERS[fixed:]).float().squeeze(1)
@@ -113,9 +113,9 @@ def loss(site: Site, batch: Batch, fixed: int = 0) -> Tensor:
 
 
 def retraining(layer: str) -> Callable[[Site, Message], Message]:
-    """Return the site's turn at a layer: the ones before it are matched, and from it on all are trained (Algorithm 1).
+    """Return a site's local work for a layer: train it and the later layers; earlier ones are matched (Algorithm 1).
 
-    What it trained stays at the site until the round is over; only this layer goes to the server.
+    The trained network stays at the site until the end of the round; only this layer goes to the server.
     """
     number = LAYERS.index(layer)
 
@@ -137,26 +137,26 @@ def retraining(layer: str) -> Callable[[Site, Message], Message]:
 
 
 def _beginning(site: Site, message: Message) -> Message:
-    """Return the network that a site begins a round with."""
+    """Return the network with which a site begins a round."""
     matching = site.recipe.options(Options).matching
     if site.round > 1 or matching is None or matching.initial == "shared":
         return message
     with scoped(site.recipe.runtime.seed, site.name, "initial weights"):
-        own = network(site.recipe)
-    return {f"{layer}.{name}": value for layer, part in own.items() for name, value in part.state_dict().items()}
+        initial = network(site.recipe)
+    return {f"{layer}.{name}": value for layer, part in initial.items() for name, value in part.state_dict().items()}
 
 
 def _continued(site: Site, message: Message, layer: str) -> Message:
-    """Return the site's network with the layer that was matched, and with the next layer's inputs in its order."""
+    """Return the site's network with the matched layer, and with the next layer's inputs reordered to fit it."""
     if OWN not in site.scratch:
         raise TrainingBroke("has lost what it trained earlier in this round")
-    own: Message = site.scratch[OWN] | {name: value for name, value in message.items() if name != "order"}
+    layers: Message = site.scratch[OWN] | {name: value for name, value in message.items() if name != "order"}
     weight = f"{layer}.0.weight"
-    return own | {weight: reordered(own[weight], message["order"])}
+    return layers | {weight: reordered(layers[weight], message["order"])}
 
 
 def _batches(site: Site, exchange: int) -> range:
-    """Return the numbers of an exchange's batches: no two exchanges of a run look at the same."""
+    """Return the numbers of an exchange's batches; no two exchanges of a run share a batch."""
     count = site.batches_per_round
     first = ((site.round - 1) * len(LAYERS) + exchange) * count
     return range(first, first + count)
@@ -167,7 +167,7 @@ def _classes(site: Site) -> Tensor:
 
 
 def server(s: Server) -> Iterator[None]:
-    """One pass over all layers a round; a site that is lost on the way sits out the rest of the pass."""
+    """Run one pass over all layers per round; a site that fails takes no further part in the pass."""
     if s.recipe.options(Options).matching is None:
         yield from fedavg.server(s)
         return
@@ -178,7 +178,7 @@ def server(s: Server) -> Iterator[None]:
 
 
 def one_pass(s: Server) -> Message:
-    """Algorithm 1: ask for a layer, match and average it, send it back with each site's order, go on to the next."""
+    """Run Algorithm 1: request a layer, match and average it, send it back with each site's order, then repeat."""
     weights: Message = {}
     orders: dict[str, Message] = {}
     down, names = s.lent(), s.present
@@ -194,7 +194,7 @@ def one_pass(s: Server) -> Message:
 
 
 def _sound(s: Server, replies: Mapping[str, Message]) -> dict[str, Message]:
-    """Refuse sites whose numbers of images a class cannot be: a site has some of each, and its examples in all."""
+    """Reject sites with inconsistent class counts: each class needs at least one image, and the sum must match."""
     sound = {}
     for name, reply in replies.items():
         classes, examples = reply[CLASSES.name], reply[EXAMPLES.name]
@@ -208,7 +208,7 @@ def _sound(s: Server, replies: Mapping[str, Message]) -> dict[str, Message]:
 
 
 def matched(replies: Mapping[str, Message], layer: str, options: Options) -> tuple[Message, dict[str, Message]]:
-    """Match and average a layer; return it, and for each site the order of its neurons."""
+    """Match and average a layer; return it with the order of each site's neurons."""
     weight, bias = f"{layer}.0.weight", f"{layer}.0.bias"
     growth = options.matching.growth if options.matching is not None else None
     prior = Prior(growth.sigma, growth.sigma0, growth.gamma) if growth else None
@@ -222,7 +222,7 @@ def matched(replies: Mapping[str, Message], layer: str, options: Options) -> tup
 
 
 def averaged_by_class(replies: Mapping[str, Message], layer: str) -> Message:
-    """Average the last layer: each site counts by its share of the images of a class, in the mean over the classes."""
+    """Average the last layer; a site's weight is its share of the images of a class, averaged over the classes."""
     totals = torch.stack([reply[CLASSES.name] for reply in replies.values()]).sum(dim=0).double()
     mean = Mean()
     for reply in replies.values():
@@ -237,12 +237,12 @@ def user(member: Member) -> Tensor:
 
 
 def features(member: Member) -> Tensor:
-    """Return what the last layer sees."""
+    """Return the input of the last layer."""
     return through(member.net, member.images, LAYERS[:-1])
 
 
 ORDER = Upload("order", "statistic", shape=(-1,), dtype="int64")
-"""In an order: where the server put each of the site's neurons of the layer before."""
+"""Field of an order: the position that the server assigned to each of the site's neurons in the previous layer."""
 
 
 def _call(layer: str) -> Call:

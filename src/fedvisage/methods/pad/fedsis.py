@@ -2,17 +2,17 @@
 
 N. Alkhunaizi, K. Srivatsan, F. Almalik, I. Almakky, K. Nandakumar, "FedSIS: Federated Split Learning with Intermediate
 Representation Sampling for Privacy-preserving Generalized Face Presentation Attack Detection", IJCB 2023, §3.3. The
-network is ViT-H-IS, cut in three: sites have tokenizer and head, the server has blocks and adapter. For every site and
-round the server draws a block ℓ, and minimises Eq. 4 with the sites, batch after batch: head, adapter and tokenizer
-step after every backward pass, the blocks once a round; tokenizers and heads are averaged now and then
-(``methods/split``).
+network is ViT-H-IS, cut in three: sites hold tokenizer and head, the server holds blocks and adapter. For every site
+and round the server draws a block ℓ, and minimises Eq. 4 with the sites, batch after batch: head, adapter and tokenizer
+step after every backward pass, the blocks once per round; tokenizers and heads are averaged from time to time
+(:mod:`fedvisage.methods.pad.split`).
 
 Deviations from the paper: predictions average several draws (see ViT-H-IS). A round is a pass over each site's data
-(``training.local: {epochs: 1}``) in recipes of paper size; ``batches: 1`` is the letter of §3.3, and is warned of where
-it cannot train anything. The authors' code is ``encoder_update: average``, ``weight: uniform``, ``adapter: residual``,
-``head: normed`` and blocks 1 to 6 (the recipe fedsis-released), less its slip that the sampled representation is
-overwritten. A site's Adam begins anew at every visit unless ``training.optimizer.state`` is ``kept``, as it should be
-here: the paper has one Adam for all rounds.
+(``training.local: {epochs: 1}``) in recipes of paper size; ``batches: 1`` follows §3.3 literally, and causes a warning
+if it cannot train anything. The authors' code is ``encoder_update: average``, ``weight: uniform``,
+``adapter: residual``, ``head: normed`` and blocks 1 to 6 (the recipe fedsis-released), without its error of overwriting
+the sampled representation. A site's Adam starts anew at every visit unless ``training.optimizer.state`` is ``kept``,
+which is the right setting here: the paper has one Adam for all rounds.
 """
 
 from dataclasses import replace
@@ -28,7 +28,7 @@ class Options(split.Options, vit_h_is.Options):
 
 
 def represent(s: Server, name: str) -> split.Represent:
-    """Draw the block for a site and round; tokens go through the blocks up to it, then through the adapter."""
+    """Draw the block for a site and round; tokens pass through the blocks up to it, then through the adapter."""
     (depth,) = draw(s.recipe.options(Options), 1, s.rng("block", name)).tolist()
     return lambda tokens: pseudo_class_token(s.net, tokens, depth)
 

@@ -1,15 +1,17 @@
-"""Fed-StackFPAD: each site's classifier on frozen features, and one more on what all of them say; one round.
+"""Fed-StackFPAD: one classifier per site on frozen features, and a stacked combination of them all, in one round.
 
 "Fed-StackFPAD: Federated Learning for Face Presentation Attack Detection With Stacking to Tackle Data Heterogeneity",
 IEEE Access 13, 2025, pp. 190354–190370: features of a pre-trained transformer, a federated model, models of single data
-centres, and a meta-model that combines them. Here in its cheapest form: a site fits a linear classifier on the features
-of a frozen network of timm's (call ``fit``), gets everybody's, fits what combines their logits and the logit of their
-mean, the federated model (call ``stack``), and the server averages the combinations. What a site's own classifier says
-of the site's own images is out of fold, by subjects: it would be too sure of images that it was fitted on.
+centres, and a meta-model that combines them. This is its cheapest form. A site fits a linear classifier on the features
+of a frozen timm network (call ``fit``), receives the classifiers of all sites, and fits a combination of their logits
+and the logit of their mean, the federated model (call ``stack``); the server averages the combinations. The logits of a
+site's own classifier on its own images are out of fold, by subjects, because a classifier is overconfident on the
+images that it was fitted on.
 
 Deviations from the paper, which was read in its abstract alone: no layer of the network is fine-tuned, so all is one
-round of closed form (logistic regression by Newton's method with a quadratic penalty, both classes counting alike); the
-federated model is the mean of the sites' classifiers; the meta-model is linear, and averaged over the sites.
+round of closed form (logistic regression by Newton's method with a quadratic penalty and equal weights of both
+classes); the federated model is the mean of the sites' classifiers; the meta-model is linear, and averaged over the
+sites.
 """
 
 from __future__ import annotations
@@ -39,20 +41,20 @@ FEATURES = "features of the site's images"
 
 
 class Options(fedavg.AveragingOptions):
-    """Which frozen network, the penalties of the sites' classifiers and of what combines them, how sites count."""
+    """The frozen network, the penalties of the sites' classifiers and their combination, and the weights of sites."""
 
     network: TimmNetwork
     """The frozen network."""
     penalty: float = Field(1e-2, gt=0)
-    """What the squared weights of a site's classifier count."""
+    """Penalty on the squared weights of a site's classifier."""
     stack_penalty: float = Field(1e-2, gt=0)
-    """The same for what combines the classifiers."""
+    """Penalty on the squared weights of the combination."""
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the frozen network, a site's classifier, everybody's, and what combines them."""
-    named = recipe.options(Options).network
-    body = adapted(AdaptedNetwork(arch=named.arch, weights=named.weights, rank=0), recipe.input)
+    """Build the frozen network, a site's classifier, the classifiers of all sites, and their combination."""
+    settings = recipe.options(Options).network
+    body = adapted(AdaptedNetwork(arch=settings.arch, weights=settings.weights, rank=0), recipe.input)
     width, sites = body.frozen.width, len(recipe.data.sites)
     return nn.ModuleDict(
         {"body": body, "head": nn.Linear(width, 1), "heads": Heads(sites, width), "stack": nn.Linear(sites + 1, 1)}
@@ -60,14 +62,14 @@ def network(recipe: Recipe) -> nn.ModuleDict:
 
 
 def check(recipe: Recipe) -> None:
-    """Refuse an unknown architecture, and weights that nothing would be left of."""
+    """Reject an unknown architecture, and initial weights that the fit would replace."""
     check_architecture(recipe.options(Options).network.arch)
     if recipe.training.start is not None:
         raise UserError("recipe.training.start", "gives weights that this method fits anew; use method.network.weights")
 
 
 def warning(recipe: Recipe) -> str | None:
-    """Say that further rounds repeat the first."""
+    """Warn that further rounds repeat the first."""
     return (
         "one round is all that fedstackfpad needs; each further one fits the same again"
         if (recipe.training.rounds > 1)
@@ -85,13 +87,13 @@ def fit(site: Site, _: Message) -> Message:
 
 
 def stack(site: Site, message: Message) -> Message:
-    """Fit what combines everybody's classifiers, on the site's images."""
+    """Fit the combination of all sites' classifiers on the site's images."""
     site.load(message)
     options, features, labels = site.recipe.options(Options), _features(site), _labels(site)
     with torch.no_grad():
         logits = site.net["heads"](features.to(site.compute.device)).double().cpu()
-    own = sorted(site.recipe.data.sites).index(site.name)
-    logits[:, own] = _out_of_fold(site, features, labels, options.penalty)
+    column = sorted(site.recipe.data.sites).index(site.name)
+    logits[:, column] = _out_of_fold(site, features, labels, options.penalty)
     logits[:, -1] = logits[:, :-1].mean(dim=1)
     plane = logistic(logits, labels, options.stack_penalty)
     _put(site.net["stack"], plane)
@@ -100,7 +102,7 @@ def stack(site: Site, message: Message) -> Message:
 
 
 def _features(site: Site) -> Tensor:
-    """Return the scaled features of the site's images, worked out once a round."""
+    """Return the scaled features of the site's images, computed once per round."""
     if FEATURES not in site.scratch:
         site.scratch[FEATURES] = scaled(site.embed(site.net["body"], site.data))
     features: Tensor = site.scratch[FEATURES]
@@ -112,7 +114,7 @@ def _labels(site: Site) -> Tensor:
 
 
 def _out_of_fold(site: Site, features: Tensor, labels: Tensor, penalty: float) -> Tensor:
-    """Return logits of each image by a classifier that was fitted on other subjects."""
+    """Return the logits of each image by a classifier that was fitted on other subjects."""
     folds = torch.from_numpy(np.searchsorted(site.data.identities, site.data.subjects) % FOLDS)
     logits = torch.zeros(len(features), dtype=torch.float64)
     for fold in range(FOLDS):
@@ -131,7 +133,7 @@ def _put(layer: nn.Module, plane: Plane) -> None:
 
 
 def server(s: Server) -> Iterator[None]:
-    """Ask for the classifiers, hand them out together, and average what combines them."""
+    """Collect the classifiers, distribute them all, and average the combinations."""
     for _ in s.rounds():
         with s.quorum():
             s.load(_together(s, s.ask("fit")))
@@ -140,7 +142,7 @@ def server(s: Server) -> Iterator[None]:
 
 
 def _together(s: Server, replies: Mapping[str, Message]) -> Message:
-    """Return all classifiers as one part; the mean stands for a site that sent none."""
+    """Return all classifiers as one part; the mean replaces the classifier of a site that sent none."""
     weights = {name: reply["head.weight"][0] for name, reply in replies.items()}
     biases = {name: reply["head.bias"][0] for name, reply in replies.items()}
     means = torch.stack(list(weights.values())).mean(0), torch.stack(list(biases.values())).mean()
@@ -158,8 +160,8 @@ def user(member: Member) -> Tensor:
 
 def features(member: Member) -> Tensor:
     """Return the frozen network's features."""
-    found: Tensor = member.net["body"](member.images)
-    return found
+    frozen_features: Tensor = member.net["body"](member.images)
+    return frozen_features
 
 
 METHOD = Method(

@@ -1,12 +1,13 @@
-"""FeSTA: federated split task-agnostic learning, with one task: presentation attack detection.
+"""FeSTA: federated split task-agnostic learning, with a single task: presentation attack detection.
 
 S. Park, G. Kim, J. Kim, B. Kim, J. C. Ye, "Federated Split Task-Agnostic Vision Transformer for COVID-19 CXR
 Diagnosis", NeurIPS 2021, as the baseline of N. Alkhunaizi et al., "FedSIS", 2023, §5. The network is ViT-H, cut in
-three: sites have tokenizer and head, the server has the blocks, and the head sees the class token behind the last one.
-The blocks step once a round, tokenizers and heads are averaged now and then (``methods/split``).
+three: sites hold tokenizer and head, the server holds the blocks, and the head receives the class token after the last
+block. The blocks step once per round; tokenizers and heads are averaged from time to time
+(:mod:`fedvisage.methods.pad.split`).
 
 Deviations from the paper: it has convolutional heads and task-specific tails for several tasks on radiographs; here, as
-in FedSIS's comparison, they are ViT-H's tokenizer and linear head, and the task is one.
+in FedSIS's comparison, they are ViT-H's tokenizer and linear head, and there is a single task.
 """
 
 from dataclasses import replace
@@ -26,7 +27,7 @@ class Options(split.Options, HybridOptions):
 
 
 def represent(s: Server, name: str) -> split.Represent:
-    """Send tokens through all blocks; the class token comes out."""
+    """Pass tokens through all blocks and return the class token."""
 
     def through(tokens: Tensor) -> Tensor:
         return class_token(s.net, tokens)

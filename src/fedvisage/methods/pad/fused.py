@@ -1,8 +1,8 @@
 """Fused: the mean score of the models that each data centre trained alone (FedPAD's Table III).
 
-Training is that of ``single``; every user downloads all members and averages their probabilities.
+Training is that of ``single``; every target downloads all members and averages their probabilities.
 
-Deviations from the paper: it does not say which scores are averaged; here they are the probabilities of being live.
+Deviations from the paper: it does not specify which scores are averaged; here they are the probabilities of being live.
 """
 
 from dataclasses import replace

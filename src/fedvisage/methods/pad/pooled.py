@@ -1,7 +1,8 @@
 """Pooled ("All"): one model trained on the merged data of all data centres (last rows of FedPAD's Table III).
 
-It violates what a federation is for, and shows what that costs. The sites' data become one pseudo-site on which FedPAD
-runs with one participant: a simulation only, refused between real organisations.
+Merging the data defeats the purpose of a federation; this method measures the cost of federating. The sites' data
+become one pseudo-site on which FedPAD runs with one participant. It is a simulation only, and is refused between
+organisations.
 
 Deviations from the paper: none known.
 """

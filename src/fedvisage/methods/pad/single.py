@@ -1,11 +1,11 @@
-"""Single: each data centre trains alone, and its model is judged at the user (first rows of FedPAD's Table III).
+"""Single: each data centre trains alone, and its model is evaluated on the target (first rows of FedPAD's Table III).
 
-The reference for what a federation is worth. All sites train in one run with the rounds and local work of the recipe,
-so that a site sees exactly as many batches as under FedPAD; no weights of one site reach another (under ``fused``
-they do, as they reach every user). Figures are
-reported for each member and as their mean, every member with the threshold of its own site.
+The baseline for the benefit of a federation. All sites train in one run with the rounds and local work of the recipe,
+so a site sees exactly as many batches as under FedPAD. No weights of one site reach another, except under ``fused``,
+where they reach every target. Results are reported for each member and as their mean, with each member's threshold from
+its own site.
 
-Deviations from the paper: none known; the paper does not say how long the single models were trained.
+Deviations from the paper: none known; the paper does not specify how long the single models were trained.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ from fedvisage.methods.pad import fedpad
 
 
 def server(s: Server) -> Iterator[None]:
-    """Every site continues its own model."""
+    """Continue each site's own model in every round."""
     for _ in s.rounds():
         with s.quorum():
             for name, reply in s.ask("train", each={name: s.member(name) for name in s.present}).items():

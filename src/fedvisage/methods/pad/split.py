@@ -1,25 +1,28 @@
-"""The shared loop of federated split learning: tokens go up and gradients back, every batch (FedSIS, §3.3).
+"""The shared loop of federated split learning: in every batch, tokens go up and gradients come back (FedSIS, §3.3).
 
 N. Alkhunaizi et al., "FedSIS", 2023, after S. Park et al., "Federated Split Task-Agnostic Vision Transformer for
-COVID-19 CXR Diagnosis", NeurIPS 2021 (FeSTA). A site keeps its own tokenizer and head; the server has what lies between
-them, and visits the sites one after another. A batch takes two calls: ``head`` brings what the server made of the
-tokens and returns the loss's gradient by it, ``tokens`` brings the gradient by the last tokens and returns the next.
+COVID-19 CXR Diagnosis", NeurIPS 2021 (FeSTA). A site holds its tokenizer and head; the server holds the parts between
+them, and visits the sites one after another. A batch takes two calls. ``head`` delivers the server's output for the
+tokens and returns the loss's gradient with respect to it. ``tokens`` delivers the gradient for the last tokens and
+returns the next ones.
 
-- The head, the tokenizer and what the server steps ``every_batch`` step after every backward pass. The ``encoder``
-  steps at the end of a round, down the mean gradient of all the round's batches (``encoder_update: gradient``, the
-  text); or it steps within a visit like the rest, each site beginning from the round's weights, and what the visits
-  made of it is averaged (``average``, the authors' code). A round is what ``training.local`` says: ``epochs: 1``, a
-  pass over each site's data, as §4.2 and the authors' code have it, or ``batches: 1`` a site, the letter of §3.3.
-- With ``leakage`` tokens and gradients are clipped and get noise, and the sites' parts do not learn (``leakage.py``).
-- Tokenizers and heads are averaged every ``unify_every`` rounds and in the last one, over the sites whose visit in that
-  round was whole. A site takes the result over with the first call of its next visit: so does one that joins, or comes
-  back after a while, and in the first round all do ("the server broadcasts"). Until then the model that is evaluated
-  has the last average beside the present encoder.
-- Which average a site has is part of its own state, which can go back (``restore``), and a visit begins by comparing it
-  with the latest: a site that was sent back behind it says so, sits that round out, and is given it in the next.
-- A site that is lost in mid-visit forgets the visit. What the server learned from its batches stays: those were true
-  gradients, each step was whole, and the encoder's mean counts the batches that arrived. With ``average`` the visit's
-  encoder is dropped; its adapter's steps, and Adam's moments, stay.
+- The head, the tokenizer and the server's ``every_batch`` parts step after every backward pass. The ``encoder`` steps
+  at the end of a round, down the mean gradient of all batches of the round (``encoder_update: gradient``, the text).
+  Alternatively it steps within a visit like the rest, starting from the round's weights for each site, and the results
+  of the visits are averaged (``average``, the authors' code). ``training.local`` defines a round: ``epochs: 1``, a pass
+  over each site's data, as in §4.2 and the authors' code, or ``batches: 1`` per site, the literal reading of §3.3.
+- With ``leakage``, tokens and gradients are clipped and receive noise, and the sites' parts do not learn
+  (:mod:`fedvisage.methods.pad.leakage`).
+- Tokenizers and heads are averaged every ``unify_every`` rounds and in the last one, over the sites that completed
+  their visit in that round. A site adopts the result with the first call of its next visit. So does a site that joins,
+  or returns after a while; in the first round all sites do ("the server broadcasts"). Until then the evaluated model
+  combines the last average with the present encoder.
+- A site stores which average it has with its own state, which can be rolled back (``restore``), and a visit begins by
+  comparing it with the latest. A site that was rolled back to an earlier average reports this, skips that round, and
+  receives the latest in the next.
+- A site that fails during a visit discards the visit. The server keeps the updates from its batches: those were true
+  gradients, each step was complete, and the encoder's mean counts the batches that arrived. With ``average`` the
+  visit's encoder is dropped; the adapter's steps, and Adam's moments, stay.
 """
 
 from __future__ import annotations
@@ -46,38 +49,36 @@ from fedvisage.nn.optimizers import reach
 from fedvisage.nn.vit import token_count
 from fedvisage.recipe import Recipe
 
-# A site's end of split learning: its tokenizer and head learn with what the server sends back (``methods/split``).
-
-
+# The site's side of split learning: its tokenizer and head learn from the server's replies.
 SHARED = ("tokenizer", "head")
-"""The parts that live at the sites and are averaged now and then."""
+"""Parts that live at the sites and are averaged from time to time."""
 
 MOST = 1 << 26
 LITTLE = 0.05
-"""The share of its first size that every weight should be able to change by, to learn anything."""
+"""Share of its initial size by which every weight must be able to change for training to have an effect."""
 LEFT = Upload("left", "statistic", dtype="int64", guarantee="number of batches that the site has left in this round")
 HAS = "average"
-"""Under this name a site keeps, and an order says, of which round the average is; 0 stands for the initial model."""
+"""Key under which a site stores, and an order states, the round of the average; 0 is the initial model."""
 BEHIND = "does not have the latest average of tokenizers and heads"
 
 
 class Options(leakage.Options):
-    """What split methods share: averages, how sites count, how the encoder learns, in which numbers tensors travel."""
+    """Options of split methods: averaging, weights of sites, the encoder's update, and the wire format of tensors."""
 
     unify_every: int = Field(10, ge=1)
-    """Rounds after which tokenizers and heads are averaged."""
+    """Number of rounds between averages of tokenizers and heads."""
     weight: Literal["uniform", "examples"] = "examples"
-    """Sites count alike, or by their number of images."""
+    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
     encoder_update: Literal["gradient", "average"] = "gradient"
-    """The blocks step down the round's mean gradient, or each visit trains them and the results are averaged
+    """Update of the blocks: a step down the round's mean gradient, or training in each visit and averaging the results
     (``average``)."""
     wire: Form = "fp32"
-    """Tokens, pseudo-class tokens and their gradients travel as ``fp32``, ``bf16`` or ``int8`` (one scale a token;
-    gradients rounded at random)."""
+    """Wire format of tokens, pseudo-class tokens and their gradients: ``fp32``, ``bf16`` or ``int8`` (one scale per
+    token; gradients are rounded stochastically)."""
 
 
 def tokens(site: Site, message: Message) -> Message:
-    """Take over the shared parts, or learn from the last batch's gradient; return the next batch's tokens."""
+    """Adopt the shared parts, or learn from the last batch's gradient; return the next batch's tokens."""
     if HAS in message:
         take_over(site, message)
     else:
@@ -92,7 +93,7 @@ def tokens(site: Site, message: Message) -> Message:
 
 
 def take_over(site: Site, message: Message) -> None:
-    """Begin a visit with the shared parts as they were lent, or with the site's own if they come of that average."""
+    """Begin a visit with the lent shared parts, or with the site's own if they descend from the same average."""
     lent = {name: value for name, value in message.items() if name != HAS}
     if lent:
         site.load(lent)
@@ -102,13 +103,13 @@ def take_over(site: Site, message: Message) -> None:
 
 
 def head(site: Site, message: Message) -> Message:
-    """Classify what the server made of the tokens, learn, and return the gradient by it."""
+    """Classify the server's output for the tokens, learn, and return the gradient with respect to it."""
     pseudo = unpack("pseudo", message)
     return sent(site, "gradient", learn_head(site, pseudo, learn=not leakage.protected(site.recipe)))
 
 
 def sent(site: Site, kind: str, rows: Tensor) -> Message:
-    """Return values of images as they travel: in the recipe's numbers, and with noise if it wants that."""
+    """Return per-image values in the recipe's wire format, with noise if the recipe requires it."""
     rounding = site.rng("rounding", site.taken) if kind == "gradient" else None
 
     def packed(values: Tensor) -> Message:
@@ -118,11 +119,11 @@ def sent(site: Site, kind: str, rows: Tensor) -> Message:
 
 
 def learn_head(site: Site, pseudo: Tensor, *, learn: bool = True) -> Tensor:
-    """Take the head's step down the loss of Eq. 4, and return the loss's gradient by what the head saw."""
+    """Take the head's step down the loss of Eq. 4, and return the gradient with respect to the head's input."""
     pseudo.requires_grad_()
     with site.autocast():
-        two = site.net["head"](pseudo)
-    loss = cross_entropy(two.float(), site.held["batch"].labels.long())
+        logits = site.net["head"](pseudo)
+    loss = cross_entropy(logits.float(), site.held["batch"].labels.long())
     if not learn:
         return torch.autograd.grad(loss, pseudo)[0]
     site.step(site.optimizer("head"), loss)
@@ -138,7 +139,7 @@ def finish(site: Site, message: Message) -> Message:
 
 
 def step_tokenizer(site: Site, message: Message) -> None:
-    """Carry the gradient on through the tokenizer; what is sent with noise brings none back."""
+    """Propagate the gradient through the tokenizer; protected runs return no gradient to it."""
     if leakage.protected(site.recipe):
         return
     site.step(site.optimizer("tokenizer"), site.held["tokens"], unpack("gradient", message))
@@ -150,7 +151,7 @@ def unify(site: Site, message: Message) -> Message:
 
 
 def out_of_reach(recipe: Recipe) -> str | None:
-    """Warn when so few batches at so low a rate cannot train anything, as 200 single ones at FedSIS's rate."""
+    """Warn if the batches and the rate are too few and small to train, as 200 single batches at FedSIS's rate."""
     furthest, first = reach(recipe.training), recipe.options(vit.Options).network.width ** -0.5
     if furthest is None or furthest >= LITTLE * first:
         return None
@@ -164,12 +165,12 @@ def out_of_reach(recipe: Recipe) -> str | None:
 
 
 def form_of(recipe: Recipe) -> Form:
-    """Return in which numbers tokens, what is made of them and their gradients travel."""
+    """Return the wire format of tokens, pseudo-class tokens and their gradients."""
     return recipe.options(Options).wire
 
 
 def calls(*, class_token: bool) -> dict[str, Call]:
-    """Return what a site answers; the tokens' shape depends on whether a class token is among them."""
+    """Return a site's calls; the shape of the tokens depends on whether they include a class token."""
 
     def token_shape(recipe: Recipe) -> tuple[int, ...]:
         count = token_count(recipe.input.size, class_token=class_token)
@@ -178,6 +179,7 @@ def calls(*, class_token: bool) -> dict[str, Call]:
     def gradient_shape(recipe: Recipe) -> tuple[int, ...]:
         return (-1, recipe.options(vit.Options).network.width)
 
+    # Fields of the server's orders; the replies' fields are declared with each call.
     back = Upload("gradient", "gradient", shape=token_shape, most=MOST, form=form_of)
     average = Upload(HAS, "statistic", dtype="int64")
     pseudo = Upload("pseudo", "activation", shape=gradient_shape, form=form_of)
@@ -207,12 +209,12 @@ SERVER_SEES = (
 )
 
 Represent = Callable[[Tensor], Tensor]
-"""What the server makes of tokens for the head: one vector an image."""
+"""The server's mapping from tokens to the head's input: one vector per image."""
 
 
 @dataclass(frozen=True)
 class ServerSide:
-    """What lies at the server: how tokens pass through it, and which of its parts step when."""
+    """The server's side of the network: the mapping of tokens, and the parts that step per round or per batch."""
 
     represent: Callable[[Server, str], Represent]
     encoder: tuple[str, ...]
@@ -221,14 +223,14 @@ class ServerSide:
 
 @dataclass
 class Visits:
-    """What a round's visits came to: images at the sites whose visit was whole, and batches of all sites."""
+    """The result of a round's visits: images at the sites with a complete visit, and batches of all sites."""
 
     examples: dict[str, int] = field(default_factory=dict)
     batches: int = 0
 
 
 def program(side: ServerSide) -> Callable[[Server], Iterator[None]]:
-    """Return the server program for what lies at the server."""
+    """Return the server program for this side of the network."""
 
     def server(s: Server) -> Iterator[None]:
         options = s.recipe.options(Options)
@@ -255,7 +257,7 @@ def by_gradient(s: Server, side: ServerSide) -> Visits:
 
 
 def by_average(s: Server, side: ServerSide) -> Visits:
-    """Let every site's visit train the encoder from the same start, then average what came of it."""
+    """Let every site's visit train the encoder from the same start, then average the results."""
     visits, start, mean = Visits(), s.tensors(*side.encoder), Mean()
     for name in s.present:
         with s.visit(name) as site:
@@ -268,10 +270,11 @@ def by_average(s: Server, side: ServerSide) -> Visits:
 
 
 def converse(s: Server, site: Conversation, represent: Represent, step: tuple[str, ...], visits: Visits) -> None:
-    """Go through one site's batches of a round; the two halves of the network learn as one would."""
+    """Process one site's batches of a round; the two halves of the network learn as one network would."""
     message, form, noised = opening(s, site.name), form_of(s.recipe), leakage.protected(s.recipe)
     left = None
     while left != 0:
+        # First call of a batch: the site learns from the last gradient and sends the next tokens.
         reply = ask_tokens(s, site, message)
         left = counted_down(s, site, left, int(reply["left"]))
         received = unpack("tokens", reply).requires_grad_()
@@ -279,6 +282,7 @@ def converse(s: Server, site: Conversation, represent: Represent, step: tuple[st
             site.refuse("tokens", f"are of {len(received)} images, more than a batch")
         with s.autocast():
             pseudo = represent(received).float()
+        # Second call: the site returns the gradient, which continues through the server's parts.
         reply = site.ask("head", pack("pseudo", pseudo, form), like={"gradient": pseudo})
         pseudo.backward(unpack("gradient", reply))  # type: ignore[no-untyped-call]
         visits.batches += 1
@@ -291,7 +295,7 @@ def converse(s: Server, site: Conversation, represent: Represent, step: tuple[st
 
 
 def ask_tokens(s: Server, site: Conversation, message: Message) -> Message:
-    """Ask for a batch's tokens; who turns out to be behind the latest average is given it next time."""
+    """Request a batch's tokens; a site with an outdated average receives the latest at its next visit."""
     try:
         return site.ask("tokens", message)
     except SiteLost as lost:
@@ -301,7 +305,7 @@ def ask_tokens(s: Server, site: Conversation, message: Message) -> Message:
 
 
 def counted_down(s: Server, site: Conversation, before: int | None, left: int) -> int:
-    """Return how many batches a site has left; what does not count down would keep the server for ever."""
+    """Return the number of batches that a site has left; reject a wrong count, which could block the server forever."""
     batches = s.recipe.training.local.batches
     expected = before - 1 if before is not None else batches - 1 if batches is not None else max(left, 0)
     if left != expected:
@@ -310,24 +314,24 @@ def counted_down(s: Server, site: Conversation, before: int | None, left: int) -
 
 
 def opening(s: Server, name: str) -> Message:
-    """Return how a visit begins: which average is the latest, and the shared parts if the site does not have it."""
+    """Return the first message of a visit: the round of the latest average, and the shared parts if necessary."""
     has, newest = s.kept.get(f"has/{name}"), latest(s)
     lent = {} if has is not None and torch.equal(has, newest) else s.tensors(*SHARED)
     return {HAS: newest} | lent
 
 
 def latest(s: Server) -> Tensor:
-    """Return the round of the latest average; 0 stands for the initial model."""
+    """Return the round of the latest average; 0 is the initial model."""
     return s.kept.get("unified", torch.tensor(0))
 
 
 def shares(s: Server, visits: Visits) -> dict[str, float]:
-    """Return how much each site counts: ρ_k of Eq. 3, which is N_k / N up to a factor, or the same for all."""
+    """Return the weight of each site: ρ_k of Eq. 3, which is N_k / N up to a factor, or equal weights."""
     by_examples = s.recipe.options(Options).weight == "examples"
     return {name: float(count) if by_examples else 1.0 for name, count in visits.examples.items()}
 
 
 def average_shared(s: Server, weights: Mapping[str, float]) -> None:
-    """Average tokenizers and heads (Eq. 3); sites take the result over at their next visit."""
+    """Average tokenizers and heads (Eq. 3); sites adopt the result at their next visit."""
     s.load(s.reduce("unify", to=tuple(weights), weight=weights).value)
     s.kept["unified"] = torch.tensor(s.round)

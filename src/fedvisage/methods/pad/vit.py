@@ -1,6 +1,7 @@
 """ViT: a vision transformer trained on the merged data of all data centres (Huang et al.'s row in FedSIS's Tables 1–3).
 
-N. Alkhunaizi et al., "FedSIS", 2023, §3.1. It violates what a federation is for: a simulation, for comparison.
+N. Alkhunaizi et al., "FedSIS", 2023, §3.1. Pooling the data defeats the purpose of a federation, so it is a simulation
+for comparison only.
 
 Deviations from the paper: its ViT row is quoted from H.-P. Huang et al., ECCV 2022, who train with their own data
 augmentation; here the recipe decides.

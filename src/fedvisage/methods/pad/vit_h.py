@@ -1,6 +1,7 @@
 """ViT-H: a hybrid vision transformer trained on the merged data of all data centres (FedSIS, §3.3 and Tables 1–3).
 
-N. Alkhunaizi et al., "FedSIS", 2023. It violates what a federation is for: a simulation, for comparison.
+N. Alkhunaizi et al., "FedSIS", 2023. Pooling the data defeats the purpose of a federation, so it is a simulation for
+comparison only.
 
 Deviations from the paper: as in ViT.
 """

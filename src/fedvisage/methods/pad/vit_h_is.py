@@ -1,14 +1,14 @@
 """ViT-H-IS: ViT-H with intermediate representation sampling, trained on all data centres' merged data (FedSIS, §3.3).
 
-N. Alkhunaizi et al., "FedSIS", 2023. A sampler draws one of the L blocks; the patch tokens behind it, s_ℓ = F_{1:ℓ}(s),
-go through an adapter that all blocks share, z̃ = A(s_ℓ), and the head classifies this pseudo-class token. Tokens have
-positions but no class token, which nothing would read. Predictions are random, as blocks are sampled at inference too.
+N. Alkhunaizi et al., "FedSIS", 2023. A sampler draws one of the L blocks; the patch tokens after it, s_ℓ = F_{1:ℓ}(s),
+pass through an adapter that all blocks share, z̃ = A(s_ℓ), and the head classifies this pseudo-class token. Tokens have
+positions but no class token, which no part would use. Predictions are random, as inference samples blocks too.
 
-Deviations from the paper: a prediction averages ``inference.draws`` drawn blocks for each image (1 is the paper's), or
-with ``inference.blocks: all`` every block of the range, which is what many draws come to; probabilities are averaged.
-Blocks beyond the range are not built. Pixels go from -1 to 1, as timm's weights expect, where the authors' code takes
-ImageNet's mean and deviation; ``adapter: residual`` and ``head: normed`` are that code's networks. The paper does not
-say how often the central training draws: here, every batch.
+Deviations from the paper: a prediction averages ``inference.draws`` drawn blocks per image (1 is the paper's), or with
+``inference.blocks: all`` every block of the range, the limit of many draws; it averages probabilities. Blocks beyond
+the range are not built. Pixels range from -1 to 1, as timm's weights expect, where the authors' code uses ImageNet's
+mean and deviation; ``adapter: residual`` and ``head: normed`` are that code's networks. The paper does not specify how
+often the centralised training draws; here, every batch.
 """
 
 from __future__ import annotations
@@ -33,36 +33,36 @@ PARTS = ("tokenizer", "blocks", "adapter", "head")
 
 
 class Range(Section):
-    """The blocks that the sampler chooses among, from ``first`` to ``last``; none means the network's last block."""
+    """The blocks of the sampler, from ``first`` to ``last``; none is the network's last block."""
 
     first: int = Field(1, ge=1)
     """The first block."""
     last: int | None = Field(None, ge=1)
-    """The last block; by default the network's."""
+    """The last block; by default the network's last."""
 
 
 class Inference(Section):
-    """How a user predicts: with blocks drawn for each image, or deterministically with all of the range."""
+    """The prediction mode: blocks drawn for each image, or all blocks of the range, which is deterministic."""
 
     blocks: Literal["sampled", "all"] = "sampled"
-    """``sampled`` averages some draws for each image, ``all`` every block of the range; ``metrics.json`` gives their
-    ``spread``."""
+    """``sampled`` averages several draws per image, ``all`` every block of the range; ``metrics.json`` reports the
+    ``spread`` of probabilities over them."""
     draws: int = Field(5, ge=1)
-    """How many; 1 is the paper's."""
+    """Number of draws per image; 1 is the paper's."""
 
 
 class Options(HybridOptions):
-    """ViT-H's options, the sampler's range, what happens at inference; adapter and head of the text or of the code."""
+    """ViT-H's options, the sampler's range, the prediction mode, and adapter and head of the text or of the code."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"adapter", "head"})
     blocks: Range = Range()
     """The blocks that the sampler draws from."""
     inference: Inference = Inference()
-    """How a prediction is made."""
+    """The prediction mode."""
     adapter: Literal["plain", "residual"] | None = None
-    """The text's adapter (plain, unless said), or the authors' code's, with a shortcut around its convolutions."""
+    """The text's adapter (``plain``, the default), or the authors' code's, with a shortcut around its convolutions."""
     head: Literal["linear", "normed"] | None = None
-    """The text's linear head, unless said, or the authors' code's, with LayerNorm before it."""
+    """The text's linear head (the default), or the authors' code's, with LayerNorm before it."""
 
     @model_validator(mode="after")
     def _the_range_is_within_the_network(self) -> Options:
@@ -78,7 +78,7 @@ class Options(HybridOptions):
 
 
 def network(recipe: Recipe) -> nn.ModuleDict:
-    """Build the four parts, with as many blocks as can be drawn."""
+    """Build the four parts, with only the blocks that can be drawn."""
     options, settings = recipe.options(Options), recipe.input
     parts = cut(options.network, settings.colour, settings.size, class_token=False, depth=options.range[1])
     parts["adapter"] = Adapter(options.network.width, residual=options.adapter == "residual")
@@ -94,7 +94,7 @@ def draw(options: Options, count: int, generator: Generator) -> Tensor:
 
 
 def pseudo_class_token(net: nn.ModuleDict, tokens: Tensor, depth: int) -> Tensor:
-    """Return z̃ = A(F_{1:ℓ}(s)); blocks behind the ℓ-th are not computed."""
+    """Return z̃ = A(F_{1:ℓ}(s)); blocks after the ℓ-th are not computed."""
     for block in list(net["blocks"].children())[:depth]:
         tokens = block(tokens)
     pseudo: Tensor = net["adapter"](tokens)
@@ -102,15 +102,15 @@ def pseudo_class_token(net: nn.ModuleDict, tokens: Tensor, depth: int) -> Tensor
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
-    """Eq. 4 for one batch, with a block drawn for it."""
+    """Return Eq. 4 for one batch, with one block drawn for it."""
     generator = site.held.setdefault("blocks", site.rng("blocks"))
     (depth,) = draw(site.recipe.options(Options), 1, generator).tolist()
-    two = site.net["head"](pseudo_class_token(site.net, site.net["tokenizer"](batch.images), depth))
-    return cross_entropy(two.float(), batch.labels.long())
+    logits = site.net["head"](pseudo_class_token(site.net, site.net["tokenizer"](batch.images), depth))
+    return cross_entropy(logits.float(), batch.labels.long())
 
 
 def shares(options: Options, images: int, generator: Generator) -> Tensor:
-    """Return how much each block counts in each image's prediction: images × blocks; every row sums to 1."""
+    """Return the weight of each block in each image's prediction: images × blocks; every row sums to 1."""
     first, last = options.range
     if options.inference.blocks == "all":
         counts = torch.ones(images, last, device=generator.device)
@@ -122,7 +122,7 @@ def shares(options: Options, images: int, generator: Generator) -> Tensor:
 
 
 def at_every_depth(net: nn.ModuleDict, images: Tensor, wanted: Tensor) -> Tensor:
-    """Return pseudo-class tokens, images × blocks × width, from one pass through the blocks; zero where not wanted."""
+    """Return pseudo-class tokens, images × blocks × width, from one pass through the blocks; unwanted ones are zero."""
     tokens, by_block = net["tokenizer"](images), []
     for number, block in enumerate(net["blocks"].children()):
         if not wanted[:, number:].any():
@@ -145,7 +145,7 @@ def user(member: Member) -> Tensor:
 
 
 def as_graph(member: Member) -> Tensor:
-    """Return the live logit of the mean probability over all blocks of the range, whatever ``inference`` says."""
+    """Return the live logit of the mean probability over all blocks of the range, regardless of ``inference``."""
     first, last = member.recipe.options(Options).range
     tokens, logits = member.net["tokenizer"](member.images), []
     for number, block in enumerate(list(member.net["blocks"].children())[:last], 1):
@@ -157,7 +157,7 @@ def as_graph(member: Member) -> Tensor:
 
 
 def spread(member: Member) -> Tensor:
-    """Return the standard deviation, over the blocks that an image's prediction is made of, of the live probability."""
+    """Return the standard deviation of the live probability over the blocks of an image's prediction."""
     pseudo, share = _read(member)
     live = torch.sigmoid(live_logit(member.net["head"](pseudo).float()))
     mean = (share * live).sum(dim=1, keepdim=True)
@@ -165,16 +165,16 @@ def spread(member: Member) -> Tensor:
 
 
 def features(member: Member) -> Tensor:
-    """Return the mean over blocks of what the head receives."""
+    """Return the mean over blocks of the head's inputs."""
     pseudo, share = _read(member)
     return (pseudo * share[:, :, None]).sum(dim=1)
 
 
 def _read(member: Member) -> tuple[Tensor, Tensor]:
-    """Return pseudo-class tokens and shares, images × blocks, up to the deepest block that any image wants."""
-    wanted = shares(member.recipe.options(Options), len(member.images), member.generator)
-    pseudo = at_every_depth(member.net, member.images, wanted > 0)
-    return pseudo, wanted[:, : pseudo.shape[1]]
+    """Return pseudo-class tokens and weights, images × blocks, up to the deepest block in use."""
+    weights = shares(member.recipe.options(Options), len(member.images), member.generator)
+    pseudo = at_every_depth(member.net, member.images, weights > 0)
+    return pseudo, weights[:, : pseudo.shape[1]]
 
 
 METHOD = replace(

@@ -1,10 +1,11 @@
-"""Centralised: one model trained on everybody's images, public and the sites' (last row of FedFR's Table 1).
+"""Centralised: one model trained on all images, the public ones and the sites' (last row of FedFR's Table 1).
 
-It violates what a federation is for, and shows what that costs. The sites' data become one pseudo-site which trains on
-all public images beside them by CosFace over all classes: a simulation only, refused between real organisations.
+Merging the data defeats the purpose of a federation; this method measures the cost of federating. The sites' data
+become one pseudo-site, which also trains on all public images, by CosFace over all classes. It is a simulation only,
+and is refused between organisations.
 
-Deviations from the paper: it starts from the pre-trained model where the recipe has one, and takes the recipe's rounds
-and local epochs; the paper does not say how long it was trained.
+Deviations from the paper: it starts from the pre-trained model if the recipe has one, and uses the recipe's rounds and
+local epochs; the paper does not specify how long it was trained.
 """
 
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fedvisage.methods.recognition import fedfr
 
 
 class Options(fedfr.Options):
-    """FedFR's options with everything public and nothing that is a federation's."""
+    """FedFR's options with all public images and without the parts that need a federation."""
 
     hard_negatives: float | None = Field(-1.0, ge=-1, lt=1)
     contrast: fedfr.Contrast = fedfr.Contrast(weight=0)

@@ -1,8 +1,8 @@
-"""Conventional federated learning for face recognition, φ: the baseline that PrivacyFace is measured against.
+"""Conventional federated learning for face recognition, φ: the baseline of PrivacyFace.
 
 Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, "Baselines"
 and Fig. 1a: sites train with a margin loss on their own people, fine-tune on some public ones, and the server takes the
-uniform mean. It is PrivacyFace in which nobody tells of clusters.
+uniform mean. It is PrivacyFace without the exchange of clusters.
 
 Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface`.
 """
@@ -22,7 +22,7 @@ class Options(ConsensusOptions):
 
 
 def train(site: Site, message: Message) -> Message:
-    """One round without clusters."""
+    """Train for one round without clusters."""
     return trained(site, message, None)
 
 

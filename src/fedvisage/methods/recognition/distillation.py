@@ -1,11 +1,11 @@
 """Distillation: personal recognition models in two stages, the second of Table 2's baselines in FedFR.
 
-As ``fine-tune`` (T. Yu et al., "Salvaging Federated Learning by Local Adaptation", 2020, as FedFR, Liu et al., AAAI
-2022, re-implements it), but in stage two the logits of the generic model teach the local one: beside CosFace the site
-minimises the Kullback-Leibler divergence of the classes' probabilities.
+As ``fine-tune`` (T. Yu et al., "Salvaging Federated Learning by Local Adaptation", 2020, as re-implemented by FedFR,
+Liu et al., AAAI 2022), but in stage two the logits of the generic model teach the local one: in addition to CosFace the
+site minimises the Kullback-Leibler divergence of the class probabilities.
 
-Deviations from the paper: weight and temperature of the divergence are not printed in FedFR; both are 1 here. The
-teacher's class centres are those with which stage two begins.
+Deviations from the paper: FedFR does not print the weight and the temperature of the divergence; both are 1 here. The
+teacher's class centres are the initial ones of stage two.
 """
 
 from dataclasses import replace
@@ -28,26 +28,29 @@ class Options(fine_tune.Options):
     distillation: float = Field(1.0, ge=0)
     """Weight of the divergence in the second stage."""
     temperature: float = Field(1.0, gt=0)
-    """Its temperature."""
+    """Temperature of the divergence."""
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
-    """CosFace, and the divergence from the teacher's probabilities."""
+    """Return CosFace plus the divergence from the teacher's probabilities."""
     options = site.recipe.options(Options)
     features = face.features_of(site, batch.images)
     teacher = site.held["global"]
     with site.autocast():
-        wanted = teacher["model"](batch.images).float()
+        teacher_features = teacher["model"](batch.images).float()
     classes = classes_of(site, batch, face.class_centres(site, public=True))
     teachers = torch.cat([site.held["centres"], teacher["centres"].get_parameter("weight")])
     taught = cosines(features, classes.centres)
-    teaching = cosines(wanted, teachers if classes.chosen is None else teachers[site.compute.bring(classes.chosen)])
+    # With sampled classes, the teacher uses the centres of the same classes.
+    teaching = cosines(
+        teacher_features, teachers if classes.chosen is None else teachers[site.compute.bring(classes.chosen)]
+    )
     divergence = divergence_of(taught, teaching, options.scale, options.temperature)
     return fedfr.balanced_cosface(site, batch, features) + options.distillation * divergence
 
 
 def divergence_of(taught: Tensor, teaching: Tensor, scale: float, temperature: float) -> Tensor:
-    """Return KL(teacher ‖ student) of the classes' probabilities at a temperature, times its square."""
+    """Return KL(teacher ‖ student) of the class probabilities at a temperature, multiplied by its square."""
     student, teacher = (log_softmax(scale * cosine / temperature, dim=1) for cosine in (taught, teaching))
     return kl_div(student, teacher, log_target=True, reduction="batchmean") * temperature**2
 

@@ -1,16 +1,16 @@
-"""FedFace: sites with one identity each; the server pushes the class centres that they send apart.
+"""FedFace: sites with one identity each send their class centres, and the server pushes the centres apart.
 
-D. Aggarwal, J. Zhou, A. K. Jain, "FedFace: Collaborative Learning of Face Recognition Model", IJCB 2021. A site's
-class centre begins as the mean feature of its images; it pulls features towards it by the positive loss max(0, m −
-cos θ)², and sends backbone and centre. The server averages backbones, takes one step down λ times the spreadout
-regulariser of all centres (F. X. Yu et al., ICML 2020), and sends every site its centres back. Class centres stand
-for people: somebody who sees one can try to reconstruct a face, which is why FedFR and PrivacyFace keep theirs.
+D. Aggarwal, J. Zhou, A. K. Jain, "FedFace: Collaborative Learning of Face Recognition Model", IJCB 2021. A site's class
+centre starts as the mean feature of its images; the site pulls features towards it by the positive loss max(0, m − cos
+θ)², and sends backbone and centre. The server averages backbones, takes one step down λ times the spreadout regulariser
+of all centres (F. X. Yu et al., ICML 2020), and returns the centres to their sites. Class centres represent people:
+anyone who receives one can try to reconstruct a face, which is why FedFR and PrivacyFace keep theirs at the sites.
 
-Sites with several identities use CosFace instead of the positive loss, as FedFR's comparison does it (Fig. 4).
-``sampled`` centres a site enter the regulariser where there are too many, λ and v as PrivacyFace (A.2.5) names them.
+Sites with several identities use CosFace instead of the positive loss, as in FedFR's comparison (Fig. 4). ``sampled``
+limits the number of centres per site in the regulariser; λ and v are named as in PrivacyFace (A.2.5).
 
 Deviations from the paper: the distance of the regulariser is the cosine distance, over pairs of different sites; its
-step has the sites' learning rate. Neither is settled by the descriptions in FedFR and PrivacyFace, which we follow.
+step has the sites' learning rate. The descriptions in FedFR and PrivacyFace, which this file follows, settle neither.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from fedvisage.recipe import Recipe, Section
 
 
 class Spreadout(Section):
-    """The weight λ and the margin v of the regulariser, and how many centres a site enter it (all, unless said)."""
+    """The weight λ and the margin v of the regulariser, and the number of centres per site in it (default: all)."""
 
     weight: float = Field(10.0, ge=0)
-    """Its λ."""
+    """Weight λ of the regulariser."""
     margin: float = Field(0.9, gt=0, le=2)
-    """Its v."""
+    """Margin v of the regulariser."""
     sampled: int | None = Field(None, ge=1)
-    """How many centres a site enter; all by default."""
+    """Number of centres per site in the regulariser; all by default."""
 
 
 class Options(face.CosFaceOptions):
@@ -53,7 +53,7 @@ class Options(face.CosFaceOptions):
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
-    """The positive loss for one identity, CosFace for several."""
+    """Return the positive loss for one identity, or CosFace for several."""
     features = face.features_of(site, batch.images)
     if len(site.data.identities) > 1:
         return face.supervise(site, batch, features)
@@ -63,19 +63,19 @@ def loss(site: Site, batch: Batch) -> Tensor:
 
 
 def send_centres(site: Site, message: Message) -> Message:
-    """Send the class centres."""
+    """Send the class centres to the server."""
     return {"centres": face.own_centres(site)}
 
 
 def take_centres(site: Site, message: Message) -> Message:
-    """Take the class centres as the server has moved them."""
+    """Replace the class centres by those that the server moved."""
     with torch.no_grad():
         face.own_centres(site).copy_(message["centres"])
     return {}
 
 
 def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Iterator[None]]:
-    """Return the server program: average backbones, then spread the centres of the sites that trained."""
+    """Return the server program: average backbones, then spread out the centres of the sites that trained."""
 
     def server(s: Server) -> Iterator[None]:
         options, weight = settings(s.recipe), fedavg.weight_of(s.recipe)
@@ -92,19 +92,19 @@ def program(settings: Callable[[Recipe], Spreadout]) -> Callable[[Server], Itera
 
 
 def spread(s: Server, centres: Mapping[str, Tensor], options: Spreadout) -> dict[str, Tensor]:
-    """Take one step down the regulariser, for as many centres a site as the recipe samples."""
+    """Take one step down the regulariser, over the sampled number of centres per site."""
     training = s.recipe.training
-    chosen = {name: _sampled(s, name, len(value), options.sampled) for name, value in centres.items()}
-    stacked = torch.cat([centres[name][rows] for name, rows in chosen.items()]).requires_grad_()
-    counts = torch.tensor([len(rows) for rows in chosen.values()])
-    owners = torch.repeat_interleave(torch.arange(len(chosen)), counts)
+    sampled_rows = {name: _sampled(s, name, len(value), options.sampled) for name, value in centres.items()}
+    stacked = torch.cat([centres[name][rows] for name, rows in sampled_rows.items()]).requires_grad_()
+    counts = torch.tensor([len(rows) for rows in sampled_rows.values()])
+    owners = torch.repeat_interleave(torch.arange(len(sampled_rows)), counts)
     regulariser = options.weight * spreadout(stacked, owners, margin=options.margin)
     (gradient,) = torch.autograd.grad(regulariser, stacked)
     rate = training.optimizer.lr * optimizers.rate_factor(training.schedule, s.round, training.rounds)
     moved = torch.split(stacked.detach() - rate * gradient, counts.tolist())
     return {
         name: centres[name].index_copy(0, rows, value)
-        for (name, rows), value in zip(chosen.items(), moved, strict=True)
+        for (name, rows), value in zip(sampled_rows.items(), moved, strict=True)
     }
 
 

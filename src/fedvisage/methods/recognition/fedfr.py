@@ -2,24 +2,24 @@
 
 C.-T. Liu, C.-Y. Wang, S.-Y. Chien, S.-H. Lai, "FedFR: Joint Optimization Federated Framework for Generic and
 Personalized Face Recognition", AAAI 2022, Algorithm 1. A site trains on its own images and on the hard negatives D_HN
-among the public ones, which are found anew in each round: those whose similarity to a local image exceeds t_HN under
-the global model. It minimises Eq. 7, α₁ L_cos + α₂ L_con + α₃ L_BCE: balanced CosFace over public and local classes
-(Eq. 3), the contrast of its features with those of the global and of its previous model (Eq. 5), and a binary loss
-for each of its identities on customised features Π(f) (Eq. 6). Backbone Θ and public centres Φ are averaged by the
-number of local images (Eq. 2, 4). W, Π, Ω and b never leave the site. Users get Θ_g; the site's personal model is
+among the public ones. Each round selects these again: public images whose similarity to a local image exceeds t_HN
+under the global model. The site minimises Eq. 7, α₁ L_cos + α₂ L_con + α₃ L_BCE: balanced CosFace over public and local
+classes (Eq. 3), the contrast of its features with those of the global and of its previous model (Eq. 5), and a binary
+loss for each of its identities on customised features Π(f) (Eq. 6). Backbone Θ and public centres Φ are averaged by the
+number of local images (Eq. 2, 4). W, Π, Ω and b never leave the site. Targets receive Θ_g; the site's personal model is
 [Θ_l, Π_l].
 
 Switches for Table 1: ``hard_negatives: null`` trains without public images and ``-1`` with all of them; a weight of 0
 leaves out the contrast or the customisation. With all three off this is FedAvg. ``customisation.loss: cosface`` is
 Table 2's variant.
 
-Deviations from the paper: Eq. 6's g(z) is taken as 2((z+1)/2)^t − 1, as in the released code; the printed one does
-not map [−1, 1] onto itself. W and Ω begin with the mean features of each identity, as W does in the released code,
-since the paper does not say; ``centres: random`` is the other choice. Π has no bias unless ``customisation.affine``
-gives it the released code's. In a site's first turn the
-previous local model is the global one, so that Eq. 5 is a constant there and is not worked out. Where images are
-only mirrored, frozen models see each image once a turn, plain and mirrored (:mod:`fedvisage.methods.models.frozen`).
-``count: sampled`` lets the sampled public images count in a site's weight, as in the released code.
+Deviations from the paper: Eq. 6's g(z) is taken as 2((z+1)/2)^t − 1, as in the released code; the printed one does not
+map [−1, 1] onto itself. W and Ω start with the mean features of each identity, as W does in the released code, since
+the paper does not specify it; ``centres: random`` is the alternative. Π has no bias unless ``customisation.affine``
+adds that of the released code. In a site's first round the previous local model is the global one, so Eq. 5 is a
+constant there and is not computed. If images are only mirrored, frozen models see each image once per round, plain and
+mirrored (:mod:`fedvisage.methods.models.frozen`). With ``count: sampled`` the sampled public images count in a site's
+weight, as in the released code.
 """
 
 from __future__ import annotations
@@ -51,53 +51,53 @@ class Contrast(Section):
     """Eq. 5: its weight α₂ and its temperature τ."""
 
     weight: float = Field(5.0, ge=0)
-    """Its weight α₂ in Eq. 7."""
+    """Weight α₂ in Eq. 7."""
     temperature: float = Field(0.5, gt=0)
-    """Its temperature."""
+    """Temperature τ of Eq. 5."""
 
 
 class Customisation(Section):
     """Decoupled feature customisation, Eq. 6: its weight α₃, its loss, and the loss's s', m', λ, t and bias.
 
-    ``affine`` gives Π a bias, as in the released code.
+    ``affine`` adds a bias to Π, as in the released code.
     """
 
     unset: ClassVar[frozenset[str]] = frozenset({"affine"})
     weight: float = Field(10.0, ge=0)
-    """Its weight α₃ in Eq. 7."""
+    """Weight α₃ in Eq. 7."""
     loss: Literal["binary", "cosface"] = "binary"
-    """Binary as in Eq. 6, or Table 2's variant."""
+    """Loss of the customised features: binary as in Eq. 6, or CosFace, Table 2's variant."""
     scale: float = Field(30.0, gt=0)
-    """Its s."""
+    """Scale s' of the loss."""
     margin: float = Field(0.4, ge=0, lt=1)
-    """Its m."""
+    """Margin m' of the loss."""
     balance: float = Field(0.7, gt=0, lt=1)
-    """What positive pairs count against negative ones."""
+    """Weight λ of positive pairs; negative pairs have the weight 1 − λ."""
     exponent: float = Field(3.0, ge=1)
-    """The t of Eq. 6's g."""
+    """Exponent t of Eq. 6's g."""
     bias: Literal["each", "shared"] = "each"
-    """One for ``each`` identity, or ``shared``."""
+    """One bias per identity (``each``), or one for all (``shared``)."""
     affine: bool | None = None
-    """Π has a bias, as in the released code."""
+    """Adds a bias to Π, as in the released code."""
 
 
 class Options(face.CosFaceOptions):
-    """FedFR's options: the weights of Eq. 7, the threshold t_HN, and what Eq. 5 and 6 need."""
+    """FedFR's options: the weights of Eq. 7, the threshold t_HN, and the settings of Eq. 5 and 6."""
 
     cosface: float = Field(1.0, ge=0)
-    """The weight α₁ of Eq. 7."""
+    """Weight α₁ of Eq. 7."""
     hard_negatives: float | None = Field(0.4, ge=-1, lt=1)
-    """The similarity from which a public image takes part in a round; -1 takes all, null none."""
+    """Similarity threshold t_HN for public images to take part in a round; -1 takes all, null none."""
     contrast: Contrast = Contrast()
     """The contrastive term, Eq. 5."""
     customisation: Customisation = Customisation()
     """The personal term, Eq. 6."""
     count: Literal["local", "sampled"] = "local"
-    """A site's weight counts its own images, or also the ``sampled`` public ones."""
+    """Images that count in a site's weight: its own (``local``), or also the public ones in use (``sampled``)."""
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
-    """Eq. 7."""
+    """Return Eq. 7."""
     options = site.recipe.options(Options)
     features = face.features_of(site, batch.images)
     total = options.cosface * balanced_cosface(site, batch, features)
@@ -109,40 +109,40 @@ def loss(site: Site, batch: Batch) -> Tensor:
 
 
 def balanced_cosface(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Eq. 3: CosFace over the site's classes and, where public images take part, the public ones."""
+    """Return Eq. 3: CosFace over the site's classes and, if public images take part, the public ones."""
     options = site.recipe.options(Options)
     classes = classes_of(site, batch, face.class_centres(site, public=options.hard_negatives is not None))
     return cosface(features, classes.centres, classes.labels, scale=options.scale, margin=options.margin)
 
 
 def contrast(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Eq. 5: towards the global model's features of the same images, away from the previous local model's.
+    """Return Eq. 5: towards the global model's features of the same images, away from the previous local model's.
 
-    In a site's first turn both are one model: the loss is a constant, log 2, and has no gradient.
+    In a site's first round both are the same model: the loss is a constant, log 2, and has no gradient.
     """
     temperature = site.recipe.options(Options).contrast.temperature
     if "previous" not in site.held:
         same = features.detach()
         return model_contrastive(same, same, same, temperature)
-    wanted, unwanted = (site.held[name].features(batch) for name in ("global", "previous"))
-    return model_contrastive(features, wanted, unwanted, temperature)
+    positive, negative = (site.held[name].features(batch) for name in ("global", "previous"))
+    return model_contrastive(features, positive, negative, temperature)
 
 
 def hold_frozen(site: Site, view: View) -> None:
-    """Hold the models that Eq. 5 compares with; of the global one, the features that mining asked for are known."""
+    """Hold the models that Eq. 5 compares with; the global model reuses the features from mining."""
     previous = under(face.LOCAL, site.kept)
     if not previous:
         return
-    known = site.held.get("mined")
-    for name, weights, features in (("global", site.lent, known), ("previous", previous, None)):
+    mined = site.held.get("mined")
+    for name, weights, features in (("global", site.lent, mined), ("previous", previous, None)):
         net = site.frozen(weights, "model")["model"]
         site.held[name] = Frozen(net, site.compute, len(view), features)
 
 
 def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
-    """Eq. 6 on Π(f): a branch for each local identity, to which everybody else, public or local, is a negative.
+    """Return Eq. 6 on Π(f): one branch per local identity, for which all other people, public or local, are negatives.
 
-    Table 2's variant puts CosFace in its place; it has no class for public images, which it leaves out.
+    Table 2's variant uses CosFace instead; it has no class for public images, and leaves them out.
     """
     options = site.recipe.options(Options).customisation
     assert batch.identities is not None
@@ -151,10 +151,11 @@ def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
         transformed = transformed + shift(site)
     branches = face.own_centres(site, BRANCHES)
     if options.loss == "cosface":
-        mine = (batch.at_hand < len(branches)).nonzero()[:, 0]
-        if not len(mine):
-            return transformed.sum() * 0
-        rows = site.compute.bring(mine)
+        # Public identities have higher numbers than the site's own.
+        local = (batch.at_hand < len(branches)).nonzero()[:, 0]
+        if not len(local):
+            return transformed.sum() * 0  # a zero loss that still has a gradient
+        rows = site.compute.bring(local)
         return cosface(transformed[rows], branches, batch.identities[rows], scale=options.scale, margin=options.margin)
     return margin_binary(
         transformed,
@@ -169,25 +170,25 @@ def customisation(site: Site, batch: Batch, features: Tensor) -> Tensor:
 
 
 def transformation(site: Site) -> Tensor:
-    """Return Π, one fully connected layer that begins as the identity."""
+    """Return Π, a fully connected layer that starts as the identity."""
     width = site.recipe.options(Options).network.embedding
     return site.own(TRANSFORMATION, lambda: torch.eye(width))
 
 
 def shift(site: Site) -> Tensor:
-    """Return Π's own bias, zero at first."""
+    """Return the bias of Π, which starts at zero."""
     width = site.recipe.options(Options).network.embedding
     return site.own(SHIFT, lambda: torch.zeros(width))
 
 
 def bias(site: Site) -> Tensor:
-    """Return b: one an identity, or one for all, zero at first."""
+    """Return b, one per identity or one for all, which starts at zero."""
     shared = site.recipe.options(Options).customisation.bias == "shared"
     return site.own(BIAS, lambda: torch.zeros(1 if shared else len(site.data.identities)))
 
 
 def own_parameters(site: Site) -> list[str]:
-    """Make what belongs to the site alone, from the model that it was lent, and return the names."""
+    """Create the site's own parameters from the lent model, and return their names."""
     options = site.recipe.options(Options)
     names = [face.OWN_CENTRES]
     face.own_centres(site)
@@ -213,30 +214,30 @@ def with_hard_negatives(site: Site) -> View:
     if threshold == -1:
         return View.joined([site.data, site.public])
     public, local = site.public_features("model"), face.lent_features(site)
-    chosen = hard_negatives(unit(public), unit(local.numpy()), threshold)
-    site.held["mined"] = torch.cat([local, torch.from_numpy(public[chosen])])
-    return View.joined([site.data, site.public.subset(chosen)])
+    rows = hard_negatives(unit(public), unit(local.numpy()), threshold)
+    site.held["mined"] = torch.cat([local, torch.from_numpy(public[rows])])
+    return View.joined([site.data, site.public.subset(rows)])
 
 
 def what_to_train(site: Site) -> tuple[View, list[str]]:
-    """Return this round's images, and the names of what belongs to the site alone; both ask for the same features."""
+    """Return this round's images, and the names of the site's own parameters; both use the same features."""
     threshold, begins = site.recipe.options(Options).hard_negatives, face.begins_with_means(site)
     if begins or threshold not in (None, -1):
         site.held[face.LENT] = site.embed(site.net["model"], site.data)
-    own, view = own_parameters(site), with_hard_negatives(site)
-    site.held.pop(face.LENT, None)  # from the first step on, the model is another one
-    return view, own
+    names, view = own_parameters(site), with_hard_negatives(site)
+    site.held.pop(face.LENT, None)  # the first step changes the model
+    return view, names
 
 
 def train(site: Site, message: Message) -> Message:
-    """Lines 13 to 29 of Algorithm 1."""
+    """Run lines 13 to 29 of Algorithm 1."""
     options = site.recipe.options(Options)
     site.load(message)
-    view, own = what_to_train(site)
+    view, names = what_to_train(site)
     if options.contrast.weight:
         hold_frozen(site, view)
     parts = ("model",) if options.hard_negatives is None else ("model", "centres")
-    face.train(site, loss, view, parts, own)
+    face.train(site, loss, view, parts, names)
     statistics = site.statistics()
     if options.count == "sampled":
         statistics["examples"] = torch.tensor(len(view))
@@ -248,7 +249,7 @@ TRAIN = Call(train, (Upload("weights", "weights", parts=("model", "centres")), E
 
 
 def least_identities(recipe: Recipe) -> int:
-    """One identity is enough beside public ones; without them its softmax has no gradient."""
+    """Return 1 with public identities, or 2 without: the softmax over a single class has no gradient."""
     return 2 if recipe.options(Options).hard_negatives is None else 1
 
 

@@ -2,10 +2,11 @@
 
 The second stage is that of T. Yu, E. Bagdasaryan, V. Shmatikov, "Salvaging Federated Learning by Local Adaptation",
 2020, as FedFR (Liu et al., AAAI 2022, "Comparison with Personalized FL Methods") re-implements it. Stage one trains a
-generic model with hard negatives and the contrast, without customisation. In stage two each site optimises the
-finished model for itself with CosFace on its local and sampled public images, and keeps the result.
+generic model with hard negatives and the contrast, without customisation. In stage two each site optimises the finished
+model for itself with CosFace on its local and sampled public images, and keeps the result.
 
-Deviations from the paper: it does not say how long stage two is; here one round's local work, with the recipe's rate.
+Deviations from the paper: it does not specify the length of stage two; here it is one round's local work, at the
+recipe's rate.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ class Options(fedfr.Options):
 
 
 def loss(site: Site, batch: Batch) -> Tensor:
-    """The second stage's: Eq. 3 alone."""
+    """Return the loss of the second stage: Eq. 3 alone."""
     return fedfr.balanced_cosface(site, batch, face.features_of(site, batch.images))
 
 
 def second_stage(own_loss: Loss) -> Callable[[Site, Message], Message]:
-    """Return a site's second stage: the finished model is trained for the site, which keeps it."""
+    """Return a site's second stage, which trains the finished model for the site and keeps the result there."""
 
     def personalise(site: Site, message: Message) -> Message:
         site.load(message)
-        own = fedfr.own_parameters(site)
+        names = fedfr.own_parameters(site)
         site.held["global"] = site.frozen(message, *site.net)
         site.held["centres"] = face.own_centres(site).detach().clone()
-        face.train(site, own_loss, fedfr.with_hard_negatives(site), tuple(site.net), own)
+        face.train(site, own_loss, fedfr.with_hard_negatives(site), tuple(site.net), names)
         return site.statistics()
 
     return personalise
 
 
 def server(s: Server) -> Iterator[None]:
-    """Stage one is FedFR's averaging; after the last round the sites take the model and go their own ways."""
+    """Run stage one, FedFR's averaging; after the last round each site personalises the model."""
     weight = s.recipe.options(Options).weight
     for _ in s.rounds():
         with s.quorum():

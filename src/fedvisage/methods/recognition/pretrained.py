@@ -1,6 +1,6 @@
-"""Pre-trained only: the model of the public set as it is, which no site has trained (first row of FedFR's Table 1).
+"""Pre-trained only: the model of the public set without any training at sites (first row of FedFR's Table 1).
 
-The reference for what a federation is worth: sites are asked for figures and nothing else.
+The baseline for the benefit of a federation; sites only evaluate the model.
 
 Deviations from the paper: none known.
 """
@@ -14,7 +14,7 @@ from fedvisage.methods.models import face
 
 
 def server(s: Server) -> Iterator[None]:
-    """Let the rounds pass; the model stays as it was."""
+    """Run the rounds without training; the model stays unchanged."""
     if s.recipe.training.pretrain is None and s.recipe.training.start is None:
         raise UserError(
             "recipe.training.pretrain", "is what this method is about; say how long, or give training.start"

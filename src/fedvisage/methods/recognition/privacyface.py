@@ -1,16 +1,16 @@
-"""PrivacyFace: recognition in which sites tell each other where their people's class centres lie, with noise on it.
+"""PrivacyFace: recognition in which sites exchange noisy positions of their people's class centres.
 
 Q. Meng, F. Zhou, H. Ren, T. Feng, G. Liu, Y. Lin, "Improving federated learning face recognition via privacy-agnostic
-clusters", ICLR 2022, Algorithm 2. At the start of a round each site finds clusters of its class centres W and releases
-them under differential privacy (line 3, Algorithm 1); the server hands all of them to all sites (line 4). A site then
-trains with a margin loss in which the others' clusters are negatives (line 7, Eq. 5), fine-tunes on some public people
-("Training"), and the server takes the uniform mean of the models (line 9). ``clustering: private``, the default, is a
-mechanism whose claim holds end to end; ``paper`` is Algorithm 1 to the letter, see
+clusters", ICLR 2022, Algorithm 2. At the start of a round each site computes clusters of its class centres W and
+releases them under differential privacy (line 3, Algorithm 1); the server distributes all of them to all sites (line
+4). A site then trains with a margin loss in which the others' clusters are negatives (line 7, Eq. 5), fine-tunes on
+some public people ("Training"), and the server takes the uniform mean of the models (line 9). ``clustering: private``,
+the default, is a mechanism whose claim holds end to end; ``paper`` is Algorithm 1 as printed, see
 :mod:`fedvisage.federation.privacy.clustering`.
 
-Deviations from the paper: W begins as the mean features of each identity, for a random W has no clusters; δ of the
-private mechanism is a setting, because 1/|D|^1.1 would tell the number of a site's people; the loss is the mean over a
-batch; scale and margin, which are not printed, are those of ArcFace's and CosFace's papers; FedSGD (A.2.1) sends the
+Deviations from the paper: W starts as the mean features of each identity, because a random W has no clusters; δ of the
+private mechanism is a setting, because 1/|D|^1.1 would reveal the number of a site's people; the loss is the mean over
+a batch; scale and margin, which are not printed, are those of ArcFace's and CosFace's papers; FedSGD (A.2.1) sends the
 model after one step down the mean gradient, whose mean over sites is one step down the mean of their gradients.
 """
 
@@ -61,26 +61,18 @@ from fedvisage.methods.recognition.privacyface_loss import (
 )
 from fedvisage.recipe import Recipe, Section
 
-# Clusters of a site's class centres: how they are found and released, and what that costs (PrivacyFace).
-#
-# Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, Algorithm
-# 2,
-# lines 2 and 3: Algorithm 1 to the letter (``clustering: paper``), or the private mechanism whose claim holds end to
-# end,
-# see :mod:`fedvisage.federation.privacy.clustering` and ``private_clustering``. Deviations from the paper are listed in
-# :mod:`fedvisage.methods.recognition.privacyface`.
-
-
+# Clusters of a site's class centres, their release and its cost (Algorithm 2, lines 2 and 3).
 CANDIDATE_IMAGES = 4
+"""Number of images per public person in the computation of that person's direction."""
 SEVERAL = 2
-"""Public candidates, so that there is a choice; more of them cost no more."""
+"""Minimum number of public candidates, so that there is a choice; more candidates have no extra cost."""
 
 
 class Spending(Section):
-    """How the private mechanism spends a round's budget, and what is a neighbour of what."""
+    """The private mechanism's use of a round's budget, and its relation between neighbouring sets."""
 
     relation: Literal["add-remove", "replace-one"] = "add-remove"
-    """What neighbouring sets are: one person more or less, or one replaced."""
+    """Neighbouring sets differ by one person more or less, or by one replaced person."""
     selection: float = Field(0.2, gt=0, lt=1)
     """Share of ε for the selection of candidates."""
     count: float = Field(0.5, gt=0)
@@ -88,23 +80,24 @@ class Spending(Section):
 
 
 class Options(ClusterOptions):
-    """Which mechanism finds clusters, and the budget (ε, δ) of a round."""
+    """The mechanism that finds clusters, and the budget (ε, δ) of a round."""
 
     clustering: Literal["private", "paper"] = "private"
-    """The mechanism whose ε holds end to end, or Algorithm 1 as printed (``paper``)."""
+    """Mechanism: ``private``, whose ε holds end to end, or ``paper``, Algorithm 1 as printed."""
     epsilon: float = Field(1.0, gt=0)
-    """A round's budget; ``privacy.epsilon`` is the run's."""
+    """Budget ε of a round; ``privacy.epsilon`` is the run's."""
     delta: float | None = Field(None, gt=0, lt=1)
-    """It must be given for ``clustering: private``, else it is 1/people^1.1."""
+    """Budget δ of a round; required for ``clustering: private``, otherwise 1/people^1.1 by default."""
     private: Spending = Spending()
-    """How the private mechanism spends it."""
+    """The private mechanism's use of the budget."""
     releases: Literal["every-round", "once"] = "every-round"
-    """Clusters are told anew in each round, or ``once`` and used in all."""
+    """Clusters are released again in each round, or ``once`` and used in all rounds."""
     clustered: Literal["trained", "mean-features"] = "trained"
-    """W as it was trained, or each person's mean feature under the lent model, which no other person has a part in."""
+    """Vectors to cluster: W as trained, or each person's mean feature under the lent model, which depends on no other
+    person."""
     project: int | None = Field(None, ge=2)
-    """How many public principal directions the private clustering works in, so that fewer coordinates get noise; at
-    most as many as there are public images, of which four a person are used. None: all dimensions."""
+    """Number of public principal directions in which the private clustering works, so that fewer coordinates receive
+    noise; at most the number of public images in use, four per person. None: all dimensions."""
 
     @model_validator(mode="after")
     def _delta_is_no_secret(self) -> Options:
@@ -125,18 +118,19 @@ class Options(ClusterOptions):
 
 
 def cluster(site: Site, message: Message) -> Message:
-    """Lines 2 and 3: take the global model, find clusters of the site's class centres, release them."""
+    """Run lines 2 and 3: load the global model, find clusters of the site's class centres, release them."""
     options = site.recipe.options(Options)
     centres = centres_at_start(site, message)
     if options.clustered == "mean-features":
         centres = face.mean_features(site)
     name = "clusters" if options.releases == "once" else f"round {site.round}, clusters"
-    known = site.released(name)
-    if known is not None:
-        return known
+    # A resumed round returns the stored release instead of drawing and charging a second one.
+    stored = site.released(name)
+    if stored is not None:
+        return stored
     delta = options.delta if options.delta is not None else len(centres) ** -1.1
-    asked = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, delta))
-    mechanism, cost = (_printed if options.clustering == "paper" else _private)(site, centres, asked, name)
+    query = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, delta))
+    mechanism, cost = (_printed if options.clustering == "paper" else _private)(site, centres, query, name)
     return site.release(name, mechanism, cost)
 
 
@@ -144,7 +138,7 @@ Mechanism = Callable[[Draws], Message]
 
 
 def _printed(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple[Mechanism, Sequence[Charge]]:
-    """Algorithm 1; fewer clusters than Q are made up with rows of zeros."""
+    """Return Algorithm 1 and its cost; rows of zeros replace missing clusters."""
     clusters = densest(centres, asked)
 
     def mechanism(draws: Draws) -> Message:
@@ -155,7 +149,7 @@ def _printed(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple
 
 
 def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple[Mechanism, Sequence[Charge]]:
-    """The mechanism whose claim holds; its candidates are the public people's directions."""
+    """Return the mechanism with a proven claim and its cost; its candidates are the public people's directions."""
     options = site.recipe.options(Options)
     how = Privately(**options.private.model_dump())
     candidates, features = public_directions(site)
@@ -170,13 +164,13 @@ def _private(site: Site, centres: Tensor, asked: Clustering, name: str) -> tuple
 
 
 def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
-    """Return what so many releases of a site cost at most; joint accounts need to know it before anything is told."""
+    """Return the maximum cost of this many releases of a site; joint accounts need it before the first release."""
     options, place = recipe.options(Options), "recipe.federation.dp"
     if options.delta is None:
         raise UserError("recipe.method.delta", f"is not known before sites tell it; {place} needs it for its account")
-    asked = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, options.delta))
+    query = Clustering(options.rho, options.queries, options.minimum, Budget(options.epsilon, options.delta))
     if options.clustering == "paper":
-        charges = paper_charges((Cluster(torch.zeros(0), options.minimum),) * options.queries, asked, CLUSTERS)
+        charges = paper_charges((Cluster(torch.zeros(0), options.minimum),) * options.queries, query, CLUSTERS)
     elif options.clustered == "trained":
         raise UserError(
             place,
@@ -184,33 +178,34 @@ def prices(recipe: Recipe, times: int) -> tuple[Charge, ...]:
             "them; set method.clustered: mean-features",
         )
     else:
-        charges = private_charges(asked, Privately(**options.private.model_dump()), SEVERAL, CLUSTERS)
+        charges = private_charges(query, Privately(**options.private.model_dump()), SEVERAL, CLUSTERS)
     number = min(times, 1) if options.releases == "once" else times
     return tuple(
-        replace(one, epsilon=one.epsilon * number, delta=one.delta * number, times=one.times * number)
-        for one in charges
+        replace(charge, epsilon=charge.epsilon * number, delta=charge.delta * number, times=charge.times * number)
+        for charge in charges
     )
 
 
 def public_directions(site: Site) -> tuple[Tensor, Tensor]:
-    """Return mean features of public people under the model that was lent, and the features: the same at every site.
+    """Return mean features of public people under the lent model, and the features; they are equal at all sites.
 
-    A few images of each are enough, since any directions will do. The sites of a process share what they work out.
+    A few images per person are enough, because any directions will do. The sites of a process share the result.
     """
     people = public_people(site)
-    whose = np.searchsorted(people.identities, people.subjects)
-    few = people.subset(np.flatnonzero(turn_of(whose) < CANDIDATE_IMAGES).astype(np.int64))
+    persons = np.searchsorted(people.identities, people.subjects)
+    view = people.subset(np.flatnonzero(turn_of(persons) < CANDIDATE_IMAGES).astype(np.int64))
+    # The digest of the lent model marks the shared result as outdated when the model changes.
     lent = digest_of(under("model.", site.lent))
     if site.common.get("directions of") != lent:
         site.common["directions of"] = lent
-        features = normalize(site.embed(site.net["model"], few))
-        site.common["directions"] = face.means_of(features, few), features
+        features = normalize(site.embed(site.net["model"], view))
+        site.common["directions"] = face.means_of(features, view), features
     shared: tuple[Tensor, Tensor] = site.common["directions"]
     return shared
 
 
 def turn_of(whose: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many images of the same person come before each."""
+    """Return for each image the number of earlier images of the same person."""
     order = np.argsort(whose, kind="stable")
     turns = np.empty(len(whose), np.int64)
     turns[order] = np.arange(len(whose)) - np.searchsorted(whose[order], whose[order])
@@ -218,16 +213,16 @@ def turn_of(whose: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def server(s: Server) -> Iterator[None]:
-    """Algorithm 2; where a site's budget does not allow another release, the run ends with the model that there is.
+    """Run Algorithm 2; if a site's budget does not allow another release, end the run with the present model.
 
-    A budget that does not allow the first one is refused: nothing would have been trained.
+    A budget that does not allow even the first release is an error: nothing would have been trained.
     """
     options = s.recipe.options(ConsensusOptions)
     for _ in s.rounds():
         try:
             with s.quorum():
-                told = {f"{CLUSTERS}/{name}": reply[CLUSTERS] for name, reply in s.ask("cluster", s.lent()).items()}
-                s.load(s.reduce("train", told, weight=options.weight).value)
+                clusters = {f"{CLUSTERS}/{name}": reply[CLUSTERS] for name, reply in s.ask("cluster", s.lent()).items()}
+                s.load(s.reduce("train", clusters, weight=options.weight).value)
         except BudgetSpent as spent:
             if s.round == 1:
                 raise

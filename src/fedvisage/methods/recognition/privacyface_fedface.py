@@ -1,9 +1,9 @@
-"""FedFace as PrivacyFace compares itself with it: conventional training, and class centres that are sent and spread.
+"""FedFace in PrivacyFace's comparison: conventional training, with class centres that the server spreads out.
 
 Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, A.2.5 and
 Table 6. Sites train as in conventional federated learning, with the same margin loss, scale and fine-tuning on public
-people; they send their class centres, which the server drives apart as in
-:mod:`fedvisage.methods.recognition.fedface`. So the rows of the table differ in what is told, and in nothing else.
+people; they send their class centres, which the server drives apart as in :mod:`fedvisage.methods.recognition.fedface`.
+The rows of the table therefore differ only in the values that sites send.
 
 Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface` and of
 :mod:`fedvisage.methods.recognition.fedface`.

@@ -1,7 +1,7 @@
 """Global training: one model trained on all sites' people at once, an upper bound.
 
 Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, "Baselines".
-It violates what a federation is for: a simulation only, refused between real organisations.
+Pooling the data defeats the purpose of a federation; it is a simulation only, and is refused between organisations.
 
 Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface`.
 """

@@ -1,7 +1,7 @@
-"""Training with the others' clusters as negatives: what all methods of PrivacyFace's paper share.
+"""Training with the others' clusters as negatives, shared by all methods of PrivacyFace's paper.
 
 Q. Meng, F. Zhou, H. Ren, T. Feng, G. Liu, Y. Lin, "Improving federated learning face recognition via privacy-agnostic
-clusters", ICLR 2022, Algorithm 2, line 7 (Eq. 5), and "Training": a margin loss on a site's own people, then some
+clusters", ICLR 2022, Algorithm 2, line 7 (Eq. 5), and "Training": a margin loss on a site's own people, then on some
 public ones. Deviations from the paper are listed in :mod:`fedvisage.methods.recognition.privacyface`.
 """
 
@@ -39,25 +39,25 @@ TOLD = "clusters were told"
 
 
 class ConsensusOptions(face.CosFaceOptions):
-    """What all of the paper's methods share: the loss, the public fine-tuning, and how a site trains.
+    """The options of all methods of the paper: the loss, the public fine-tuning, and a site's training algorithm.
 
     Scale and margin are ArcFace's; CosFace's paper has a margin of 0.35.
     """
 
     weight: Literal["uniform", "examples"] = "uniform"
-    """Sites count alike, or by their number of images."""
+    """Weights of sites in a mean: ``uniform``, or their number of images (``examples``)."""
     loss: Literal["arcface", "cosface"] = "arcface"
     """The margin loss."""
     scale: float = Field(64.0, gt=0)
-    """Its s."""
+    """Scale s of the loss."""
     margin: float = Field(0.5, ge=0, lt=1)
-    """Its m; cosface's own is 0.35."""
+    """Margin m of the loss; cosface's own is 0.35."""
     public_epochs: int = Field(1, ge=0)
     """Epochs of fine-tuning on public people before a model is sent."""
     public_identities: int = Field(100, ge=2)
-    """On the first so many of them."""
+    """Number of public people for fine-tuning, the first of the set."""
     algorithm: Literal["fedavg", "fedsgd"] = "fedavg"
-    """One step a batch, or ``fedsgd``: one step a round down the mean gradient."""
+    """One step per batch (``fedavg``), or one step per round down the mean gradient (``fedsgd``)."""
 
     @model_validator(mode="after")
     def _one_step_is_of_all_classes(self) -> ConsensusOptions:
@@ -67,49 +67,49 @@ class ConsensusOptions(face.CosFaceOptions):
 
 
 class Consensus(Section):
-    """How clusters take part in the loss: as Eq. 5 prints it, or in a form in which the own classes keep their share.
+    """The role of clusters in the loss: as in Eq. 5, or in a form that preserves the share of an image's own class.
 
-    ``lowered`` takes s(1 − cos ρ) off the clusters' logits; ``apart`` is two terms, the second λ times the own class
-    beside clusters; ``outside`` leaves out the clusters in whose caps an image's own class centre lies.
+    ``lowered`` subtracts s(1 − cos ρ) from the clusters' logits; ``apart`` is two terms, the second λ times the own
+    class against clusters; ``outside`` leaves out clusters with the image's own class centre in their caps.
     """
 
     form: Literal["printed", "lowered", "apart", "outside"] = "printed"
-    """``printed`` as in Eq. 5; in the others an image's own class keeps its share beside clusters."""
+    """``printed`` as in Eq. 5; the other forms preserve the share of an image's own class."""
     rho: float | None = Field(None, gt=0, le=pi / 2)
-    """The margin of the loss, where it is not that of the clustering."""
+    """Margin of the loss; by default that of the clustering."""
     weight: float = Field(0.1, gt=0)
-    """λ of ``apart``."""
+    """Weight λ of ``apart``."""
 
 
 class ClusterOptions(ConsensusOptions):
-    """What clusters are: their margin ρ, their least size T, and how many queries Q a site makes."""
+    """The clusters' margin ρ, their minimum size T, and the number of queries Q per site."""
 
     unset: ClassVar[frozenset[str]] = frozenset({"consensus"})
 
     rho: float = Field(1.3, gt=0, le=pi / 2)
     """Margin ρ."""
     minimum: int = Field(512, ge=1)
-    """Least size T of a cluster; at most a site's people."""
+    """Minimum size T of a cluster; at most the number of a site's people."""
     queries: int = Field(1, ge=1)
     """Number Q of clusters."""
     consensus: Consensus | None = None
-    """How clusters take part in the loss; unset, as Eq. 5 prints it."""
+    """The role of clusters in the loss; by default as in Eq. 5."""
 
 
 def centres_at_start(site: Site, message: Message) -> Tensor:
-    """Take the model that begins a round, keep it until training, and return class centres at unit length."""
+    """Load the model of a round, store it until training, and return class centres at unit length."""
     site.load(message)
     site.scratch["model"] = {name: value.cpu() for name, value in message.items()}
     return normalize(face.own_centres(site).detach().cpu())
 
 
 def filled(rows: Tensor, number: int) -> Tensor:
-    """Return so many rows, those that are missing as zeros."""
+    """Return this number of rows, padded with zeros."""
     return torch.cat([rows, rows.new_zeros(number - len(rows), rows.shape[1])])
 
 
 def public_people(site: Site) -> View:
-    """Return the images of the first of the public identities."""
+    """Return the images of the first public identities."""
     if site.public is None:
         raise UserError("recipe.data.public", f"{site.recipe.method.name} needs public people; name a set of them")
     number = site.recipe.options(ConsensusOptions).public_identities
@@ -117,7 +117,7 @@ def public_people(site: Site) -> View:
 
 
 def train(site: Site, message: Message) -> Message:
-    """Lines 7 and 8 with the others' clusters, on the model that the round began with."""
+    """Run lines 7 and 8 with the others' clusters, on the model from the start of the round."""
     if "model" not in site.scratch:
         raise TrainingBroke("took no part in this round's clusters")
     others = [value for name, value in sorted(under(f"{CLUSTERS}/", message).items()) if name != site.name]
@@ -138,7 +138,7 @@ def trained(site: Site, model: Message, clusters: Tensor | None) -> Message:
 
 
 def _many_steps(site: Site, clusters: Tensor | None) -> None:
-    """FedAvg: a step a batch."""
+    """Run FedAvg: one step per batch."""
     optimizer = site.optimizer("model", own=(face.OWN_CENTRES,))
     centres = face.class_centres(site, public=False)
     with sampling(site, optimizer, site.recipe.options(ConsensusOptions).sampled_classes, centres):
@@ -148,7 +148,7 @@ def _many_steps(site: Site, clusters: Tensor | None) -> None:
 
 
 def _one_step(site: Site, clusters: Tensor | None) -> None:
-    """FedSGD (A.2.1): the model stays as it is while gradients gather, then takes one step down their mean."""
+    """Run FedSGD (A.2.1): accumulate gradients on an unchanged model, then take one step down their mean."""
     optimizer = site.optimizer("model", own=(face.OWN_CENTRES,))
     optimizer.zero_grad(set_to_none=True)
     for batch in site.batches_of(site.data):
@@ -156,13 +156,13 @@ def _one_step(site: Site, clusters: Tensor | None) -> None:
         value.backward()  # type: ignore[no-untyped-call]
         site.losses.append(value.detach())
     for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
-        if parameter.grad is not None:  # a scale that stays 1, such as the last one of an IResNet, has none
+        if parameter.grad is not None:  # a scale fixed at 1, such as the last one of an IResNet, has none
             parameter.grad.div_(len(site.losses))
     optimizers.step(optimizer, site.recipe.training.optimizer.clip_norm)
 
 
 def fine_tune(site: Site, view: View, epochs: int) -> None:
-    """Fine-tune the model on public people, with class centres of theirs that stay at the site."""
+    """Fine-tune the model on public people, with their class centres, which stay at the site."""
     centres = site.own(PUBLIC_CENTRES, lambda: face.means_of(normalize(site.embed(site.net["model"], view)), view))
     optimizer = site.optimizer("model", own=(PUBLIC_CENTRES,))
     for batch in site.batches_of(view, epochs=epochs, purpose="public"):
@@ -172,13 +172,14 @@ def fine_tune(site: Site, view: View, epochs: int) -> None:
 
 
 def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) -> Tensor:
-    """Eq. 5, with CosFace's or ArcFace's margin; without clusters the margin loss itself."""
+    """Return Eq. 5, with CosFace's or ArcFace's margin; without clusters it is the margin loss itself."""
     options = site.recipe.options(ConsensusOptions)
     features = face.features_of(site, batch.images)
     logits = arcface_logits if options.loss == "arcface" else cosface_logits
-    own = logits(cosines(features, classes.centres), classes.labels, options.scale, options.margin)
+    own_logits = logits(cosines(features, classes.centres), classes.labels, options.scale, options.margin)
     if clusters is None:
-        return consensus_aware(own, classes.labels, features.new_empty(len(features), 0))
+        # Eq. 5 without negatives from other sites.
+        return consensus_aware(own_logits, classes.labels, features.new_empty(len(features), 0))
     rho, form = _consensus(site.recipe.options(ClusterOptions))
     others = cluster_logits(features, clusters, rho, options.scale)
     if form.form == "lowered":
@@ -186,16 +187,16 @@ def loss(site: Site, batch: Batch, classes: Classes, clusters: Tensor | None) ->
     elif form.form == "outside":
         others = outside(others, classes.labels, classes.centres, clusters, rho)
     elif form.form == "apart" and _told(site, clusters):
-        return apart(own, classes.labels, others, form.weight)
-    return consensus_aware(own, classes.labels, others)
+        return apart(own_logits, classes.labels, others, form.weight)
+    return consensus_aware(own_logits, classes.labels, others)
 
 
 def _told(site: Site, clusters: Tensor) -> bool:
-    """Tell whether there is any cluster; the device is asked once a visit."""
+    """Return True if there is any cluster; the answer is cached per visit to avoid device synchronisation."""
     if TOLD not in site.held:
         site.held[TOLD] = bool(clusters.any())
-    told: bool = site.held[TOLD]
-    return told
+    has_clusters: bool = site.held[TOLD]
+    return has_clusters
 
 
 def _consensus(options: ClusterOptions) -> tuple[float, Consensus]:
@@ -205,38 +206,38 @@ def _consensus(options: ClusterOptions) -> tuple[float, Consensus]:
 
 
 def cluster_shape(recipe: Recipe) -> tuple[int, ...]:
-    """Return the shape of what a site tells, which is the same whatever it finds."""
+    """Return the shape of a site's released clusters, which does not depend on the clusters it finds."""
     options = recipe.options(ClusterOptions)
     return options.queries, options.network.embedding
 
 
 def crowded(recipe: Recipe) -> str | None:
-    """Theorem 1: warn when clusters could fill the sphere; and when the softmax would be theirs."""
+    """Apply Theorem 1: warn if clusters could fill the sphere, or if they would dominate the softmax."""
     options = recipe.options(ClusterOptions)
-    filling = crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
-    return filling or _outweighed(options)
+    warning = crowding(options.rho, options.network.embedding, options.queries * len(recipe.data.sites))
+    return warning or _outweighed(options)
 
 
 def _outweighed(options: ClusterOptions) -> str | None:
-    """Compare s sin ρ, a cluster's logit for a feature at a right angle to it, with the own class's best, at θ = 0."""
+    """Warn if s sin ρ, a cluster's logit for an orthogonal feature, exceeds the own class's best logit, at θ = 0."""
     rho, form = _consensus(options)
-    own = cos(options.margin) if options.loss == "arcface" else 1 - options.margin
-    if form.form in ("lowered", "apart") or sin(rho) <= own:
+    best = cos(options.margin) if options.loss == "arcface" else 1 - options.margin
+    if form.form in ("lowered", "apart") or sin(rho) <= best:
         return None
     return (
         f"in the loss a cluster at a right angle to a feature has the logit {options.scale * sin(rho):.3g}, a feature "
-        f"that fits its own class no more than {options.scale * own:.3g}; the softmax will be the clusters' "
+        f"that fits its own class no more than {options.scale * best:.3g}; the softmax will be the clusters' "
         "(method.consensus has other forms)"
     )
 
 
 def least_identities(recipe: Recipe) -> int:
-    """A site needs as many people as its least cluster."""
+    """Return the number of people that a site needs: as many as its smallest cluster."""
     return max(2, recipe.options(ClusterOptions).minimum)
 
 
 def clusters_of_all(recipe: Recipe) -> tuple[Upload, ...]:
-    """Return what an order to train holds beside the weights: the clusters of every site."""
+    """Return the fields of a training order besides the weights: the clusters of every site."""
     shape = -1, recipe.options(ClusterOptions).network.embedding
     return tuple(Upload(f"{CLUSTERS}/{name}", "statistic", shape=shape) for name in recipe.data.sites)
 

@@ -1,12 +1,12 @@
-"""The naive alternative to PrivacyFace, φ + Ŵ: noise on every class centre by itself.
+"""The naive alternative to PrivacyFace, φ + Ŵ: independent noise on every class centre.
 
 Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, A.2.2: each of
 a site's n class centres is released with Gaussian noise at a sensitivity of 2. The budget of a round is split among n
-queries, as the paper counts, so that next to nothing of the centres is left.
+queries, as the paper counts, so almost nothing of the centres remains.
 
-Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface`. Every centre that is told has the
-margin ρ of a cluster, for the paper does not say which; a class centre's own term has none, which a small ``rho``
-comes to.
+Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface`. Every released centre has the
+margin ρ of a cluster, because the paper does not specify one; a class centre's own term has none, which corresponds to
+a small ``rho``.
 """
 
 from dataclasses import replace
@@ -25,35 +25,35 @@ from fedvisage.methods.recognition.privacyface_loss import CLUSTERS, TRAIN, Clus
 from fedvisage.recipe import Recipe
 
 SENSITIVITY = 2.0
-"""The largest distance of two unit vectors."""
+"""Largest distance between two unit vectors."""
 
 
 class Options(ClusterOptions):
-    """The budget of a round, and the margin that every class centre of the others is given."""
+    """The budget of a round, and the margin of every class centre of the others."""
 
     epsilon: float = Field(1.0, gt=0)
-    """A round's budget."""
+    """Budget ε of a round."""
     delta: float | None = Field(None, gt=0, lt=1)
-    """By default 1/people^1.1."""
+    """Budget δ of a round; by default 1/people^1.1."""
 
 
 def cluster(site: Site, message: Message) -> Message:
-    """Release all class centres of the site, each with noise of its own."""
+    """Release all class centres of the site, each with independent noise."""
     options = site.recipe.options(Options)
     centres, name = centres_at_start(site, message), f"round {site.round}, class centres"
     delta = options.delta if options.delta is not None else len(centres) ** -1.1
-    whole, number = Budget(options.epsilon, delta), len(centres)
-    sigma = classic_standard_deviation(whole.share(1 / number), SENSITIVITY)
+    budget, number = Budget(options.epsilon, delta), len(centres)
+    sigma = classic_standard_deviation(budget.share(1 / number), SENSITIVITY)
 
     def mechanism(draws: Draws) -> Message:
         return {CLUSTERS: directions(centres.double() + noise(tuple(centres.shape), sigma, draws))}
 
-    cost = Charge(name, "gaussian", whole.epsilon, whole.delta, "paper", SENSITIVITY, sigma, times=number)
+    cost = Charge(name, "gaussian", budget.epsilon, budget.delta, "paper", SENSITIVITY, sigma, times=number)
     return site.release(name, mechanism, [cost])
 
 
 def shape(recipe: Recipe) -> tuple[int, ...]:
-    """Return one row for each of the site's people, however many there are."""
+    """Return the shape of one row per person of the site, for any number of people."""
     return -1, recipe.options(Options).network.embedding
 
 

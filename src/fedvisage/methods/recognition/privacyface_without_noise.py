@@ -1,7 +1,7 @@
-"""PrivacyFace without noise, φ + p: what the noise costs, and a way to tell the means of people to everybody.
+"""PrivacyFace without noise, φ + p: it measures the cost of the noise, and reveals the means of people to all sites.
 
 Q. Meng et al., "Improving federated learning face recognition via privacy-agnostic clusters", ICLR 2022, "Baselines":
-Algorithm 1 without its line 7. Nothing protects what sites tell; the ledger says so.
+Algorithm 1 without its line 7. The released means are unprotected, and the ledger records this.
 
 Deviations from the paper: those of :mod:`fedvisage.methods.recognition.privacyface`.
 """
@@ -27,19 +27,19 @@ from fedvisage.methods.recognition.privacyface_loss import (
 
 
 class Options(ClusterOptions):
-    """What clusters are."""
+    """The options of clusters."""
 
 
 UNUSED = Budget(1.0, 0.5)
-"""A clustering names a budget; without noise it says nothing."""
+"""A budget for the clustering, which needs one; without noise it has no effect."""
 
 
 def cluster(site: Site, message: Message) -> Message:
-    """Find clusters of the site's class centres and tell them as they are."""
+    """Find clusters of the site's class centres and send them without noise."""
     options = site.recipe.options(Options)
     centres = centres_at_start(site, message)
     clusters = densest(centres, Clustering(options.rho, options.queries, options.minimum, UNUSED))
-    rows = torch.stack([one.mean for one in clusters]) if clusters else centres[:0].double()
+    rows = torch.stack([group.mean for group in clusters]) if clusters else centres[:0].double()
     return {CLUSTERS: filled(directions(rows), options.queries)}
 
 
