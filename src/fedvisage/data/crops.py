@@ -65,8 +65,10 @@ class CropRecord(BaseModel):
     def __str__(self) -> str:
         """Describe the crops in words."""
         if self.how == "detected":
-            found = "an earlier version's detector" if self.outdated or self.detector is None else _named(self.detector)
-            how = f"faces found by {found}"
+            detector = (
+                "an earlier version's detector" if self.outdated or self.detector is None else _named(self.detector)
+            )
+            how = f"faces found by {detector}"
         else:
             how = {
                 "boxes": f"faces by the dataset's {'points' if self.alignment == 'points' else 'boxes'}",

@@ -266,27 +266,30 @@ def _equal(pictures: _Pictures) -> Numbers:
 
 
 def _near(pictures: _Pictures, probes: Numbers) -> Numbers:
-    """Return pictures that have a near one at another place, in the same way."""
-    found: list[Numbers] = [np.empty((0, 2), np.int64)]
+    """Return (picture, other place) for each probe that has a near copy at another place."""
+    pairs: list[Numbers] = [np.empty((0, 2), np.int64)]
     rows, width = _TILE
     columns = np.ascontiguousarray(pictures.hashes.T)
     for start in range(0, len(probes), rows):
         tile = probes[start : start + rows]
-        mine = columns[:, tile]
+        tile_hashes = columns[:, tile]
         for begin in range(0, len(pictures), width):
-            theirs = columns[:, begin : begin + width]
-            distance = np.bitwise_count(mine[0][:, None] ^ theirs[0])
+            block_hashes = columns[:, begin : begin + width]
+            # The Hamming distance fits a byte: 255 at most, because the mean has no sign.
+            distance = np.bitwise_count(tile_hashes[0][:, None] ^ block_hashes[0])
             for word in range(1, WORDS):
-                distance += np.bitwise_count(mine[word][:, None] ^ theirs[word])  # 255 at most: the mean has no sign
-            which, other = np.nonzero(distance <= NEAR)
-            one, two = tile[which], other + begin
-            apart = (pictures.place[one] != pictures.place[two]) & (pictures.person[one] != pictures.person[two])
-            found.append(np.stack([one[apart], pictures.place[two[apart]]], axis=1))
-    return np.unique(np.concatenate(found), axis=0)
+                distance += np.bitwise_count(tile_hashes[word][:, None] ^ block_hashes[word])
+            tile_rows, block_columns = np.nonzero(distance <= NEAR)
+            first, second = tile[tile_rows], block_columns + begin
+            differs = (pictures.place[first] != pictures.place[second]) & (
+                pictures.person[first] != pictures.person[second]
+            )
+            pairs.append(np.stack([first[differs], pictures.place[second[differs]]], axis=1))
+    return np.unique(np.concatenate(pairs), axis=0)
 
 
 def _without(found: Numbers, known: Numbers) -> Numbers:
-    """Return what was found and is not known already."""
+    """Remove the rows of `known` from `found`."""
     places = int(max(found[:, 1].max(initial=0), known[:, 1].max(initial=0))) + 1
     return found[~np.isin(found @ [places, 1], known @ [places, 1])]
 

@@ -1,10 +1,10 @@
-"""Integrity checks of prepared sets before training: the bytes must match the digests in `set.json`.
+"""Integrity checks of prepared sets before training: their bytes must match the digests in `set.json`.
 
 Reading a large set completely takes long. A full check happens when a set is first used at its path, and again when the
 size or time of one of its files changes. Otherwise blocks of each file are compared with their earlier digests: the
 first, the last, and others chosen by the digest of the set. File times reveal edits; damage that leaves the times
-unchanged, such as a disk error, is detected only if it lies in these blocks. The results are kept in the cache and
-never in the set itself, which may come from an untrusted source.
+unchanged, such as a disk error, is detected only within these blocks. The results are kept in the cache and never in
+the set itself, which may come from an untrusted source.
 """
 
 from __future__ import annotations
