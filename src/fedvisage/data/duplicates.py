@@ -252,14 +252,14 @@ def _probes(pictures: _Pictures, places: int, most: int) -> Numbers:
 def _equal(pictures: _Pictures) -> Numbers:
     """Return (picture, other place) for each picture that has an identical one at another place."""
     _, group, members = np.unique(pictures.exact, return_inverse=True, return_counts=True)
-    shared = np.flatnonzero(members[group] > 1)
-    homes: dict[int, set[int]] = {}
-    for number, place in zip(group[shared].tolist(), pictures.place[shared].tolist(), strict=True):
-        homes.setdefault(number, set()).add(place)
+    repeated = np.flatnonzero(members[group] > 1)
+    places_by_digest: dict[int, set[int]] = {}
+    for number, place in zip(group[repeated].tolist(), pictures.place[repeated].tolist(), strict=True):
+        places_by_digest.setdefault(number, set()).add(place)
     copies = [
         (picture, elsewhere)
-        for picture in shared.tolist()
-        for elsewhere in sorted(homes[int(group[picture])])
+        for picture in repeated.tolist()
+        for elsewhere in sorted(places_by_digest[int(group[picture])])
         if elsewhere != int(pictures.place[picture])
     ]
     return np.array(copies, np.int64).reshape(-1, 2)

@@ -86,13 +86,13 @@ def _compare(path: Path, manifest: Manifest, blocks: Any) -> None:
 def _digest_of_blocks(path: Path, name: str, manifest: Manifest) -> str:
     """Return the digest of the first and last block of a file, and of blocks drawn from the digest of the set."""
     count = -(-path.stat().st_size // BLOCK)
-    drawn = list(range(count))
+    block_numbers = list(range(count))
     if count > BLOCKS:
-        within = numpy_rng(0, "blocks", manifest.digest, name).choice(count - 2, BLOCKS - 2, replace=False) + 1
-        drawn = sorted({0, count - 1, *within.tolist()})
+        inner = numpy_rng(0, "blocks", manifest.digest, name).choice(count - 2, BLOCKS - 2, replace=False) + 1
+        block_numbers = sorted({0, count - 1, *inner.tolist()})
     digest = hashlib.sha256()
     with path.open("rb") as file:
-        for number in drawn:
+        for number in block_numbers:
             file.seek(number * BLOCK)
             digest.update(file.read(BLOCK))
     return digest.hexdigest()

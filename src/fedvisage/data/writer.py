@@ -59,7 +59,7 @@ from fedvisage.data.prepared import (
     rows_of,
 )
 
-# Growing files of an unfinished set: arrays and rows, both of which can be truncated.
+# Growing files of an unfinished set. Both can be truncated.
 
 
 def _opened(path: Path) -> IO[bytes]:
@@ -233,8 +233,7 @@ class PartialDirectory:
             self.path.mkdir(exist_ok=key is not None)
             self._handle = os.open(self.path, os.O_RDONLY)
             locked = _lock(self._handle)
-            # Another process's sweep may have removed the directory before it was locked; then try again under another
-            # name.
+            # Another process's sweep may have removed the directory before it was locked; retry under another name.
             if locked is not False and self.path.is_dir():
                 return
             os.close(self._handle)
@@ -364,8 +363,8 @@ class Writer:
                 self._directory = PartialDirectory(self.path, self._key)
                 count, length = self._take_up() if self._key else (0, 0)
                 for file, (shape, dtype) in self._shapes.items():
-                    opened = ArrayFile(self._partial / file, shape, dtype, count)
-                    self._arrays[file] = self._open_files.enter_context(opened)
+                    array_file = ArrayFile(self._partial / file, shape, dtype, count)
+                    self._arrays[file] = self._open_files.enter_context(array_file)
                 self._rows = self._open_files.enter_context(RowsFile(self._partial / ROWS, self._columns, length))
             failing.pop_all()
         return self
@@ -388,8 +387,8 @@ class Writer:
                 self._journal.note(record, self.count, self._rows.length, self._make_files_durable)
 
     def _make_files_durable(self) -> None:
-        for opened in self._arrays.values():
-            opened.make_durable()
+        for array_file in self._arrays.values():
+            array_file.make_durable()
         self._rows.make_durable()
 
     def _count(self, row: Row) -> None:
@@ -425,14 +424,15 @@ class Writer:
         groups = [None] * len(item) if group is None else [str(name) for name in group]
         self._check_batch(arrays, [len(column) for column in (*columns, groups, texts)])
         rows = [
-            Row(str(i), int(y), str(s), str(who), str(v), int(f), str(part), g, tuple(more))
-            for i, y, s, who, v, f, part, g, more in zip(*columns, groups, texts, strict=True)
+            Row(str(i), int(y), str(s), str(person), str(v), int(f), str(part), g, tuple(extra))
+            for i, y, s, person, v, f, part, g, extra in zip(*columns, groups, texts, strict=True)
         ]
+        # Check all rows before writing any array or table.
         for row in rows:
             self._count(row)
         with _disk(self.path):
-            for file, opened in self._arrays.items():
-                opened.append(arrays[file])
+            for file, array_file in self._arrays.items():
+                array_file.append(arrays[file])
             self._rows.append(row.values() for row in rows)
 
     @property

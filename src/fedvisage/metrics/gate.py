@@ -77,7 +77,8 @@ def rarest_share(logits: Logits, threshold: float) -> float:
 
 def rank_correlation(first: Logits, second: Logits) -> float:
     """Return Spearman's correlation with tied ranks averaged; zero if one side is constant."""
-    from scipy.stats import rankdata  # imported here because it would delay every training process by half a second
+    # Imported here because it would delay every training process by half a second.
+    from scipy.stats import rankdata
 
     ranks = np.stack([rankdata(first), rankdata(second)])
     ranks -= ranks.mean(axis=1, keepdims=True)

@@ -136,12 +136,12 @@ def fixed_pairs(identity: NDArray[np.int64], most: int) -> Pairs:
     """Draw equally many genuine and impostor pairs in each of ten groups of people, at most `most` pairs in all."""
     rng = numpy_rng(0, "ten folds")
     names = rng.permutation(np.unique(identity))
-    drawn = [_pairs_of_fold(np.flatnonzero(np.isin(identity, fold)), identity, most, rng)
+    pairs_by_fold = [_pairs_of_fold(np.flatnonzero(np.isin(identity, fold)), identity, most, rng)
              for fold in np.array_split(names, FOLDS)]  # fmt: skip
-    size = min(min(len(genuine), len(impostor)) for genuine, impostor in drawn)
+    size = min(min(len(genuine), len(impostor)) for genuine, impostor in pairs_by_fold)
     if not size:
         return np.empty((0, 2), np.int64)
-    return np.concatenate([np.concatenate([genuine[:size], impostor[:size]]) for genuine, impostor in drawn])
+    return np.concatenate([np.concatenate([genuine[:size], impostor[:size]]) for genuine, impostor in pairs_by_fold])
 
 
 def _pairs_of_fold(

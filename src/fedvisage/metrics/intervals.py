@@ -47,16 +47,16 @@ def intervals(scores: Scores, threshold: float, resamples: int, rng: np.random.G
         raise ValueError(f"at least one resample is needed, got {resamples}")
     if len(np.unique(scores.label)) < 2:
         return Intervals({}, 0, resamples)
-    kept = drawn(scores, resamples, rng)
-    parts = [resampled(scores, threshold, weight) for weight in _in_blocks(scores, kept)]
+    draws = drawn(scores, resamples, rng)
+    parts = [resampled(scores, threshold, weight) for weight in _in_blocks(scores, draws)]
     if not parts:
         return Intervals({}, 0, resamples)
     figures = {name: np.concatenate([part[name] for part in parts]) for name in FIGURES}
     bounds = {name: np.quantile(values, [0.025, 0.975]) for name, values in figures.items()}
     return Intervals(
         {name: (float(low), float(high)) for name, (low, high) in bounds.items()},
-        len(kept),
-        resamples - len(kept),
+        len(draws),
+        resamples - len(draws),
     )
 
 

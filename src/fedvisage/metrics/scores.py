@@ -140,6 +140,7 @@ def by_video(scores: Scores) -> Scores:
         return scores
     name = np.where(scores.video == "", scores.item, scores.video)
     order = np.lexsort((name, scores.site, scores.model))
+    # Sort the frames so that each video is one run, then reduce the runs.
     ordered, key = scores.take(order), np.stack([scores.model[order], scores.site[order], name[order]])
     starts = np.flatnonzero(np.concatenate([[True], (key[:, 1:] != key[:, :-1]).any(axis=0)]))
     lowest = np.minimum.reduceat(ordered.label, starts)

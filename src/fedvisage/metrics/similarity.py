@@ -181,28 +181,16 @@ def require_measurable(rates: Sequence[float], count: int, place: str, counted: 
             )
 
 
-# Hard negatives (FedFR, "Hard Negative Sampling Strategy"): public faces similar to a site's own. Similarities are
-# computed and discarded in blocks, so memory does not grow with the product of the two sets.
-
-
 def hard_negatives(public: Features, local: Features, threshold: float) -> NDArray[np.int64]:
     """Return the positions of public features whose similarity to any local feature exceeds the threshold.
 
-    Both arrays hold features of unit length.
+    These are hard negatives for training (FedFR, "Hard Negative Sampling Strategy"). Both arrays hold features of unit
+    length. Similarities are computed and discarded in blocks, so memory does not grow with the product of the two sets.
     """
     hard = np.zeros(len(public), dtype=bool)
     for rows, _, similarity in blocks(public, local):
         hard[rows] |= similarity.max(axis=1) > threshold
     return np.flatnonzero(hard).astype(np.int64)
-
-
-# Unlinkability of protected templates.
-#
-# M. Gomez-Barrero, J. Galbally, C. Rathgeb, C. Busch, "General framework to evaluate unlinkability in biometric
-# template protection systems", IEEE Transactions on Information Forensics and Security 13 (2018), §IV. LR(s) is the
-# likelihood ratio of mated to non-mated similarities s of templates under two keys, and ω the ratio of their priors.
-# D(s) = 2 ω LR / (1 + ω LR) − 1 where ω LR > 1, and 0 elsewhere. D_sys is its mean over mated similarities: 0 means
-# unlinkable, 1 fully linkable.
 
 
 BINS = 50
@@ -211,7 +199,12 @@ BINS = 50
 def local_unlinkability(
     mated: NDArray[np.floating], unmated: NDArray[np.floating], bins: int = BINS, prior_ratio: float = 1.0
 ) -> NDArray[np.float64]:
-    """Return D(s) in bins of equal width over all similarities.
+    """Return D(s), the local unlinkability of protected templates, in bins of equal width over all similarities.
+
+    M. Gomez-Barrero, J. Galbally, C. Rathgeb, C. Busch, "General framework to evaluate unlinkability in biometric
+    template protection systems", IEEE Transactions on Information Forensics and Security 13 (2018), §IV. LR(s) is the
+    likelihood ratio of mated to non-mated similarities s of templates under two keys, and ω the ratio of their priors.
+    D(s) = 2 ω LR / (1 + ω LR) − 1 where ω LR > 1, and 0 elsewhere.
 
     Densities are histograms, so with few scores random differences look like links: pass many more scores than bins.
     """
@@ -224,7 +217,10 @@ def local_unlinkability(
 def linkability(
     mated: NDArray[np.floating], unmated: NDArray[np.floating], bins: int = BINS, prior_ratio: float = 1.0
 ) -> float:
-    """Return D_sys: 0 if templates under two keys reveal nothing about a shared identity, 1 if they reveal it fully."""
+    """Return D_sys, the mean of D(s) over mated similarities (see `local_unlinkability`).
+
+    It is 0 if templates under two keys reveal nothing about a shared identity, and 1 if they reveal it fully.
+    """
     first, _ = _histograms(mated, unmated, bins)
     return float(first @ local_unlinkability(mated, unmated, bins, prior_ratio))
 

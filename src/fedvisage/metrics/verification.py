@@ -141,9 +141,8 @@ def best_threshold(similarity: Features, same: NDArray[np.bool_]) -> float:
     if same.all() or not same.any():
         raise UserError("verification", "a threshold needs pairs of one person and pairs of two")
     level, levels = np.unique(similarity, return_inverse=True)
-    gain = np.bincount(
-        levels, weights=np.where(same, -1.0, 1.0)
-    )  # change of correct decisions when the threshold passes a level
+    # The change in the number of correct decisions when the threshold passes each level.
+    gain = np.bincount(levels, weights=np.where(same, -1.0, 1.0))
     best = int(np.argmax(np.concatenate([[0.0], np.cumsum(gain)])))
     if best == 0:
         return float(level[0])

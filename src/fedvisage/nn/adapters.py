@@ -146,13 +146,13 @@ class Adapted(nn.Module):
 
     def merged(self) -> Whole | Bare:
         """Return a plain network with the additions merged into its weights, which computes the same."""
-        alone = deepcopy(self)
-        for layer in alone.frozen.modules():
+        merged_copy = deepcopy(self)
+        for layer in merged_copy.frozen.modules():
             layer._forward_hooks.clear()
         with torch.no_grad():
-            for name, piece in alone._pieces():
-                cast(Any, piece).merge(alone.frozen.network.get_submodule(name))
-        return alone.frozen
+            for name, piece in merged_copy._pieces():
+                cast(Any, piece).merge(merged_copy.frozen.network.get_submodule(name))
+        return merged_copy.frozen
 
     def _pieces(self) -> Iterator[tuple[str, Any]]:
         for pieces in (self.low_rank, self.shifts):
@@ -206,13 +206,13 @@ def _adapted_layers(
         raise UserError(
             f"{PLACE}.arch", f"{settings.arch} has no blocks of a transformer; adapters are for those that do"
         )
-    chosen = numbers if settings.blocks == "all" else list(settings.blocks)
-    if missing := sorted(set(chosen) - set(numbers)):
+    selected = numbers if settings.blocks == "all" else list(settings.blocks)
+    if missing := sorted(set(selected) - set(numbers)):
         raise UserError(f"{PLACE}.blocks", f"{settings.arch} has no block {missing[0]}, its last is {numbers[-1]}")
     halves = {path for where in settings.on for path in PATHS[where]}
     for name, layer in network.named_modules():
         match = BLOCK.match(name)
-        if match is None or int(match[1]) not in chosen or not isinstance(layer, kind) or list(layer.children()):
+        if match is None or int(match[1]) not in selected or not isinstance(layer, kind) or list(layer.children()):
             continue
         if kind is nn.Module or halves & set(name.split(".")):
             yield name, layer

@@ -19,13 +19,6 @@ from fedvisage.nn.compute import brought
 from fedvisage.nn.inputs import turned
 from fedvisage.recipe import Augment, Change
 
-# Degradations by cameras and channels: B×3×S×S images in [0, 1], each with its own strength.
-#
-# Unlike translations by whole pixels, these blur and resample on purpose: a detector trained on images of one channel
-# learns that channel. Cut-out hides a square. CutMix pastes a square of an attack into a bona fide face, which then
-# counts as an attack, because masks and prints often cover only a part.
-
-
 NEUTRAL = 6500.0
 """Colour temperature, in kelvin, of light that does not change colours."""
 
@@ -42,28 +35,38 @@ class Mixed:
 def degrade(
     images: Tensor, depth: Tensor | None, labels: Tensor, changes: Mapping[str, Change], generator: Generator
 ) -> Mixed:
-    """Apply the changes in order; disabled ones draw no random numbers. Depth is 0 where attacks were pasted."""
+    """Simulate cameras and channels: B×3×S×S images in [0, 1], each changed with its own strength.
+
+    The changes apply in order; disabled ones draw no random numbers. Unlike translations by whole pixels, these changes
+    blur and resample on purpose: a detector trained on images of one channel learns that channel. Cut-out hides a
+    square. CutMix pastes a square of an attack into a bona fide face, which then counts as an attack, because masks and
+    prints often cover only a part. Depth is 0 where attacks were pasted.
+    """
     donors = torch.full((len(images),), -1)
     for name, change in changes.items():
-        chosen = torch.rand(len(images), generator=generator) < change.probability
+        selected = torch.rand(len(images), generator=generator) < change.probability
         amounts = change.least + (change.most - change.least) * torch.rand(len(images), generator=generator)
         if name == "cutmix":
-            donors = torch.where(chosen, _donors(labels.cpu(), generator), -1)
+            donors = torch.where(selected, _donors(labels.cpu(), generator), -1)
             images, depth = put_in(images, depth, donors, _squares(amounts, images.shape[-1], generator))
         elif name == "cutout":
             inside = _masks(_squares(amounts, images.shape[-1], generator), images.shape[-1])
-            hidden = chosen[:, None, None] & inside
+            hidden = selected[:, None, None] & inside
             images = torch.where(hidden[:, None].to(images.device), images.new_tensor(0.5), images)
         elif name == "noise":
-            drawn = torch.randn(images.shape, generator=generator) * (amounts * chosen)[:, None, None, None]
-            images = (images + drawn.to(images)).clamp(0, 1)
-        elif chosen.any():
-            rows = chosen.nonzero()[:, 0].tolist()
-            done = [_ONE_BY_ONE[name](images[row : row + 1].cpu(), float(amounts[row])) for row in rows]
-            images = images.index_copy(0, chosen.nonzero()[:, 0].to(images.device), torch.cat(done).to(images))
+            noise = torch.randn(images.shape, generator=generator) * (amounts * selected)[:, None, None, None]
+            images = (images + noise.to(images)).clamp(0, 1)
+        elif selected.any():
+            rows = selected.nonzero()[:, 0].tolist()
+            changed_images = [_ONE_BY_ONE[name](images[row : row + 1].cpu(), float(amounts[row])) for row in rows]
+            images = images.index_copy(
+                0, selected.nonzero()[:, 0].to(images.device), torch.cat(changed_images).to(images)
+            )
             if name == "margin" and depth is not None:
-                cut = [margin(depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0] for row in rows]
-                depth = depth.index_copy(0, chosen.nonzero()[:, 0].to(depth.device), torch.cat(cut).to(depth))
+                depth_crops = [
+                    margin(depth[row : row + 1, None].float().cpu(), float(amounts[row]))[:, 0] for row in rows
+                ]
+                depth = depth.index_copy(0, selected.nonzero()[:, 0].to(depth.device), torch.cat(depth_crops).to(depth))
     return Mixed(images, depth, donors)
 
 
@@ -123,19 +126,19 @@ def put_in(images: Tensor, depth: Tensor | None, donors: Tensor, squares: Tensor
     mixed = torch.where(inside, images[donors[rows]], images[rows])
     images = images.index_copy(0, rows.to(images.device), mixed)
     if depth is not None:
-        covered = _masks(squares * (depth.shape[-1] / images.shape[-1]), depth.shape[-1])[rows].to(depth.device)
-        flat = torch.where(covered, torch.zeros_like(depth[rows]), depth[rows])
-        depth = depth.index_copy(0, rows.to(depth.device), flat)
+        masks = _masks(squares * (depth.shape[-1] / images.shape[-1]), depth.shape[-1])[rows].to(depth.device)
+        masked_depth = torch.where(masks, torch.zeros_like(depth[rows]), depth[rows])
+        depth = depth.index_copy(0, rows.to(depth.device), masked_depth)
     return images, depth
 
 
 def _donors(labels: Tensor, generator: Generator) -> Tensor:
     """Return an attack of the batch for each bona fide image, and −1 for attacks or if the batch has no attack."""
     attacks = (labels == 0).nonzero()[:, 0]
-    drawn = torch.rand(len(labels), generator=generator)
+    uniform = torch.rand(len(labels), generator=generator)
     if not len(attacks):
         return torch.full((len(labels),), -1)
-    return torch.where(labels == 1, attacks[(drawn * len(attacks)).long()], -1)
+    return torch.where(labels == 1, attacks[(uniform * len(attacks)).long()], -1)
 
 
 def _squares(amounts: Tensor, size: int, generator: Generator) -> Tensor:
@@ -215,8 +218,8 @@ def _coloured(images: Tensor, options: Augment, generator: Generator) -> Tensor:
 
 
 def _factor(images: Tensor, strength: float, generator: Generator) -> Tensor:
-    drawn = 1 + strength * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
-    return brought(drawn, images.device).to(images)
+    factors = 1 + strength * (2 * torch.rand(len(images), 1, 1, 1, generator=generator) - 1)
+    return brought(factors, images.device).to(images)
 
 
 def _grey(images: Tensor) -> Tensor:

@@ -69,13 +69,13 @@ def hold_statistics(net: nn.Module) -> None:
 def batch_statistics(net: nn.Module) -> Iterator[None]:
     """Make BatchNorm layers use the mean and variance of the batch; the stored statistics do not change."""
     layers = batchnorms(net)
-    before = [(layer.training, layer.track_running_stats) for layer in layers]
+    previous = [(layer.training, layer.track_running_stats) for layer in layers]
     for layer in layers:
         layer.training, layer.track_running_stats = True, False
     try:
         yield
     finally:
-        for layer, (training, tracks) in zip(layers, before, strict=True):
+        for layer, (training, tracks) in zip(layers, previous, strict=True):
             layer.training, layer.track_running_stats = training, tracks
 
 
@@ -86,7 +86,7 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
     Afterwards the layers store a mixture: a share ``keep`` of their previous statistics, and the rest from the batches.
     """
     layers = batchnorms(net)
-    before = [([stored.clone() for stored in _stored(layer)], layer.momentum) for layer in layers]
+    previous = [([stored.clone() for stored in _stored(layer)], layer.momentum) for layer in layers]
     for layer in layers:
         layer.reset_running_stats()
         layer.momentum = None  # a plain average
@@ -94,7 +94,7 @@ def collected_statistics(net: nn.Module, keep: float) -> Iterator[None]:
     try:
         yield
     finally:
-        for layer, (old, momentum) in zip(layers, before, strict=True):
+        for layer, (old, momentum) in zip(layers, previous, strict=True):
             layer.eval()
             layer.momentum = momentum
             for stored, kept in zip(_stored(layer), old, strict=True):
@@ -158,6 +158,7 @@ def before(layer: nn.Module, times: int, forwards: Iterable[Callable[[], object]
         parts.append(Pooled(mean.double(), variance.double(), values.numel() / values.shape[1]))
         left -= 1
         if not left:
+            # Stop at the last call, so that later layers are not computed.
             raise Reached
 
     hook = layer.register_forward_pre_hook(watch)

@@ -14,15 +14,6 @@ from torch import Tensor, nn
 
 from fedvisage.base.errors import UserError
 
-# Prefetching of the next batch during a step.
-#
-# A GPU works through queued operations while the Python process continues. Reading, copying and augmenting the images
-# of the next batch therefore take no extra time under three conditions: nothing in a step waits for the device, images
-# are copied from pinned memory, and the copies do not queue behind the step, so they use their own stream. A CPU cannot
-# prefetch and prepares each batch on demand. Both use :func:`prepared` and get identical batches, because a batch
-# depends on numbers and not on the time of its preparation.
-
-
 Key = TypeVar("Key")
 Made = TypeVar("Made")
 
@@ -84,7 +75,14 @@ def side_of(device: torch.device) -> Side:
 def prepared(
     keys: Iterable[Key], make: Callable[[Key], Made], tensors: Callable[[Made], Iterable[Tensor]], side: Side
 ) -> Iterator[Made]:
-    """Yield `make(key)` for each key in order; with a prefetcher, the next ones are already in progress."""
+    """Yield `make(key)` for each key in order; with a prefetcher, the next ones are already in progress.
+
+    A GPU works through queued operations while the Python process continues. Reading, copying and augmenting the images
+    of the next batch therefore take no extra time under three conditions: nothing in a step waits for the device,
+    images are copied from pinned memory, and the copies do not queue behind the step, so they use their own stream. A
+    CPU cannot prefetch and prepares each batch on demand. Both get identical batches, because a batch depends on
+    numbers and not on the time of its preparation.
+    """
     waiting: deque[tuple[Made, Mark]] = deque()
     for key in keys:
         with side.beside():
@@ -109,20 +107,18 @@ def brought(value: Tensor, device: torch.device) -> Tensor:
     return value.to(device, non_blocking=True)
 
 
-# Compilation of networks, one block at a time, by torch.compile.
-#
-# Methods call parts of a network, and often pieces of parts: the stages of a ResNet without its last layer, or a
-# transformer up to some block. Compilation therefore applies to the modules directly inside a part. Many of these are
-# alike, so it also takes less time than compiling a whole network. Weights keep their names, and copies are not
-# compiled.
-
-
 LISTS = (nn.ModuleList, nn.ModuleDict)
 """Modules that are only containers of others."""
 
 
 def compile_blocks(net: nn.ModuleDict) -> None:
-    """Compile each block on its first call."""
+    """Make torch.compile compile each block on its first call.
+
+    Methods call parts of a network, and often pieces of parts: the stages of a ResNet without its last layer, or a
+    transformer up to some block. Compilation therefore applies to the modules directly inside a part. Many of these are
+    alike, so it also takes less time than compiling a whole network. Weights keep their names, and copies are not
+    compiled.
+    """
     for block in blocks_of(net):
         block.compile()
 

@@ -17,15 +17,7 @@ from fedvisage.nn.timm_network import TimmNetwork, Whole, load_weights, timm_net
 from fedvisage.nn.vit import Backbone, Centred, Normalised, last_side
 from fedvisage.recipe import Input
 
-# iResNet-18, iResNet-50 and iResNet-100, the face variant of ResNet.
-#
-# J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, §3.1 (its
-# "LResNet-E-IR"), as built by the authors' released PyTorch code. It differs from a ResNet for photographs: the first
-# convolution is 3×3 and keeps the size; every block is BN – conv – BN – PReLU – conv – BN with the stride in the second
-# convolution, also at depth 50; and the last stage is followed by BN – fully connected – BN, with the last scale fixed
-# at 1.
-#
-# At 112 pixels: 24,025,600 parameters (depth 18) and 43,590,848 (depth 50).
+# iResNet
 
 
 IRESNET_BLOCKS = {18: (2, 2, 2, 2), 50: (3, 4, 14, 3), 100: (3, 13, 30, 3)}
@@ -67,7 +59,16 @@ class IResNetBlock(nn.Module):
 
 
 def iresnet(options: IResNet, size: int = 112) -> nn.Sequential:
-    """Build the network with random weights, from images in [0, 1] to features."""
+    """Build an iResNet, the face variant of ResNet, with random weights: from images in [0, 1] to features.
+
+    J. Deng et al., "ArcFace: Additive Angular Margin Loss for Deep Face Recognition", CVPR 2019, §3.1 (its
+    "LResNet-E-IR"), as built by the authors' released PyTorch code. It differs from a ResNet for photographs: the first
+    convolution is 3×3 and keeps the size; every block is BN – conv – BN – PReLU – conv – BN with the stride in the
+    second convolution, also at depth 50; and the last stage is followed by BN – fully connected – BN, with the last
+    scale fixed at 1.
+
+    At 112 pixels: 24,025,600 parameters (depth 18) and 43,590,848 (depth 50).
+    """
     widths = [options.width * factor for factor in IRESNET_FACTORS]
     parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
     parts["stem"] = nn.Sequential(_iresnet_convolution(3, widths[0]), nn.BatchNorm2d(widths[0]), nn.PReLU(widths[0]))
@@ -90,17 +91,7 @@ def _iresnet_convolution(inputs: int, outputs: int, *, side: int = 3, stride: in
     return layer
 
 
-# MobileFaceNet, a small network for phones.
-#
-# S. Chen, Y. Liu, X. Gao, Z. Han, "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
-# Devices", CCBR 2018, Table 1. It uses MobileNetV2's bottlenecks with PReLU. A depthwise convolution over the whole
-# last map, which can distinguish its middle from its corners, replaces global average pooling. At 112 pixels: 1,200,512
-# parameters; with the paper's 128-dimensional features 1,003,136, which is its 0.99 million if BatchNorm is counted as
-# a bias.
-#
-# ``mobilefacenet-dw`` is the variant that Y. Liu published as PyTorch code ("foamliu"): a 1×1 convolution follows the
-# depthwise one, ReLU6 replaces PReLU (ReLU around that layer), and pixels are normalised as for ImageNet. Its features
-# have 128 dimensions.
+# MobileFaceNet
 
 
 BOTTLENECKS = ((2, 1, 5, 2), (4, 2, 1, 2), (2, 2, 6, 1), (4, 2, 1, 2), (2, 2, 2, 1))
@@ -139,7 +130,14 @@ class Bottleneck(nn.Module):
 
 
 def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
-    """Build the network with random weights, from images in [0, 1] to features."""
+    """Build a MobileFaceNet, a small network for phones, with random weights: from images in [0, 1] to features.
+
+    S. Chen, Y. Liu, X. Gao, Z. Han, "MobileFaceNets: Efficient CNNs for Accurate Real-Time Face Verification on Mobile
+    Devices", CCBR 2018, Table 1. It uses MobileNetV2's bottlenecks with PReLU. A depthwise convolution over the whole
+    last map, which can distinguish its middle from its corners, replaces global average pooling. At 112 pixels:
+    1,200,512 parameters; with the paper's 128-dimensional features 1,003,136, which is its 0.99 million if BatchNorm is
+    counted as a bias.
+    """
     width = options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
     parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.PReLU(width))
@@ -149,7 +147,11 @@ def mobilefacenet(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
 
 
 def mobilefacenet_dw(options: MobileFaceNet, size: int = 112) -> nn.Sequential:
-    """Build the variant with one more layer before the bottlenecks."""
+    """Build ``mobilefacenet-dw``, a variant with one more layer before the bottlenecks.
+
+    Y. Liu published it as PyTorch code ("foamliu"). A 1×1 convolution follows the depthwise one, ReLU6 replaces PReLU
+    (ReLU around that layer), and pixels are normalised as for ImageNet. Its features have 128 dimensions.
+    """
     width = options.width
     parts: OrderedDict[str, nn.Module] = OrderedDict(normalised=Normalised())
     parts["convolution"] = nn.Sequential(*_mobile_convolution(3, width, stride=2), nn.ReLU6(inplace=True))
@@ -183,16 +185,7 @@ def _mobile_convolution(
     return layer, nn.BatchNorm2d(outputs)
 
 
-# Sphere20 and Sphere64, FedFR's residual backbone without BatchNorm.
-#
-# W. Liu et al., "SphereFace: Deep Hypersphere Embedding for Face Recognition", CVPR 2017, with the stages of FedFR's
-# released code: each has a convolution of stride 2 and residual blocks of two convolutions, with PReLU after every
-# convolution; a fully connected layer ends the network. At 112 pixels: 24,501,952 parameters (Sphere20) and 49,726,656
-# (Sphere64, which has 62 convolutions).
-#
-# Convolutions at the start of a stage have a bias and Xavier's initialisation. Those in blocks have no bias and start
-# from a normal distribution with standard deviation 0.01, so that a block is initially close to the identity (FedFR's
-# released code).
+# SphereFace
 
 
 SPHERE_BLOCKS = {20: (1, 2, 4, 1), 64: (3, 7, 16, 3)}
@@ -222,7 +215,17 @@ class SphereBlock(nn.Module):
 
 
 def sphere(options: Sphere, size: int = 112) -> nn.Sequential:
-    """Build the network with random weights, from images in [0, 1] to features."""
+    """Build Sphere20 or Sphere64, FedFR's residual backbone without BatchNorm, from images in [0, 1] to features.
+
+    W. Liu et al., "SphereFace: Deep Hypersphere Embedding for Face Recognition", CVPR 2017, with the stages of FedFR's
+    released code: each has a convolution of stride 2 and residual blocks of two convolutions, with PReLU after every
+    convolution; a fully connected layer ends the network. At 112 pixels: 24,501,952 parameters (Sphere20) and
+    49,726,656 (Sphere64, which has 62 convolutions).
+
+    Convolutions at the start of a stage have a bias and Xavier's initialisation. Those in blocks have no bias and start
+    from a normal distribution with standard deviation 0.01, so that a block is initially close to the identity (FedFR's
+    released code).
+    """
     widths = [3, *(options.width * factor for factor in SPHERE_FACTORS)]
     parts: OrderedDict[str, nn.Module] = OrderedDict(centred=Centred())
     for number, (blocks, (inputs, width)) in enumerate(

@@ -12,13 +12,6 @@ from torch import Tensor
 
 from fedvisage.nn.compute import LAYOUT
 
-# Fast HSV conversion and hue shifts, a few images at a time so that all planes stay in the cache.
-#
-# The results equal kornia's `rgb_to_hsv` and `adjust_hue`, several times faster on a CPU, where selection by a mask
-# (`torch.where`) takes ten times as long as multiplication by ones and zeros. Nothing here has gradients, and numbers
-# have at least 32 bits.
-
-
 PIXELS = 1 << 16
 """Pixels that a CPU processes at a time, or one image if it has more; other devices process a whole batch."""
 EPS = 1e-8
@@ -29,7 +22,12 @@ Compare = Callable[..., Tensor]
 
 @torch.no_grad()
 def with_hsv(images: Tensor, layout: torch.memory_format) -> Tensor:
-    """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1]."""
+    """Append hue, saturation and value to RGB images in [0, 1], all scaled to [0, 1].
+
+    The result equals kornia's `rgb_to_hsv`, several times faster on a CPU: images are processed in small groups whose
+    planes stay in the cache, and products with ones and zeros replace selection by a mask (`torch.where`), which takes
+    ten times as long. There are no gradients, and numbers have at least 32 bits.
+    """
     count, _, height, width = images.shape
     channels = torch.empty(count, 6, height, width, dtype=images.dtype, device=images.device, memory_format=layout)
     for first, end in _parts(images):
@@ -47,7 +45,10 @@ def with_hsv(images: Tensor, layout: torch.memory_format) -> Tensor:
 
 @torch.no_grad()
 def turned(images: Tensor, turns: Tensor) -> Tensor:
-    """Return RGB images in [0, 1] with hues shifted, each image by its own fraction of a turn."""
+    """Return RGB images in [0, 1] with hues shifted, each image by its own fraction of a turn.
+
+    The result equals kornia's `adjust_hue`, computed in the same fast way as `with_hsv`.
+    """
     shifted = torch.empty_like(images)
     for first, end in _parts(images):
         red, green, blue = (images[first:end, channel].contiguous() for channel in range(3))

@@ -73,11 +73,11 @@ def match(layers: Sequence[Rows], weights: Sequence[float], prior: Prior | None 
         orders[number] = assign(layers[number], joint_of_others, weights[number], len(layers), prior)
     # Reassign one network at a time until a sweep changes nothing.
     for _ in range(SWEEPS if len(layers) > 1 else 0):
-        before = list(orders)
+        previous = list(orders)
         for number in everyone:
             joint_of_others = joint(layers, orders, weights, [index for index in everyone if index != number])
             orders[number] = assign(layers[number], joint_of_others, weights[number], len(layers), prior)
-        if all(np.array_equal(old, new) for old, new in zip(before, orders, strict=True)):
+        if all(np.array_equal(old, new) for old, new in zip(previous, orders, strict=True)):
             break
     return Matched(tuple(orders), joint(layers, orders, weights, everyone).mean())
 
@@ -101,9 +101,8 @@ def assign(rows: Rows, others: Joint, weight: float, networks: int, prior: Prior
         cost = squared_distances(rows[real], others.mean())
     else:
         cost = posterior_costs(rows[real], others, weight, networks, prior)
-    from scipy.optimize import (
-        linear_sum_assignment,  # imported here because it would delay every training process by half a second
-    )
+    # Imported here because it would delay every training process by half a second.
+    from scipy.optimize import linear_sum_assignment
 
     _, slots = linear_sum_assignment(cost)
     order = np.empty(len(rows), dtype=np.int64)

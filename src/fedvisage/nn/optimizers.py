@@ -14,8 +14,6 @@ from torch.optim import SGD, Adam, Optimizer
 from fedvisage.recipe import Optimizer as Settings
 from fedvisage.recipe import Schedule, ServerOptimizer, Training
 
-# Accumulation of gradients while the weights are trained.
-
 
 @contextmanager
 def gathered(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tensor]]:
@@ -24,8 +22,8 @@ def gathered(weights: Mapping[str, nn.Parameter]) -> Iterator[Mapping[str, Tenso
     Frozen weights receive no gradient, so their sums stay zero.
     """
     sums = {name: torch.zeros_like(value) for name, value in weights.items()}
-    trained = {name: value for name, value in weights.items() if value.requires_grad}
-    hooks = [value.register_hook(partial(_add, sums[name])) for name, value in trained.items()]  # type: ignore[no-untyped-call]
+    trainable = {name: value for name, value in weights.items() if value.requires_grad}
+    hooks = [value.register_hook(partial(_add, sums[name])) for name, value in trainable.items()]  # type: ignore[no-untyped-call]
     try:
         yield sums
     finally:
@@ -37,18 +35,16 @@ def _add(total: Tensor, gradient: Tensor) -> None:
     total.add_(gradient)
 
 
-# Server steps: from the current weights towards the mean of the sites' weights.
-#
-# S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
-# Optimization", ICLR 2021, Algorithm 2 (FedOpt): Δ, the mean minus the current weights, takes the role of a gradient.
-# With SGD at rate 1 and without momentum the step ends at the mean, which is federated averaging. Adam and Yogi do not
-# correct the bias of their moments, and v starts at τ².
-
-
 def advance(
     settings: ServerOptimizer, present: Tensor, mean: Tensor, moments: Mapping[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return one tensor's new weights, in the type of the current ones, and its moments in float64."""
+    """Return one tensor's new weights, in the type of the current ones, and its moments in float64.
+
+    S. J. Reddi, Z. Charles, M. Zaheer, Z. Garrett, K. Rush, J. Konečný, S. Kumar, H. B. McMahan, "Adaptive Federated
+    Optimization", ICLR 2021, Algorithm 2 (FedOpt): Δ, the mean minus the current weights, takes the role of a gradient.
+    With SGD at rate 1 and without momentum the step ends at the mean, which is federated averaging. Adam and Yogi do
+    not correct the bias of their moments, and v starts at τ².
+    """
     weights = present.double()
     delta = mean.double() - weights
     if settings.name == "sgd":
@@ -58,11 +54,11 @@ def advance(
         return (weights + settings.lr * first).to(present.dtype), {"first": first}
     square, tau = delta.square(), settings.tau
     first = settings.beta1 * moments.get("first", torch.zeros_like(delta)) + (1 - settings.beta1) * delta
-    before = moments.get("second", torch.full_like(delta, tau**2))
+    second_before = moments.get("second", torch.full_like(delta, tau**2))
     if settings.name == "adam":
-        second = settings.beta2 * before + (1 - settings.beta2) * square
+        second = settings.beta2 * second_before + (1 - settings.beta2) * square
     else:
-        second = before - (1 - settings.beta2) * square * torch.sign(before - square)
+        second = second_before - (1 - settings.beta2) * square * torch.sign(second_before - square)
     stepped = weights + settings.lr * first / (second.sqrt() + tau)
     return stepped.to(present.dtype), {"first": first, "second": second}
 

@@ -94,12 +94,14 @@ class PartialRows:
     def take(self, rows: Tensor) -> nn.Parameter:
         """Return distinct rows for one step, after writing back those of the previous step."""
         self._put_back()
-        taken = nn.Parameter(self._whole.detach()[rows])
-        self._replace_by(taken)
+        row_parameter = nn.Parameter(self._whole.detach()[rows])
+        self._replace_by(row_parameter)
         if self._moments:
-            self._optimizer.state[taken] = {name: self._of(value, rows) for name, value in self._moments.items()}
+            self._optimizer.state[row_parameter] = {
+                name: self._of(value, rows) for name, value in self._moments.items()
+            }
         self._rows = rows
-        return taken
+        return row_parameter
 
     def finish(self) -> None:
         """Write back the last rows and restore the parameter in its optimizer."""
@@ -109,13 +111,13 @@ class PartialRows:
             self._optimizer.state[self._whole] = self._moments
 
     def _put_back(self) -> None:
-        rows, taken = self._rows, self._in_place
+        rows, row_parameter = self._rows, self._in_place
         if rows is None:
             return
         with torch.no_grad():
-            self._whole[rows] = taken
-        for name, value in self._optimizer.state.pop(taken, {}).items():
-            if isinstance(value, Tensor) and value.shape == taken.shape:
+            self._whole[rows] = row_parameter
+        for name, value in self._optimizer.state.pop(row_parameter, {}).items():
+            if isinstance(value, Tensor) and value.shape == row_parameter.shape:
                 if name not in self._moments:
                     self._moments[name] = torch.zeros_like(self._whole, requires_grad=False)
                 self._moments[name][rows] = value

@@ -59,10 +59,10 @@ def logistic(features: Tensor, labels: Tensor, penalty: float) -> Plane:
     weights = torch.zeros(inputs.shape[1], dtype=torch.float64)
     value = _objective(inputs, live, counts, weights, penalty)
     for _ in range(STEPS):
-        chance = torch.sigmoid(inputs @ weights)
-        slope = inputs.T @ (counts * (chance - live)) + penalty * weights
-        curve = (inputs * (counts * chance * (1 - chance))[:, None]).T @ inputs
-        step = torch.linalg.solve(curve + penalty * torch.eye(len(weights), dtype=torch.float64), slope)
+        probability = torch.sigmoid(inputs @ weights)
+        gradient = inputs.T @ (counts * (probability - live)) + penalty * weights
+        hessian = (inputs * (counts * probability * (1 - probability))[:, None]).T @ inputs
+        step = torch.linalg.solve(hessian + penalty * torch.eye(len(weights), dtype=torch.float64), gradient)
         # Halve the step until the objective falls; stop if no step length improves it.
         size = 1.0
         while size > 1e-6 and not _objective(inputs, live, counts, weights - size * step, penalty) < value:
@@ -70,8 +70,8 @@ def logistic(features: Tensor, labels: Tensor, penalty: float) -> Plane:
         if size <= 1e-6:
             break
         weights = weights - size * step
-        before, value = value, _objective(inputs, live, counts, weights, penalty)
-        if before - value < CLOSE:
+        previous, value = value, _objective(inputs, live, counts, weights, penalty)
+        if previous - value < CLOSE:
             break
     return Plane(weights[:-1], weights[-1])
 

@@ -129,8 +129,8 @@ def load_weights(whole: Whole, path: Path) -> None:
     state = whole.network.state_dict()
     # Tensors of the last layer are matched by identity, because their names differ between architectures.
     last = {id(value) for value in cast(Any, whole.network).get_classifier().state_dict(keep_vars=True).values()}
-    kept = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
-    for name in (name for name in state if name not in kept):
+    last_names = {name for name, value in whole.network.state_dict(keep_vars=True).items() if id(value) in last}
+    for name in (name for name in state if name not in last_names):
         if name not in weights:
             raise UserError(place, f"{path} has no {name}; it is of another network")
         value = _of_channels(weights[name], state[name])

@@ -54,11 +54,11 @@ def weights(name: str, inputs: int, outputs: int, spare_inputs: int, spare_outpu
     with torch.device("meta"):
         layer = nn.Linear(*shape) if name in ("hidden", "output") else nn.Conv2d(*shape, 3, padding=1)
     layer.to_empty(device="cpu")
-    drawn = torch.empty(outputs, inputs, *layer.weight.shape[2:])
-    nn.init.kaiming_normal_(drawn, nonlinearity="relu")
+    initial = torch.empty(outputs, inputs, *layer.weight.shape[2:])
+    nn.init.kaiming_normal_(initial, nonlinearity="relu")
     with torch.no_grad():
         layer.weight.zero_()
-        layer.weight[:outputs, :inputs] = drawn
+        layer.weight[:outputs, :inputs] = initial
         nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
     return layer
 

@@ -74,19 +74,18 @@ def last_side(size: int) -> int:
     return size // REDUCTION
 
 
-# The convolutional tokenizer of ViT-H: a ResNet-50 without its last stage, as in timm's ``vit_base_r50_s16_224``.
-#
-# A. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, §3.1 and appendix B.2.1. The stem and the first stage's
-# pooling halve the image twice, the second and third stage once each: a 224-pixel image becomes 14 × 14 positions with
-# 1,024 channels, which a 1 × 1 convolution converts to 196 tokens. Convolutions have standardised weights and "same"
-# padding. Group norms replace batch norms, so no part of the tokenizer depends on the other images of a batch.
-
-
 Stages = tuple[int, int, int]
 
 
 def truncated_resnet(stem: int, stages: Stages, channels: int) -> nn.Module:
-    """Build the three stages with these numbers of blocks; a stem of 64 gives the widths of a ResNet-50."""
+    """Build the convolutional tokenizer of ViT-H: a ResNet-50 without its last stage, as in ``vit_base_r50_s16_224``.
+
+    A. Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, §3.1 and appendix B.2.1. The stem and the first
+    stage's pooling halve the image twice, the second and third stage once each: a 224-pixel image becomes 14 × 14
+    positions with 1,024 channels, which a 1 × 1 convolution converts to 196 tokens. Convolutions have standardised
+    weights and "same" padding. Group norms replace batch norms, so no part of the tokenizer depends on the other images
+    of a batch. ``stages`` holds the numbers of blocks; a stem of 64 gives the widths of a ResNet-50.
+    """
     from timm.layers import GroupNormAct, StdConv2dSame
     from timm.models.resnetv2 import ResNetV2
 
