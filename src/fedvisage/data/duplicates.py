@@ -215,7 +215,7 @@ def find_copies(
 
 
 def _gathered(places: Sequence[Sequence[View]], cache: Path, say: Say) -> _Pictures:
-    collected: list[_Pictures] = []
+    pictures: list[_Pictures] = []
     people: dict[tuple[str, str], int] = {}
     contents_by_digest: dict[str, Contents] = {}
     for number, views in enumerate(places):
@@ -228,11 +228,11 @@ def _gathered(places: Sequence[Sequence[View]], cache: Path, say: Say) -> _Pictu
             subjects = part.set.rows.subject[indices].tolist()
             person = [people.setdefault((digest, name), len(people)) for name in subjects]
             place = np.full(len(indices), number, np.int64)
-            collected.append(
+            pictures.append(
                 _Pictures(place, np.array(person, np.int64), contents.exact[indices], contents.hashes[indices])
             )
     nothing = np.empty(0, np.int64)
-    parts = [_Pictures(nothing, nothing, np.empty(0, np.uint64), np.empty((0, WORDS), np.uint64)), *collected]
+    parts = [_Pictures(nothing, nothing, np.empty(0, np.uint64), np.empty((0, WORDS), np.uint64)), *pictures]
     return _Pictures(
         np.concatenate([part.place for part in parts]),
         np.concatenate([part.person for part in parts]),

@@ -111,9 +111,9 @@ def read_manifest(path: Path) -> Manifest:
         raise UserError(str(place), f"not found, so this is not a prepared set; {advice}") from None
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"]) or "content"
+        location = ".".join(str(part) for part in first["loc"]) or "content"
         advice = f"this version reads prepared sets of the formats {PLAIN_FORMAT} and {FURTHER_FORMAT}"
-        raise UserError(str(place), f"{where}: {first['msg']}; {advice}") from None
+        raise UserError(str(place), f"{location}: {first['msg']}; {advice}") from None
 
 
 def check_file(path: Path, entry: FileEntry, verify: bool) -> None:

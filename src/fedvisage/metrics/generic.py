@@ -74,9 +74,9 @@ def threshold_at_fmr(histograms: Sequence[Histogram], fmr: float) -> Threshold |
     if total == 0 or fmr * total < 1 - 1e-9:
         return None
     share = np.concatenate([np.cumsum(impostor[::-1])[::-1], [0]]) / total
-    at = int(np.argmax(share <= fmr))
-    missed = float(genuine[:at].sum() / genuine.sum()) if genuine.sum() else None
-    return Threshold(float(SIMILARITIES[at]), f"source-fmr {fmr:g}", float(share[at]), missed)
+    edge = int(np.argmax(share <= fmr))
+    missed = float(genuine[:edge].sum() / genuine.sum()) if genuine.sum() else None
+    return Threshold(float(SIMILARITIES[edge]), f"source-fmr {fmr:g}", float(share[edge]), missed)
 
 
 FOLDS = 10

@@ -121,18 +121,18 @@ def judge(found: Presentations, at: Point, resamples: int = 0, rng: np.random.Ge
 
 def figures(found: Presentations, at: Point, draws: FloatArray) -> Figures:
     """Return each figure for each row of `draws`, the counts of the subjects; a row of ones gives the plain value."""
-    figured = {key: _share(found, draws, hit, base) for key, hit, base in _shares(found, at)}
-    figured |= _at_apcer(found, draws)
+    results = {key: _share(found, draws, hit, base) for key, hit, base in _shares(found, at)}
+    results |= _at_apcer(found, draws)
     for part, missed in (("recognition", "fnmr"), ("system", "frr")):
         for name in found.kinds:
-            if (accepted := figured.get((part, "species", name, "iapar"))) is not None:
-                figured[part, "species", name, "riapar"] = accepted + figured[part, missed]
+            if (accepted := results.get((part, "species", name, "iapar"))) is not None:
+                results[part, "species", name, "riapar"] = accepted + results[part, missed]
     for part in ("pad", "recognition", "system"):
         for rate in WORST:
-            rows = [figured[key] for name in found.kinds if (key := (part, "species", name, rate)) in figured]
+            rows = [results[key] for name in found.kinds if (key := (part, "species", name, rate)) in results]
             if rows:
-                figured[part, f"{rate}_max"] = _highest(rows)
-    return figured
+                results[part, f"{rate}_max"] = _highest(rows)
+    return results
 
 
 def counts(found: Presentations, at: Point) -> dict[Key, int]:

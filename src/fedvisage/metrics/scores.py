@@ -64,8 +64,8 @@ class Scores:
         if set(lengths.values()) != {(len(self.live),)}:
             raise ValueError(f"score columns must be vectors of one length, got {lengths}")
         if not np.isfinite(self.live).all():
-            where = int(np.flatnonzero(~np.isfinite(self.live))[0])
-            raise ValueError(f"the logit of {str(self.item[where])!r} is not finite: {self.live[where]}")
+            index = int(np.flatnonzero(~np.isfinite(self.live))[0])
+            raise ValueError(f"the logit of {str(self.item[index])!r} is not finite: {self.live[index]}")
         if not np.isin(self.label, (0, 1)).all():
             raise ValueError("labels must be 1 (bona fide) or 0 (attack)")
 

@@ -209,7 +209,7 @@ def _adapted_layers(
     selected = numbers if settings.blocks == "all" else list(settings.blocks)
     if missing := sorted(set(selected) - set(numbers)):
         raise UserError(f"{PLACE}.blocks", f"{settings.arch} has no block {missing[0]}, its last is {numbers[-1]}")
-    halves = {path for where in settings.on for path in PATHS[where]}
+    halves = {path for half in settings.on for path in PATHS[half]}
     for name, layer in network.named_modules():
         match = BLOCK.match(name)
         if match is None or int(match[1]) not in selected or not isinstance(layer, kind) or list(layer.children()):
@@ -299,10 +299,10 @@ def load_frozen(body: Bare, path: Path) -> None:
     tensors = {name.removeprefix(PART): value for name, value in weights.items() if name.startswith(PART)}
     wrong = [name for name, value in state.items() if name not in tensors or tensors[name].shape != value.shape]
     if wrong:
-        more = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
+        suffix = f" and {len(wrong) - FEW} more" if len(wrong) > FEW else ""
         raise UserError(
             f"{PLACE}.weights",
-            f"{path} lacks {', '.join(wrong[:FEW])}{more}, or has it in another shape; it is of another network",
+            f"{path} lacks {', '.join(wrong[:FEW])}{suffix}, or has it in another shape; it is of another network",
         )
     body.network.load_state_dict({name: tensors[name] for name in state})
 

@@ -59,8 +59,8 @@ def advance(
         second = settings.beta2 * second_before + (1 - settings.beta2) * square
     else:
         second = second_before - (1 - settings.beta2) * square * torch.sign(second_before - square)
-    stepped = weights + settings.lr * first / (second.sqrt() + tau)
-    return stepped.to(present.dtype), {"first": first, "second": second}
+    updated = weights + settings.lr * first / (second.sqrt() + tau)
+    return updated.to(present.dtype), {"first": first, "second": second}
 
 
 def build(parameters: Sequence[nn.Parameter], settings: Settings, factor: float = 1.0) -> Optimizer:

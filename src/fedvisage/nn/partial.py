@@ -59,13 +59,13 @@ class Sampler:
         return self._drawn
 
     def _take(self, classes: Tensor) -> Tensor:
-        taken: list[Tensor] = []
+        row_parts: list[Tensor] = []
         first = 0
         for part in self._parts:
             in_part = (classes >= first) & (classes < first + len(part))
-            taken.append(part.take(brought(classes[in_part] - first, self._device)))
+            row_parts.append(part.take(brought(classes[in_part] - first, self._device)))
             first += len(part)
-        return torch.cat(taken) if len(taken) > 1 else taken[0]
+        return torch.cat(row_parts) if len(row_parts) > 1 else row_parts[0]
 
     def finish(self) -> None:
         """Put the centres back into the optimizer."""

@@ -146,5 +146,5 @@ def _of_channels(value: Tensor, wanted: Tensor) -> Tensor:
     rgb = value.ndim == wanted.ndim == 4 and value.shape[1] == RGB < wanted.shape[1]
     if not rgb or value.shape[0] != wanted.shape[0] or value.shape[2:] != wanted.shape[2:]:
         return value
-    more = value.new_zeros(value.shape[0], wanted.shape[1] - RGB, *value.shape[2:])
-    return torch.cat([value, more], dim=1)
+    additional = value.new_zeros(value.shape[0], wanted.shape[1] - RGB, *value.shape[2:])
+    return torch.cat([value, additional], dim=1)
