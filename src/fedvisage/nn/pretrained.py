@@ -27,7 +27,7 @@ def reversion_network(dimension: int, size: int, width: int = FIRST) -> nn.Seque
     Transposed convolutions 4×4 of stride 2 follow, each halving the number of maps; the first four have BN and ReLU,
     the last a sigmoid. Five give 128×128 pixels.
 
-    Deviation from the paper: faces smaller than 128 take fewer transposed convolutions.
+    Deviations from the paper: faces smaller than 128 take fewer transposed convolutions.
     """
     steps = int(math.log2(size / GRID))
     if GRID * 2**steps != size or steps < 1:
