@@ -6,7 +6,8 @@ has one line per image; in sets of format 2 it has further columns. Arrays are m
 than memory; docs/decisions/0002-prepared-sets.md gives the reasons.
 
 A set may come from an untrusted source: its content is always checked and never executed. The same row rules apply when
-a set is written and when it is opened.
+a set is written and when it is opened. Rows are stored as CSV, which is small compared with the images and readable by
+people and common tools.
 
 Further columns hold texts, such as the session or device of a video, or the split made by the dataset's authors
 (`official`). A selection can refer to their values.
